@@ -1,0 +1,116 @@
+"""The configuration file: TOML, strict, one file for every process of podkeep.
+
+An unknown key or a wrong type is an error that names the key; nothing is guessed. Every key has a default, so the file
+may be absent.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from podkeep.base.errors import InvalidArgument
+
+DEFAULT_PATH = Path("/etc/podkeep/config.toml")
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the file: immutable, unknown keys refused."""
+
+
+class HandlerConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One runtime handler (CRI: runtime_handler): an OCI runtime and how to call it."""
+
+    path: str
+    root: str = ""
+    """Where the OCI runtime keeps its state; empty: ``<run>/handlers/<name>``."""
+
+
+class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[runtime]``: where the runtime keeps things and which programs it starts."""
+
+    root: str = "/var/lib/podkeep"
+    """Persistent: images, writable layers, the state database."""
+    run: str = "/run/podkeep"
+    """Gone with a reboot: namespaces, mounts, bundles, sockets."""
+    socket: str = "/run/podkeep/podkeep.sock"
+    cgroup_parent: str = "/podkeep"
+    """Cgroup for sandboxes whose request names none."""
+    conmon: str = "/usr/bin/conmon"
+    catatonit: str = "/usr/bin/catatonit"
+    default_handler: str = "crun"
+    handlers: dict[str, HandlerConfig] = {"crun": HandlerConfig(path="/usr/bin/crun")}
+    seccomp_profile: str = "/usr/share/containers/seccomp.json"
+    """The profile that RuntimeDefault means."""
+    hide_mounts: bool = True
+    """Keep the runtime's mounts in a mount namespace of their own."""
+
+
+class NetworkConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[network]``: the built-in bridge."""
+
+    bridge: str = "podkeep0"
+    subnet: str = "10.183.0.0/16"
+    masquerade: bool = True
+    """Let pods reach what the machine reaches, under the machine's address (nftables)."""
+
+
+class RegistryConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[registries."HOST[:PORT]"]``: how to reach one registry."""
+
+    mirrors: tuple[str, ...] = ()
+    """Hosts tried in order before the registry itself, as ``host[:port]`` or a URL with a path prefix."""
+    insecure: bool = False
+    """Speak plain HTTP, or HTTPS without checking the certificate."""
+    ca_file: str = ""
+
+
+class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[images]``: pulling and unpacking."""
+
+    parallel_layers: int = 3
+    max_layer_bytes: int = 64 << 30
+    """Uncompressed bytes after which a layer is refused."""
+    max_layer_inodes: int = 5_000_000
+
+
+class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[agent]``: the node agent, also as used by ``podkeep run``."""
+
+    root: str = "/var/lib/kubelet"
+    """Pod directories are ``<root>/pods/<uid>`` (KEP-127, support for pods)."""
+    pod_logs: str = "/var/log/pods"
+    max_pods: int = 110
+
+
+class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole file."""
+
+    runtime: RuntimeConfig = RuntimeConfig()
+    network: NetworkConfig = NetworkConfig()
+    images: ImagesConfig = ImagesConfig()
+    agent: AgentConfig = AgentConfig()
+    registries: dict[str, RegistryConfig] = {}
+
+
+def load(path: Path | None) -> Config:
+    """Read the configuration; ``None`` means the default path, which may be absent.
+
+    :raises InvalidArgument: naming the file and the key, if it cannot be read, parsed or understood.
+    """
+    explicit = path is not None
+    path = path or DEFAULT_PATH
+    try:
+        text = path.read_text()
+    except FileNotFoundError as error:
+        if explicit:
+            raise InvalidArgument(f"{path}: no such configuration file") from error
+        return Config()
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error.strerror}") from error
+    try:
+        return msgspec.convert(tomllib.loads(text), Config)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InvalidArgument(f"{path}: {error}", hint="docs/configuration.md lists every key") from error

@@ -1,0 +1,34 @@
+"""Named points at which a test makes a real process fail.
+
+``PODKEEP_FAILPOINTS`` holds ``name=action`` pairs separated by commas; actions: ``kill`` (SIGKILL to this process),
+``error`` (raise Internal), ``stop`` (SIGSTOP to this process, so that a test can look around). Unset, a failpoint costs
+one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from podkeep.base.errors import Internal
+
+
+def _parse(text: str) -> dict[str, str]:
+    pairs = (item.partition("=") for item in text.split(",") if item)
+    return {name.strip(): action.strip() for name, _, action in pairs}
+
+
+_ACTIVE = _parse(os.environ.get("PODKEEP_FAILPOINTS", ""))
+
+
+def reach(name: str) -> None:
+    """Mark that execution reached the failpoint ``name`` and do what the environment asks for there."""
+    action = _ACTIVE.get(name)
+    if action is None:
+        return
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif action == "error":
+        raise Internal(f"failpoint {name} reached")

@@ -1,0 +1,37 @@
+"""One running operation per key: a second caller joins the first and gets the same answer or error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+class SingleFlight(Generic[Result]):
+    """Runs at most one operation per key at a time.
+
+    A caller that is cancelled leaves the operation running for the others and for its own retry
+    (the kubelet repeats a request whose deadline passed).
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, asyncio.Task[Result]] = {}
+
+    async def do(self, key: Hashable, operation: Callable[[], Awaitable[Result]]) -> Result:
+        """Run ``operation`` under ``key``, or join the one that already runs, and return its result."""
+        task = self._running.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._run(operation))
+            self._running[key] = task
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+        return await asyncio.shield(task)
+
+    @staticmethod
+    async def _run(operation: Callable[[], Awaitable[Result]]) -> Result:
+        return await operation()
+
+    def keys(self) -> frozenset[Hashable]:
+        """Return the keys of the operations that are running now."""
+        return frozenset(self._running)

@@ -1,0 +1,74 @@
+"""Starting programs: the only place that does.
+
+Programs are started with exec and nothing between fork and exec (no ``preexec_fn``: the server has threads),
+every descriptor closed except those passed, and the command line kept in a form that can be pasted into a shell.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from podkeep.base.errors import CommandFailed, DeadlineExceeded, NotFound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """What a finished program left: exit status (negative: the signal that ended it) and both outputs."""
+
+    command: str
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+    def check(self) -> Completed:
+        """Return self.
+
+        :raises CommandFailed: if the exit status is not 0.
+        """
+        if self.returncode != 0:
+            raise CommandFailed(self.command, self.returncode, self.stderr.decode(errors="replace"))
+        return self
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """Return ``argv`` quoted so that it can be pasted into a shell."""
+    return shlex.join(argv)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    timeout: float = 60.0,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Completed:
+    """Run a program to its end and return what it left; blocks the calling thread.
+
+    :param timeout: seconds after which the program is killed.
+    :raises NotFound: if the program does not exist.
+    :raises DeadlineExceeded: if it did not finish in time.
+    """
+    command = command_line(argv)
+    try:
+        done = subprocess.run(
+            list(argv),
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+            env=env,
+            cwd=cwd,
+            pass_fds=pass_fds,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"cannot run `{command}`: {error}", hint="`podkeep doctor` lists the programs podkeep needs"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise DeadlineExceeded(f"`{command}` did not finish within {timeout:g} s and was killed") from error
+    return Completed(command=command, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)

@@ -1,0 +1,49 @@
+# `make demo` and `make test` are all a fresh Debian 12 machine needs; both can be run again.
+
+PYTHON := .venv/bin/python
+SOURCES := src tests tools bench
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check proto requirements bench pins clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST)
+
+setup: ## install missing packages and .venv, for checks and tests
+	@tools/setup test
+
+demo: ## run a pod in its own user namespace, show it from both sides, clean up (root)
+	@tools/setup demo
+	@$(PYTHON) tools/demo
+
+test: ## every check and every test (root)
+	@test "$$(id -u)" = 0 || { \
+		echo "make test: the integration tests run containers and must be root" >&2; \
+		echo "hint: run 'sudo make test', or 'make check' for what works without root" >&2; exit 1; }
+	@$(MAKE) --no-print-directory check
+	$(PYTHON) -m pytest tests/integration
+
+check: setup ## lint, format, types, import rules, unit and contract tests
+	.venv/bin/ruff check $(SOURCES)
+	.venv/bin/ruff format --check $(SOURCES)
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	$(PYTHON) -m pytest tests/unit tests/contract
+
+proto: setup ## regenerate the gRPC stubs
+	$(PYTHON) tools/proto.py
+
+requirements: setup ## print the table of requirements and the tests that show them
+	@$(PYTHON) tools/requirements.py
+
+bench: ## compare with containerd on this machine (root)
+	@tools/setup bench
+	$(PYTHON) -m bench
+
+pins: setup ## write the versions now in .venv to constraints.txt
+	{ sed -n 1p constraints.txt; .venv/bin/pip freeze --all --exclude-editable --exclude pip; } >constraints.new
+	mv constraints.new constraints.txt
+
+clean: ## remove .venv and every cache
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

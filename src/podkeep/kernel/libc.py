@@ -1,0 +1,172 @@
+"""Every system call that Python's standard library lacks, declared exactly once.
+
+Owns: the foreign functions, each with ``argtypes`` and ``restype`` set at import, and the translation of ``errno`` into
+:class:`KernelCallError`. Does not own: flag types and meaning, which belong to the module of each kernel API
+(``mounts``, ``namespaces``). Called by the other modules of this package only.
+
+A function object is made by subscription (``_LIBC["mount"]``), which returns a new object at every look-up: nobody else
+can change the argument types of ours, whichever thread they are on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_int, c_long, c_size_t, c_uint, c_uint64, c_ulong
+from enum import IntFlag
+from typing import Any
+
+from podkeep.base.errors import KernelCallError
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+# Numbers shared by every architecture (calls added since Linux 5.0, include/uapi/asm-generic/unistd.h). They are called
+# through syscall(2) because a C library older than the kernel has no wrapper.
+_NR_OPEN_TREE = 428
+_NR_MOVE_MOUNT = 429
+_NR_FSOPEN = 430
+_NR_FSCONFIG = 431
+_NR_FSMOUNT = 432
+_NR_MOUNT_SETATTR = 442
+
+
+class CloneFlag(IntFlag):
+    """Namespace bits of clone(2), unshare(2) and setns(2)."""
+
+    NEWNS = 0x00020000
+    NEWCGROUP = 0x02000000
+    NEWUTS = 0x04000000
+    NEWIPC = 0x08000000
+    NEWUSER = 0x10000000
+    NEWPID = 0x20000000
+    NEWNET = 0x40000000
+
+
+class MountAttrArgument(ctypes.Structure):
+    """``struct mount_attr`` of mount_setattr(2)."""
+
+    _fields_ = (("attr_set", c_uint64), ("attr_clr", c_uint64), ("propagation", c_uint64), ("userns_fd", c_uint64))
+
+
+def _declare(name: str, *argtypes: Any, restype: Any = c_int) -> Any:
+    function = _LIBC[name]
+    function.argtypes = argtypes
+    function.restype = restype
+    return function
+
+
+def _declare_number(*argtypes: Any) -> Any:
+    return _declare("syscall", c_long, *argtypes, restype=c_long)
+
+
+_mount = _declare("mount", c_char_p, c_char_p, c_char_p, c_ulong, c_char_p)
+_umount2 = _declare("umount2", c_char_p, c_int)
+_setns = _declare("setns", c_int, c_int)
+_unshare = _declare("unshare", c_int)
+_open_tree = _declare_number(c_int, c_char_p, c_uint)
+_move_mount = _declare_number(c_int, c_char_p, c_int, c_char_p, c_uint)
+_fsopen = _declare_number(c_char_p, c_uint)
+_fsconfig = _declare_number(c_int, c_uint, c_char_p, c_char_p, c_int)
+_fsmount = _declare_number(c_int, c_uint, c_uint)
+_mount_setattr = _declare_number(c_int, c_char_p, c_uint, POINTER(MountAttrArgument), c_size_t)
+
+
+def _checked(result: int, call: str, hint: str) -> int:
+    if result == -1:
+        raise KernelCallError(call, ctypes.get_errno(), hint=hint)
+    return result
+
+
+def mount(source: bytes | None, target: bytes, fstype: bytes | None, flags: int, data: bytes | None, hint: str) -> None:
+    """Call mount(2).
+
+    :raises KernelCallError: with ``hint`` if the kernel refuses.
+    """
+    call = f"mount({_text(source)}, {_text(target)}, {_text(fstype)}, {flags!r}, {_text(data)})"
+    _checked(_mount(source, target, fstype, int(flags), data), call, hint)
+
+
+def umount2(target: bytes, flags: int, hint: str = "") -> None:
+    """Call umount2(2).
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    _checked(_umount2(target, int(flags)), f"umount2({_text(target)}, {flags!r})", hint)
+
+
+def setns(fd: int, kind: int, hint: str = "") -> None:
+    """Move the calling thread into the namespace behind ``fd``; ``kind`` is one CloneFlag.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    _checked(_setns(fd, int(kind)), f"setns(fd={fd}, {kind!r})", hint)
+
+
+def unshare(flags: int, hint: str = "") -> None:
+    """Call unshare(2) for the calling thread.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    _checked(_unshare(int(flags)), f"unshare({flags!r})", hint)
+
+
+def open_tree(dirfd: int, path: bytes, flags: int, hint: str = "") -> int:
+    """Call open_tree(2) and return the file descriptor.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    result: int = _open_tree(_NR_OPEN_TREE, dirfd, path, int(flags))
+    return _checked(result, f"open_tree(dirfd={dirfd}, {_text(path)}, {flags!r})", hint)
+
+
+def move_mount(from_dirfd: int, from_path: bytes, to_dirfd: int, to_path: bytes, flags: int, hint: str = "") -> None:
+    """Call move_mount(2).
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    result = _move_mount(_NR_MOVE_MOUNT, from_dirfd, from_path, to_dirfd, to_path, int(flags))
+    _checked(
+        result,
+        f"move_mount(from_dirfd={from_dirfd}, {_text(from_path)}, to_dirfd={to_dirfd}, {_text(to_path)}, {flags!r})",
+        hint,
+    )
+
+
+def fsopen(fstype: bytes, flags: int, hint: str = "") -> int:
+    """Call fsopen(2) and return the file system context descriptor.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    return _checked(_fsopen(_NR_FSOPEN, fstype, int(flags)), f"fsopen({_text(fstype)}, {flags!r})", hint)
+
+
+def fsconfig(fd: int, command: int, key: bytes | None, value: bytes | None, aux: int) -> None:
+    """Call fsconfig(2); the caller adds what the context's message log says.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    result = _fsconfig(_NR_FSCONFIG, fd, int(command), key, value, aux)
+    _checked(result, f"fsconfig(fd={fd}, {command!r}, {_text(key)}, {_text(value)}, aux={aux})", "")
+
+
+def fsmount(fd: int, flags: int, attributes: int, hint: str = "") -> int:
+    """Call fsmount(2) and return the descriptor of the detached mount.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    result: int = _fsmount(_NR_FSMOUNT, fd, int(flags), int(attributes))
+    return _checked(result, f"fsmount(fd={fd}, {flags!r}, {attributes!r})", hint)
+
+
+def mount_setattr(dirfd: int, path: bytes, flags: int, attr: MountAttrArgument, call: str, hint: str = "") -> None:
+    """Call mount_setattr(2); ``call`` is how the error writes it, because ``attr`` is four bare numbers.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    result = _mount_setattr(
+        _NR_MOUNT_SETATTR, dirfd, path, int(flags), ctypes.byref(attr), ctypes.sizeof(MountAttrArgument)
+    )
+    _checked(result, call, hint)
+
+
+def _text(value: bytes | None) -> str:
+    return "NULL" if value is None else repr(value.decode(errors="surrogateescape"))

@@ -1,0 +1,91 @@
+"""The table of mounts of a mount namespace: ``/proc/<pid>/mountinfo``, proc_pid_mountinfo(5).
+
+Owns: parsing. Does not own: changing mounts (``mounts``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.base.errors import Internal, NotFound
+
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MountEntry:
+    """One line of the table. Paths are as the reading process sees them; ``device`` is ``major:minor``."""
+
+    mount_id: int
+    parent_id: int
+    device: str
+    root: str
+    mount_point: str
+    options: tuple[str, ...]
+    propagation: tuple[str, ...]
+    """Optional fields, such as ``shared:7`` or ``master:3``; empty: private."""
+    fs_type: str
+    source: str
+    super_options: tuple[str, ...]
+
+
+def read(pid: int | None = None) -> list[MountEntry]:
+    """Return the mounts that process ``pid`` (default: this one) sees, in the kernel's order.
+
+    :raises NotFound: if there is no such process.
+    """
+    path = Path(f"/proc/{'self' if pid is None else pid}/mountinfo")
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise NotFound(f"cannot read {path}: {error}") from error
+
+
+def parse(data: bytes) -> list[MountEntry]:
+    """Return the entries in ``data``.
+
+    :raises Internal: if a line does not have the documented shape.
+    """
+    return [_parse_line(line) for line in data.splitlines()]
+
+
+def under(directory: Path | str, pid: int | None = None) -> list[MountEntry]:
+    """Return the mounts at or below ``directory``, last mounted first: the order in which to unmount them.
+
+    :raises NotFound: if there is no such process.
+    """
+    top = str(directory).rstrip("/")
+    found = [item for item in read(pid) if item.mount_point == top or item.mount_point.startswith(f"{top}/")]
+    return found[::-1]
+
+
+def is_mount_point(path: Path | str) -> bool:
+    """Say whether something is mounted exactly at ``path`` in this process's mount namespace."""
+    return any(item.mount_point == str(path) for item in read())
+
+
+def _parse_line(line: bytes) -> MountEntry:
+    before, separator, after = line.partition(b" - ")
+    fields = before.split(b" ")
+    rest = after.split(b" ", 2)
+    if not separator or len(fields) < 6 or len(rest) != 3:
+        raise Internal(f"mountinfo line {line!r} does not have the documented shape")
+    return MountEntry(
+        mount_id=int(fields[0]),
+        parent_id=int(fields[1]),
+        device=fields[2].decode(),
+        root=_unescape(fields[3]),
+        mount_point=_unescape(fields[4]),
+        options=tuple(_unescape(fields[5]).split(",")),
+        propagation=tuple(field.decode() for field in fields[6:]),
+        fs_type=rest[0].decode(),
+        source=_unescape(rest[1]),
+        super_options=tuple(_unescape(rest[2]).split(",")),
+    )
+
+
+def _unescape(field: bytes) -> str:
+    return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field))

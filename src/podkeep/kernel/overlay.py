@@ -1,0 +1,142 @@
+"""Overlay file systems whose lower layers are detached mounts, idmapped or not.
+
+Owns: handing layers to the kernel, by descriptor (``lowerdir+``, Linux 6.13) or, before that, by paths to which they are
+attached for the moment of mounting. Does not own: making the layers (``images``) or the directories (``runtime``).
+An overlay itself cannot be idmapped, so a pod's mappings are on its layers (KEP-127, variant 1).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from podkeep.base.errors import InvalidArgument, KernelCallError
+from podkeep.kernel import mounts
+from podkeep.kernel.mounts import MountAttr, MountFlag
+
+MAX_OPTIONS_BYTES = 4095
+"""mount(2) copies one page of options."""
+
+
+def mount_overlay(lowers: Sequence[int], *, upper: Path, work: Path, target: Path, by_path: bool = False) -> None:
+    """Mount a writable overlay at ``target``.
+
+    :param lowers: descriptors of detached mounts (:func:`podkeep.kernel.mounts.clone_tree`), top layer first; they stay
+        open and the overlay keeps its own references.
+    :param upper: directory that takes the changes; on one file system with ``work``.
+    :param by_path: do not try descriptors first.
+    :raises InvalidArgument: if ``lowers`` is empty.
+    :raises KernelCallError: if the kernel refuses; nothing is left mounted.
+    """
+    _mount(lowers, target, upper_work=(upper, work), by_path=by_path)
+
+
+def overlay_readonly(lowers: Sequence[int], target: Path, *, by_path: bool = False) -> None:
+    """Mount the layers at ``target`` read-only; a single layer is attached as it is, without an overlay.
+
+    :param lowers: as in :func:`mount_overlay`.
+    :raises InvalidArgument: if ``lowers`` is empty.
+    :raises KernelCallError: if the kernel refuses; nothing is left mounted.
+    """
+    if len(lowers) == 1:
+        mounts.bind(lowers[0], target, readonly=True)
+        return
+    _mount(lowers, target, upper_work=None, by_path=by_path)
+
+
+def _mount(lowers: Sequence[int], target: Path, *, upper_work: tuple[Path, Path] | None, by_path: bool) -> None:
+    if not lowers:
+        raise InvalidArgument(f"overlay at {target} without a layer")
+    if by_path or not _mount_by_descriptor(lowers, target, upper_work):
+        _mount_by_path(lowers, target, upper_work)
+
+
+def _mount_by_descriptor(lowers: Sequence[int], target: Path, upper_work: tuple[Path, Path] | None) -> bool:
+    """Return False if the kernel does not take layers by descriptor."""
+    with ExitStack() as closing:
+
+        def opened(fd: int) -> int:
+            closing.callback(os.close, fd)
+            return fd
+
+        context = opened(mounts.fsopen("overlay"))
+        mounts.fsconfig_string(context, "source", "overlay")
+        for number, fd in enumerate(lowers):
+            try:
+                mounts.fsconfig_fd(context, "lowerdir+", fd)
+            except KernelCallError as error:
+                if number == 0 and error.errno in {errno.EINVAL, errno.EOPNOTSUPP} and not _is_closed(fd):
+                    return False
+                raise
+        if upper_work is not None:
+            for key, directory in zip(("upperdir", "workdir"), upper_work, strict=True):
+                mounts.fsconfig_fd(context, key, opened(_open_directory(directory)))
+        mounts.fsconfig_create(context)
+        attrs = MountAttr.RDONLY if upper_work is None else MountAttr.NONE
+        mounts.attach(opened(mounts.fsmount(context, attrs)), target)
+    return True
+
+
+def _mount_by_path(lowers: Sequence[int], target: Path, upper_work: tuple[Path, Path] | None) -> None:
+    with ExitStack() as undo:
+        top = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="lo")))
+        mounts.tmpfs(top, "size=1m,mode=0700")
+        undo.callback(mounts.unmount, top, lazy=True)
+        mounts.set_propagation(top, mounts.Propagation.PRIVATE)
+        paths = []
+        for number, fd in enumerate(lowers):
+            path = top / str(number)
+            path.mkdir()
+            _attach_copy(fd, path)
+            undo.callback(mounts.unmount, path, lazy=True)
+            paths.append(path)
+        options = options_text(paths, upper_work)
+        if len(os.fsencode(options)) > MAX_OPTIONS_BYTES:
+            raise InvalidArgument(
+                f"overlay at {target}: the names of {len(lowers)} layers do not fit in one page",
+                hint="use Linux 6.13 or newer, which takes layers by descriptor",
+            )
+        flags = MountFlag.RDONLY if upper_work is None else MountFlag.NONE
+        mounts.mount("overlay", target, fstype="overlay", flags=flags, data=options)
+
+
+def _attach_copy(fd: int, path: Path) -> None:
+    # Before Linux 6.15 a detached mount cannot be cloned again, and attaching it makes the descriptor name an attached
+    # mount; both leave the caller's descriptor usable as a lower layer.
+    try:
+        mounts.bind(fd, path)
+    except KernelCallError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        mounts.attach(fd, path)
+
+
+def options_text(lowers: Sequence[Path], upper_work: tuple[Path, Path] | None) -> str:
+    """Return overlay's mount options for layers given as paths, escaped as Documentation/filesystems/overlayfs.rst asks."""
+    options = ["lowerdir=" + ":".join(_escape(path) for path in lowers)]
+    if upper_work is not None:
+        options += [f"upperdir={_escape(upper_work[0])}", f"workdir={_escape(upper_work[1])}"]
+    return ",".join(options)
+
+
+def _escape(path: Path) -> str:
+    return str(path).replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+
+
+def _open_directory(path: Path) -> int:
+    try:
+        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise KernelCallError(f"open({str(path)!r}, O_PATH|O_DIRECTORY)", error.errno or 0) from error
+
+
+def _is_closed(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return True
+    return False

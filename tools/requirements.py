@@ -1,0 +1,194 @@
+"""The requirements table: print it, count it, bring it in step with the markers of the tests.
+
+Owns the last column of docs/requirements.md; IDs and texts are written by hand. Reads the tests as syntax trees, so no
+test module is imported and no dependency needed. Called by ``make requirements`` and by the unit test of the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "docs" / "requirements.md"
+TESTS = ROOT / "tests"
+GROUPS: Mapping[str, tuple[str, int]] = {
+    "U": ("user namespaces", 127),
+    "M": ("hidden container mounts", 42),
+    "Q": ("QoS-class resources", 94),
+    "V": ("OCI image volumes", 119),
+}
+OPEN = "open"
+
+_ROW = re.compile(r"\| (?P<id>[UMQV]\d+) \| (?P<text>[^|]+) \| (?P<shown>[^|]+) \|")
+
+
+class TableError(Exception):
+    """The table or a marker cannot be understood; the message names file and line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One requirement: its ID, its text, and the node IDs of the tests that show it (none: open)."""
+
+    id: str
+    text: str
+    tests: tuple[str, ...]
+
+    def markdown(self) -> str:
+        return f"| {self.id} | {self.text} | {'<br>'.join(f'`{test}`' for test in self.tests) or OPEN} |"
+
+
+def parse_table(text: str) -> list[Row]:
+    """The rows of the table, in their order; every line that starts like a row has to be one.
+
+    :raises TableError: for a malformed row, naming its line.
+    """
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not re.match(r"\|\s*[A-Z]\d", line):
+            continue
+        match = _ROW.fullmatch(line)
+        if match is None:
+            raise TableError(f"{TABLE.name}:{number}: not a row `| ID | requirement | shown by |`: {line}")
+        shown = match["shown"].strip()
+        tests = () if shown == OPEN else tuple(test.strip("` ") for test in shown.split("<br>"))
+        rows.append(Row(id=match["id"], text=match["text"].strip(), tests=tests))
+    return rows
+
+
+def rewrite(text: str, shown: Mapping[str, Sequence[str]]) -> str:
+    """The table with its last column replaced by ``shown`` (ID to node IDs); everything else stays byte for byte.
+
+    :raises TableError: if ``shown`` has an ID without a row, or a row is malformed.
+    """
+    rows = {row.id: row for row in parse_table(text)}
+    unknown = sorted(set(shown) - set(rows))
+    if unknown:
+        where = ", ".join(f"{id_} ({shown[id_][0]})" for id_ in unknown)
+        raise TableError(f"{TABLE.name} has no row for the markers {where}")
+    lines = []
+    for line in text.splitlines(keepends=True):
+        match = _ROW.match(line)
+        if match is not None:
+            row = rows[match["id"]]
+            line = Row(id=row.id, text=row.text, tests=tuple(shown.get(row.id, ()))).markdown() + "\n"
+        lines.append(line)
+    return "".join(lines)
+
+
+def collect(tests: Path, root: Path) -> dict[str, tuple[str, ...]]:
+    """ID to the node IDs (relative to ``root``, sorted) of the tests that carry its marker.
+
+    Markers count on functions, classes, ``pytestmark`` of a module or class, and in ``pytest.param(marks=…)``; a
+    parametrised test is one entry. A marker anywhere else reaches no test and is an error.
+
+    :raises TableError: for a marker with something else than string literals, or one that reaches no test.
+    """
+    found: dict[str, set[str]] = {}
+    for path in sorted(tests.rglob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        name = path.relative_to(root).as_posix()
+        reached: set[int] = set()
+        for node_id, markers in _tests(tree.body, name, _pytestmark(tree.body)):
+            for marker in markers:
+                reached.add(id(marker))
+                for requirement in _ids(marker, name):
+                    found.setdefault(requirement, set()).add(node_id)
+        for marker in _markers(tree):
+            if id(marker) not in reached:
+                raise TableError(f"{name}:{marker.lineno}: this requirement marker reaches no test")
+    return {requirement: tuple(sorted(node_ids)) for requirement, node_ids in found.items()}
+
+
+def _tests(body: Sequence[ast.stmt], prefix: str, inherited: list[ast.Call]) -> Iterator[tuple[str, list[ast.Call]]]:
+    """Every test below ``body`` as pytest names it, with all markers that apply to it."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            yield f"{prefix}::{node.name}", inherited + _on(node)
+        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            markers = inherited + _on(node) + _pytestmark(node.body)
+            yield from _tests(node.body, f"{prefix}::{node.name}", markers)
+        elif isinstance(node, ast.If):
+            yield from _tests([*node.body, *node.orelse], prefix, inherited)
+
+
+def _on(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> list[ast.Call]:
+    return [marker for decorator in node.decorator_list for marker in _markers(decorator)]
+
+
+def _pytestmark(body: Sequence[ast.stmt]) -> list[ast.Call]:
+    markers: list[ast.Call] = []
+    for node in body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in targets):
+                markers += _markers(node.value)
+    return markers
+
+
+def _markers(tree: ast.AST) -> list[ast.Call]:
+    """Every ``pytest.mark.requirement(…)`` (or ``mark.requirement(…)``) in ``tree``."""
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "requirement"
+        and ast.unparse(node.func.value) in ("pytest.mark", "mark")
+    ]
+
+
+def _ids(marker: ast.Call, name: str) -> list[str]:
+    ids = [argument.value for argument in marker.args if isinstance(argument, ast.Constant)]
+    texts = [value for value in ids if isinstance(value, str)]
+    if not texts or len(texts) != len(marker.args) or marker.keywords:
+        raise TableError(f"{name}:{marker.lineno}: a requirement marker takes IDs as string literals")
+    return texts
+
+
+def report(rows: Sequence[Row], *, only_open: bool = False) -> str:
+    """The table as text, then shown and open per group."""
+    lines = []
+    for row in rows:
+        if only_open and row.tests:
+            continue
+        count = len(row.tests)
+        state = f"{count} test{'s' if count != 1 else ''}" if row.tests else OPEN
+        lines.append(f"{row.id:<5} {state:<9} {row.text}")
+        lines += [f"{'':<15} {test}" for test in row.tests]
+    lines.append("")
+    for prefix, (title, _) in GROUPS.items():
+        lines.append(_count(f"{prefix}  {title}", [row for row in rows if row.id.startswith(prefix)]))
+    lines.append(_count("all", rows))
+    return "\n".join(lines)
+
+
+def _count(title: str, rows: Sequence[Row]) -> str:
+    shown = sum(1 for row in rows if row.tests)
+    return f"{title:<28} {shown:>3} shown  {len(rows) - shown:>3} open  of {len(rows)}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Print the requirements and the tests that show them.")
+    parser.add_argument("--write", action="store_true", help="bring the table in step with the markers of the tests")
+    parser.add_argument("--open", action="store_true", help="print only what no test shows")
+    arguments = parser.parse_args()
+    try:
+        text = TABLE.read_text(encoding="utf-8")
+        if arguments.write:
+            text = rewrite(text, collect(TESTS, ROOT))
+            TABLE.write_text(text, encoding="utf-8")
+        print(report(parse_table(text), only_open=arguments.open))
+    except TableError as error:
+        print(f"requirements: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -72,3 +72,23 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise DeadlineExceeded(f"`{command}` did not finish within {timeout:g} s and was killed") from error
     return Completed(command=command, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def start(argv: Sequence[str], *, pass_fds: Sequence[int] = (), cwd: str = "/") -> subprocess.Popen[bytes]:
+    """Start a program of our own that serves until its owner goes; the caller waits for it.
+
+    It is in a session of its own (Ctrl-C at a terminal does not reach it), reads nothing and writes to our stderr.
+
+    :raises NotFound: if the program does not exist.
+    """
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd=cwd,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise NotFound(f"cannot run `{command_line(argv)}`: {error}") from error

@@ -23,7 +23,10 @@ MAX_TEXT_BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class IdMapping:
-    """``length`` IDs from ``container_id`` inside are the IDs from ``host_id`` outside (OCI runtime-spec, config-linux.md)."""
+    """``length`` IDs from ``container_id`` inside are the IDs from ``host_id`` outside.
+
+    The fields are those of the OCI runtime-spec, config-linux.md, "User namespace mappings".
+    """
 
     container_id: int
     host_id: int

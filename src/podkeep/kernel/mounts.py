@@ -1,9 +1,9 @@
 """Mounting: the new mount API, the old one where it is shorter, and idmapped clones.
 
 Owns: flag types, error hints, and the few compositions everybody needs (clone, attach, bind, unmount, tmpfs). Does not
-own: reading mount tables (``mountinfo``), overlay (``overlay``), or the decision what to mount. Every function acts on the
-mount namespace of the calling thread. A path's symbolic links are followed: callers resolve untrusted paths first and
-pass a file descriptor.
+own: reading mount tables (``mountinfo``), overlay (``overlay``), or the decision what to mount. Every function acts on
+the mount namespace of the calling thread. A path's symbolic links are followed: callers resolve untrusted paths first
+and pass a file descriptor.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ def _fsconfig(context: int, command: FsconfigCommand, key: str | None, value: by
 
 
 def context_messages(context: int) -> str:
-    """Return what the file system wrote to the context's message log, joined by ``; `` (fsopen(2), "message retrieval")."""
+    """Return what the file system wrote to the context's message log, joined by ``; `` (fsopen(2))."""
     messages = []
     with suppress(OSError):
         while message := os.read(context, 4096):

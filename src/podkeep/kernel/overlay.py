@@ -1,7 +1,7 @@
 """Overlay file systems whose lower layers are detached mounts, idmapped or not.
 
-Owns: handing layers to the kernel, by descriptor (``lowerdir+``, Linux 6.13) or, before that, by paths to which they are
-attached for the moment of mounting. Does not own: making the layers (``images``) or the directories (``runtime``).
+Owns: handing layers to the kernel, by descriptor (``lowerdir+``, Linux 6.13) or, before that, by paths to which they
+are attached for the moment of mounting. Does not own: making the layers (``images``) or the directories (``runtime``).
 An overlay itself cannot be idmapped, so a pod's mappings are on its layers (KEP-127, variant 1).
 """
 
@@ -116,7 +116,7 @@ def _attach_copy(fd: int, path: Path) -> None:
 
 
 def options_text(lowers: Sequence[Path], upper_work: tuple[Path, Path] | None) -> str:
-    """Return overlay's mount options for layers given as paths, escaped as Documentation/filesystems/overlayfs.rst asks."""
+    """Return overlay's mount options for layers given as paths, escaped as the kernel's overlayfs.rst asks."""
     options = ["lowerdir=" + ":".join(_escape(path) for path in lowers)]
     if upper_work is not None:
         options += [f"upperdir={_escape(upper_work[0])}", f"workdir={_escape(upper_work[1])}"]

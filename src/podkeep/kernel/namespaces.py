@@ -1,0 +1,303 @@
+"""Namespaces: asking the helper process for new ones, pinning them as files, and looking at them.
+
+Owns: the client of the namespace helper, pins, identities, and running a function in a network namespace. Does not own:
+making namespaces, which happens in the helper process (``nshelper``), because this process has threads.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from podkeep.base import spawn
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, Unavailable
+from podkeep.kernel import libc, mounts, nshelper
+from podkeep.kernel.idmap import IdMap, proc_text
+from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.mounts import MountFlag
+
+Result = TypeVar("Result")
+
+REPLY_TIMEOUT_S = 20.0
+"""How long the helper may take for one request; it takes about 2 ms."""
+_NS_GET_USERNS = 0xB701
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from podkeep.kernel import nshelper; nshelper.main(int(sys.argv[2]))"
+)
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+class NamespaceKind(Enum):
+    """Kinds of namespaces; the value is the file name in ``/proc/<pid>/ns``."""
+
+    USER = "user"
+    NET = "net"
+    IPC = "ipc"
+    UTS = "uts"
+    PID = "pid"
+    MNT = "mnt"
+    CGROUP = "cgroup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceRequest:
+    """New namespaces for a pod, owned by its user namespace if it gets one (KEP-127).
+
+    ``hostname`` needs :attr:`NamespaceKind.UTS`; ``sysctls`` (name to value) need the namespace they belong to.
+    ``idmap`` is given exactly if :attr:`NamespaceKind.USER` is among ``kinds``.
+    """
+
+    kinds: frozenset[NamespaceKind]
+    idmap: IdMap | None = None
+    hostname: str | None = None
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+
+    def validate(self) -> None:
+        """Check what can be checked without trying.
+
+        :raises InvalidArgument: if a part of the request lacks the namespace it needs, or a mapping breaks a rule.
+        """
+        if not self.kinds:
+            raise InvalidArgument("a request for namespaces names none")
+        refused = sorted(kind.name for kind in self.kinds if kind.name not in nshelper.KIND_FLAGS)
+        if refused:
+            raise InvalidArgument(
+                f"{', '.join(refused)} namespaces are not made for a pod in advance",
+                hint="the OCI runtime makes them with the container: list them in linux.namespaces without a path",
+            )
+        if (self.idmap is not None) != (NamespaceKind.USER in self.kinds):
+            raise InvalidArgument("ID mappings and a user namespace go together: one was asked for without the other")
+        if self.hostname is not None and NamespaceKind.UTS not in self.kinds:
+            raise InvalidArgument(f"hostname {self.hostname!r} needs a UTS namespace of the pod's own")
+        names = [kind.name for kind in self.kinds]
+        for name, value in self.sysctls.items():
+            nshelper.sysctl_path(name, value, names)
+        if self.idmap is not None:
+            self.idmap.validate()
+
+
+class NamespaceHelper:
+    """The client of the helper process, which it starts, restarts if it died, and ends.
+
+    Thread-safe; requests are answered one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The helper's process ID, or None if it does not run."""
+        process = self._process
+        return None if process is None else process.pid
+
+    def start(self) -> None:
+        """Start the helper process, if it does not run.
+
+        :raises FailedPrecondition: after :meth:`close`.
+        """
+        with self._lock:
+            self._ensure_started()
+
+    def create(self, request: NamespaceRequest) -> dict[NamespaceKind, int]:
+        """Make the namespaces and return a descriptor of each; the caller closes them.
+
+        A namespace lives as long as a descriptor, a pin or a process holds it. If the helper was found dead it is
+        started again and the request repeated once, which is safe: namespaces nobody holds are gone.
+
+        :raises InvalidArgument: if the request breaks a rule (:meth:`NamespaceRequest.validate`).
+        :raises KernelCallError: if the kernel refuses; nothing is left behind and the helper goes on.
+        :raises Unavailable: if the helper does not answer.
+        """
+        request.validate()
+        packet = json.dumps(
+            {
+                "kinds": sorted(kind.name for kind in request.kinds),
+                "uids": proc_text(request.idmap.uids) if request.idmap else "",
+                "gids": proc_text(request.idmap.gids) if request.idmap else "",
+                "hostname": request.hostname,
+                "sysctls": dict(request.sysctls),
+            }
+        ).encode()
+        if len(packet) > nshelper.MAX_PACKET_BYTES:
+            raise InvalidArgument(f"a request for namespaces has {len(packet)} bytes; fewer sysctls are needed")
+        with self._lock:
+            answer, fds = self._exchange_or_restart(packet)
+        nshelper.raise_error(answer)
+        return {NamespaceKind[name]: fd for name, fd in zip(answer["kinds"], fds, strict=True)}
+
+    def user_namespace(self, idmap: IdMap) -> int:
+        """Make a user namespace and return its descriptor; the caller closes it.
+
+        :raises InvalidArgument: if the mappings break a rule.
+        :raises KernelCallError: if the kernel refuses.
+        :raises Unavailable: if the helper does not answer.
+        """
+        created = self.create(NamespaceRequest(kinds=frozenset({NamespaceKind.USER}), idmap=idmap))
+        return created[NamespaceKind.USER]
+
+    def close(self) -> None:
+        """End the helper process and wait for it; a second call does nothing."""
+        with self._lock:
+            self._closed = True
+            self._stop()
+
+    def __enter__(self) -> NamespaceHelper:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _exchange_or_restart(self, packet: bytes) -> tuple[nshelper.Message, list[int]]:
+        for _ in range(2):
+            channel = self._ensure_started()
+            try:
+                return _exchange(channel, packet)
+            except (ConnectionError, EOFError):
+                self._stop()
+            except TimeoutError as error:
+                self._stop()
+                raise Unavailable(f"the namespace helper did not answer within {REPLY_TIMEOUT_S:g} s") from error
+        raise Unavailable(
+            "the namespace helper ended twice while it made namespaces", hint="its stderr is the daemon's"
+        )
+
+    def _ensure_started(self) -> socket.socket:
+        if self._closed:
+            raise FailedPrecondition("the namespace helper was closed")
+        if self._socket is not None:
+            return self._socket
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, str(theirs.fileno())]
+        with theirs:
+            try:
+                self._process = spawn.start(argv, pass_fds=(theirs.fileno(),))
+            except BaseException:
+                ours.close()
+                raise
+        ours.settimeout(REPLY_TIMEOUT_S)
+        self._socket = ours
+        return ours
+
+    def _stop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            process, self._process = self._process, None
+            try:
+                process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _exchange(channel: socket.socket, packet: bytes) -> tuple[nshelper.Message, list[int]]:
+    channel.sendall(packet)
+    reply, fds, _, _ = socket.recv_fds(
+        channel, nshelper.MAX_PACKET_BYTES, len(nshelper.KIND_FLAGS), socket.MSG_CMSG_CLOEXEC
+    )
+    if not reply:
+        raise EOFError
+    return json.loads(reply), list(fds)
+
+
+def pin(fd: int, path: Path) -> None:
+    """Keep the namespace behind ``fd`` alive as a file: create ``path`` and bind the namespace there.
+
+    :raises KernelCallError: if the kernel refuses; the file is then removed again.
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, 0o444))
+    except OSError as error:
+        raise KernelCallError(f"open({str(path)!r}, O_CREAT|O_EXCL)", error.errno or 0) from error
+    with ExitStack() as undo:
+        undo.callback(path.unlink)
+        mounts.mount(f"/proc/self/fd/{fd}", path, flags=MountFlag.BIND)
+        undo.pop_all()
+
+
+def unpin(path: Path) -> None:
+    """Undo :func:`pin`, also half of it; a missing file is no error.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    mounts.unmount(path, lazy=True)
+    path.unlink(missing_ok=True)
+
+
+def open_pinned(path: Path) -> int:
+    """Return a descriptor of the namespace pinned at ``path``; the caller closes it.
+
+    :raises KernelCallError: if there is none.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise KernelCallError(f"open({str(path)!r})", error.errno or 0) from error
+
+
+def owner(fd: int) -> int:
+    """Return a descriptor of the user namespace that owns the namespace behind ``fd``; the caller closes it.
+
+    :raises KernelCallError: if ``fd`` is no namespace, or its owner is outside this process's user namespace (EPERM).
+    """
+    try:
+        return fcntl.ioctl(fd, _NS_GET_USERNS)
+    except OSError as error:
+        raise KernelCallError(f"ioctl(fd={fd}, NS_GET_USERNS)", error.errno or 0) from error
+
+
+def identity(namespace: int | Path | str) -> tuple[int, int]:
+    """Return device and inode number, which are equal exactly for the same namespace (namespaces(7)).
+
+    :raises KernelCallError: if it cannot be looked at.
+    """
+    try:
+        status = os.stat(namespace)
+    except OSError as error:
+        raise KernelCallError(f"stat({str(namespace)!r})", error.errno or 0) from error
+    return status.st_dev, status.st_ino
+
+
+def run_in_netns(fd: int, function: Callable[[], Result]) -> Result:
+    """Run ``function`` in the network namespace behind ``fd``, on a thread that ends with it, and return its result.
+
+    Only the new thread changes its namespace. Errors of ``function`` are raised here.
+
+    :raises KernelCallError: if ``fd`` is no network namespace that this process may enter.
+    """
+    outcome: list[Result] = []
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            libc.setns(fd, CloneFlag.NEWNET)
+            outcome.append(function())
+        except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
+            failure.append(error)
+
+    thread = threading.Thread(target=body, name="netns", daemon=True)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]

@@ -1,0 +1,268 @@
+"""The namespace helper process: makes the namespaces of a pod, one forked child per request.
+
+Owns: the only ``fork`` in podkeep. Only a process with a single thread can make a user namespace, and forking a process
+that runs gRPC is unsafe; so this process has one thread and imports nothing but the standard library, ``libc`` and the
+error classes. Does not own: pinning, or validating what it is asked (:class:`podkeep.kernel.namespaces.NamespaceHelper`
+is its only client).
+
+Protocol: a SOCK_SEQPACKET socket that the owner keeps the other end of; one JSON object per packet.
+
+    request   {"kinds": ["USER", "NET"], "uids": "0 65536 65536\\n", "gids": "...", "hostname": "a", "sysctls": {}}
+    answer    {"kinds": ["USER", "NET"]} with one descriptor per kind, in this order, as SCM_RIGHTS
+              {"call": "unshare(...)", "errno": 22, "hint": ""}      a system call failed
+              {"message": "...", "hint": ""}                         the request is wrong
+
+The owner's end closing, for whatever reason, ends the process.
+
+    helper                          child
+      | fork ------------------------> |
+      |                                | unshare(NEWUSER)
+      | <----------------- "unshared"  |
+      | write uid_map, gid_map         |
+      | "mapped" --------------------> | become root of the user namespace
+      |                                | unshare(the others): owned by the user namespace (KEP-127)
+      |                                | hostname, lo up, sysctls
+      | <--------------------- result  |
+      | open /proc/<child>/ns/*        |
+      | close -----------------------> | exit
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from fnmatch import fnmatchcase
+from typing import Any, NoReturn
+
+from podkeep.base.errors import InvalidArgument, KernelCallError, PodkeepError
+from podkeep.kernel import libc
+from podkeep.kernel.libc import CloneFlag
+
+MAX_PACKET_BYTES = 128 * 1024
+KIND_FLAGS = {
+    "USER": CloneFlag.NEWUSER,
+    "NET": CloneFlag.NEWNET,
+    "IPC": CloneFlag.NEWIPC,
+    "UTS": CloneFlag.NEWUTS,
+}
+"""The kinds made here. PID, mount and cgroup namespaces belong to a container: the OCI runtime makes them."""
+_PROC_NAMES = {"USER": "user", "NET": "net", "IPC": "ipc", "UTS": "uts"}
+_SYSCTLS = {"NET": ("net.*",), "IPC": ("kernel.shm*", "kernel.msg*", "kernel.sem", "fs.mqueue.*")}
+"""Sysctls that belong to a namespace, by its kind (Kubernetes, "Using sysctls in a cluster")."""
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 0x1
+_IFREQ_FLAGS = struct.Struct("16sH22x")
+
+Message = dict[str, Any]
+
+
+def main(fd: int) -> None:
+    """Serve requests on the socket ``fd`` until its other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    owner = socket.socket(fileno=fd)
+    # Children exit within a millisecond: a collection, or unsharing pages by touching reference counts, only costs.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    while packet := owner.recv(MAX_PACKET_BYTES):
+        answer, fds = _answer(json.loads(packet))
+        try:
+            socket.send_fds(owner, [json.dumps(answer).encode()], fds)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+        finally:
+            for namespace in fds:
+                os.close(namespace)
+
+
+def _answer(request: Message) -> tuple[Message, list[int]]:
+    try:
+        kinds = [kind for kind in KIND_FLAGS if kind in request["kinds"]]
+        return {"kinds": kinds}, _create(request, kinds)
+    except PodkeepError as error:
+        return _error_message(error), []
+    except OSError as error:
+        return _error_message(KernelCallError("namespace helper", error.errno or 0)), []
+
+
+def _error_message(error: PodkeepError) -> Message:
+    if isinstance(error, KernelCallError):
+        return {"call": error.call, "errno": error.errno, "hint": error.hint}
+    return {"message": error.message, "hint": error.hint}
+
+
+def raise_error(answer: Message) -> None:
+    """Raise the error that ``answer`` carries, if it carries one.
+
+    :raises KernelCallError: if a system call failed in the helper or its child.
+    :raises InvalidArgument: if the request cannot be carried out.
+    """
+    if "errno" in answer:
+        raise KernelCallError(answer["call"], answer["errno"], hint=answer["hint"])
+    if "message" in answer:
+        raise InvalidArgument(answer["message"], hint=answer["hint"])
+
+
+def _create(request: Message, kinds: list[str]) -> list[int]:
+    sysctls = [sysctl_path(name, value, kinds) for name, value in request["sysctls"].items()]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _child(theirs, request, kinds, sysctls)
+    theirs.close()
+    try:
+        if "USER" in kinds:
+            raise_error(_receive(ours, pid))
+            _write_map(pid, "uid_map", request["uids"])
+            _write_map(pid, "gid_map", request["gids"])
+            ours.send(b"{}")
+        raise_error(_receive(ours, pid))
+        return _open_namespaces(pid, kinds)
+    finally:
+        ours.close()
+        os.waitpid(pid, 0)
+
+
+def _receive(peer: socket.socket, pid: int) -> Message:
+    packet = peer.recv(MAX_PACKET_BYTES)
+    if not packet:
+        raise KernelCallError(f"recv(child {pid})", 32, hint="the helper's child died: look for an OOM kill")
+    message: Message = json.loads(packet)
+    return message
+
+
+def _write_map(pid: int, name: str, text: str) -> None:
+    path = f"/proc/{pid}/{name}"
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    except OSError as error:
+        call = f"write({path}, {text!r})"
+        hint = "the mapping breaks a rule of user_namespaces(7), or uses host IDs that podkeep itself does not have"
+        raise KernelCallError(call, error.errno or 0, hint=hint) from error
+    finally:
+        os.close(fd)
+
+
+def _open_namespaces(pid: int, kinds: list[str]) -> list[int]:
+    fds: list[int] = []
+    try:
+        for kind in kinds:
+            fds.append(os.open(f"/proc/{pid}/ns/{_PROC_NAMES[kind]}", os.O_RDONLY | os.O_CLOEXEC))
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return fds
+
+
+def _child(helper: socket.socket, request: Message, kinds: list[str], sysctls: list[tuple[str, str]]) -> NoReturn:
+    """Do the child's part and exit; whatever happens, the helper's loop is never re-entered in the child."""
+    status = 1
+    try:
+        try:
+            _enter(helper, request, kinds, sysctls)
+            result: Message = {}
+        except PodkeepError as error:
+            result = _error_message(error)
+        helper.send(json.dumps(result).encode())
+        helper.recv(1)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: list[tuple[str, str]]) -> None:
+    if "USER" in kinds:
+        hint = "sysctl user.max_user_namespaces limits their number; a kernel without CONFIG_USER_NS has none"
+        libc.unshare(CloneFlag.NEWUSER, hint)
+        helper.send(b"{}")
+        if not helper.recv(MAX_PACKET_BYTES):
+            os._exit(1)
+        _call("setgroups([])", os.setgroups, [])
+        _call("setresgid(0, 0, 0)", os.setresgid, 0, 0, 0)
+        _call("setresuid(0, 0, 0)", os.setresuid, 0, 0, 0)
+    others = CloneFlag(0)
+    for kind in kinds:
+        if kind != "USER":
+            others |= KIND_FLAGS[kind]
+    if others:
+        libc.unshare(others, "sysctls user.max_{net,ipc,uts}_namespaces limit their number")
+    if request["hostname"] is not None:
+        _call(f"sethostname({request['hostname']!r})", socket.sethostname, request["hostname"])
+    if "NET" in kinds:
+        _loopback_up()
+    for path, value in sysctls:
+        _write_sysctl(path, value)
+
+
+def _call(call: str, function: Any, *arguments: Any) -> None:
+    try:
+        function(*arguments)
+    except OSError as error:
+        raise KernelCallError(call, error.errno or 0) from error
+
+
+def _loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        try:
+            _, flags = _IFREQ_FLAGS.unpack(fcntl.ioctl(control, _SIOCGIFFLAGS, _IFREQ_FLAGS.pack(b"lo", 0)))
+            fcntl.ioctl(control, _SIOCSIFFLAGS, _IFREQ_FLAGS.pack(b"lo", flags | _IFF_UP))
+        except OSError as error:
+            raise KernelCallError("ioctl(SIOCSIFFLAGS, lo, IFF_UP)", error.errno or 0) from error
+
+
+def sysctl_path(name: str, value: str, kinds: list[str]) -> tuple[str, str]:
+    """Return the file of sysctl ``name`` and the value to write, if it belongs to one of the namespaces ``kinds``.
+
+    Both notations are understood: the first separator of ``name`` decides whether ``.`` or ``/`` separates (sysctl(8)).
+
+    :raises InvalidArgument: if the name is malformed, the sysctl is not known to belong to a namespace, or it belongs
+        to one that is shared with the host.
+    """
+    dotted = name
+    separator = next((character for character in name if character in "./"), ".")
+    if separator == "/":
+        dotted = name.translate(str.maketrans("./", "/."))
+    parts = [part.replace("/", ".") for part in dotted.split(".")]
+    if len(parts) < 2 or any(part in {"", ".", ".."} or "\0" in part for part in parts):
+        raise InvalidArgument(f"sysctl {name!r} is not a sysctl name")
+    for kind, patterns in _SYSCTLS.items():
+        if any(fnmatchcase(dotted, pattern) for pattern in patterns):
+            if kind not in kinds:
+                raise InvalidArgument(f"sysctl {name!r} is not allowed: the pod shares the host's {kind} namespace")
+            return "/proc/sys/" + "/".join(parts), value
+    raise InvalidArgument(
+        f"sysctl {name!r} is not namespaced: it would change the whole machine",
+        hint="net.*, kernel.shm*, kernel.msg*, kernel.sem and fs.mqueue.* belong to a pod; set others on the machine",
+    )
+
+
+def _write_sysctl(path: str, value: str) -> None:
+    call = f"write({path}, {value!r})"
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise KernelCallError(call, error.errno or 0, hint="this kernel has no such sysctl in a namespace") from error
+    except OSError as error:
+        hint = "this kernel does not let a pod's user namespace change it: a newer kernel may, or use the host's"
+        raise KernelCallError(call, error.errno or 0, hint=hint) from error
+    try:
+        os.write(fd, value.encode())
+    except OSError as error:
+        raise KernelCallError(call, error.errno or 0, hint="the kernel does not accept this value") from error
+    finally:
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,146 @@
+"""The command ``podkeep``: global options, the list of verbs, and how errors look.
+
+Owns: importing a verb's module only when that verb is asked for, one line per error, exit statuses (0 done, 1 failed,
+2 wrong usage, 130 interrupted, or whatever a verb passes on, such as the status of a command it ran). Does not own:
+what verbs do. A verb is a module of this package whose ``command`` is a click command; :data:`VERBS` lists it with its
+help.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from podkeep import __version__
+from podkeep.base.errors import PodkeepError
+from podkeep.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """Where a verb is written, and its line in ``podkeep --help``, known without importing it."""
+
+    module: str
+    help: str
+
+
+VERBS = {
+    "doctor": Verb(module="podkeep.cli.doctor", help="Say what this machine lacks, and the command that mends it."),
+    "exec": Verb(module="podkeep.cli.exec", help="Run a command in a container."),
+    "image": Verb(module="podkeep.cli.image", help="Pull, list, remove and load images."),
+    "logs": Verb(module="podkeep.cli.logs", help="Print the log of a container."),
+    "ps": Verb(module="podkeep.cli.ps", help="List pods."),
+    "rm": Verb(module="podkeep.cli.rm", help="Stop and remove pods."),
+    "run": Verb(module="podkeep.cli.run", help="Run the pod of a manifest and follow it to its end."),
+    "runtime": Verb(module="podkeep.cli.runtime", help="Serve the CRI socket."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a verb when it is invoked, and lists and completes verbs without importing any."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all verbs."""
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb ``cmd_name``; ``None`` if there is no such verb."""
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        return cast(click.Command, importlib.import_module(verb.module).command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs and their help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, VERBS[name].help) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a verb or a global option."""
+        from click.shell_completion import CompletionItem
+
+        verbs = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=VERBS[name].help) for name in verbs]
+        return items + click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="podkeep", message="%(prog)s %(version)s")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="PODKEEP_CONFIG",
+    help="Configuration file (default: /etc/podkeep/config.toml, which may be absent).",
+)
+@click.option("--debug", is_flag=True, help="Log what is done, and show where an error came from.")
+@click.pass_context
+def podkeep(ctx: click.Context, config_path: Path | None, debug: bool) -> None:
+    """A Kubernetes node: runs pods, with user namespaces that hold."""
+    if debug:
+        logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+    ctx.obj = Invocation(config_path=config_path, debug=debug)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit status.
+
+    :param arguments: without the program's name; ``None``: those of this process.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    debug = "--debug" in itertools.takewhile(lambda argument: argument not in VERBS, arguments)
+    try:
+        status = _status(podkeep.main(args=arguments, prog_name="podkeep", standalone_mode=False))
+        sys.stdout.flush()
+    except (click.Abort, KeyboardInterrupt):
+        status = EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except PodkeepError as error:
+        if debug:
+            traceback.print_exc()
+        click.echo(error_text(error), err=True)
+        status = EXIT_FAILED
+    except BrokenPipeError:
+        # Whoever read our output has enough. Python flushes stdout once more at exit; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = EXIT_FAILED
+    except Exception as error:  # noqa: BLE001 - the last boundary: one line for people, the traceback for --debug
+        if debug:
+            traceback.print_exc()
+        click.echo(f"podkeep: {type(error).__name__}: {error}", err=True)
+        click.echo("hint: this is a defect of podkeep; run again with --debug to see where it is", err=True)
+        status = EXIT_FAILED
+    sys.exit(status)
+
+
+def _status(result: Any) -> int:
+    # With standalone_mode=False click returns the status of ctx.exit(), or else what the verb returned.
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def error_text(error: PodkeepError) -> str:
+    """Return the lines that tell a person what failed and what to do next."""
+    message = " ".join(error.message.split("\n"))
+    lines = [f"podkeep: {message}"]
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""Output of verbs: aligned columns for people, JSON for programs.
+
+Pure but for :func:`echo_json` and :func:`echo_table`, which print. Plain text: nothing here imports a drawing library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_GAP = "   "
+
+
+def output_option(function: Function) -> Function:
+    """Add ``-o table|json`` to a verb, passed to it as ``output``."""
+    option = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Form of the output.",
+    )
+    return option(function)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return ``rows`` under ``header`` in aligned columns; every row has as many cells as the header."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table."""
+    click.echo(table(header, rows))
+
+
+def echo_json(value: object) -> None:
+    """Print ``value``, made of dictionaries, lists, strings, numbers and ``None``, as indented JSON."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def age(seconds: float) -> str:
+    """Return a duration in the short form of ``kubectl get``: two units at most, fewer the longer it is."""
+    seconds = max(int(seconds), 0)
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if seconds < 120:
+        return f"{seconds}s"
+    if minutes < 10:
+        return _two(minutes, "m", seconds % 60, "s")
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return _two(hours, "h", minutes % 60, "m")
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return _two(days, "d", hours % 24, "h")
+    return f"{days}d"
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with a binary unit and three significant digits, ``12.3 MiB``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}" if unit != "B" else f"{count} B"
+        value /= 1024
+    return f"{value:.3g} TiB"

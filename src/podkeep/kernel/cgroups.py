@@ -1,0 +1,264 @@
+"""Cgroup directories on version 1, version 2 and hybrid machines, under one set of paths.
+
+Owns: creating, removing and listing cgroups, and the processes in them. Does not own: limits, which the OCI runtime
+writes for containers. A path such as ``/podkeep/pod1/ctr`` names the same cgroup in every version 1 hierarchy, or in the one
+version 2 tree. On a hybrid machine the version 2 tree beside the version 1 hierarchies is left out: its controllers
+are not usable as long as version 1 has some (cgroups(7)), and crun refuses to work with both.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.kernel import mountinfo
+
+DEFAULT_ROOT = Path("/sys/fs/cgroup")
+_BUSY_PATIENCE_S = 2.0
+"""How long a removal waits for the kernel to let go of processes that already ended."""
+_PAUSE_S = 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class CgroupLayout:
+    """Where this machine's hierarchies are; version 2 has exactly one. A hybrid machine counts as version 1."""
+
+    version: int
+    hierarchies: tuple[Path, ...]
+
+
+def detect(root: Path = DEFAULT_ROOT) -> CgroupLayout:
+    """Find out how cgroups are mounted at ``root``.
+
+    :raises FailedPrecondition: if nothing is.
+    """
+    if (root / "cgroup.controllers").exists():
+        return CgroupLayout(version=2, hierarchies=(root,))
+    by_hierarchy: dict[str, Path] = {}
+    for entry in mountinfo.read():
+        path = Path(entry.mount_point)
+        if entry.fs_type == "cgroup" and path.parent == root:
+            by_hierarchy[entry.device] = path
+    if not by_hierarchy:
+        raise FailedPrecondition(
+            f"no cgroup hierarchy is mounted at {root}", hint=f"mount one: `mount -t cgroup2 none {root}`"
+        )
+    return CgroupLayout(version=1, hierarchies=tuple(sorted(by_hierarchy.values())))
+
+
+class Cgroups:
+    """The cgroup directories of one machine. Holds no state but the layout, so any thread may use it."""
+
+    def __init__(self, root: Path = DEFAULT_ROOT, *, layout: CgroupLayout | None = None) -> None:
+        """Use ``layout``, or what :func:`detect` finds at ``root``.
+
+        :raises FailedPrecondition: if no cgroup hierarchy is mounted there.
+        """
+        self.layout = layout or detect(root)
+
+    @property
+    def version(self) -> int:
+        """1 (also hybrid) or 2."""
+        return self.layout.version
+
+    def directories(self, path: str) -> tuple[Path, ...]:
+        """Return the directory of cgroup ``path`` in every hierarchy.
+
+        :raises InvalidArgument: if ``path`` is not absolute, or has an empty or ``..`` component.
+        """
+        relative = _relative(path)
+        return tuple(hierarchy / relative for hierarchy in self.layout.hierarchies)
+
+    def exists(self, path: str) -> bool:
+        """Say whether the cgroup exists in at least one hierarchy."""
+        return any(directory.is_dir() for directory in self.directories(path))
+
+    def create(self, path: str) -> None:
+        """Create the cgroup and its parents, ready for processes; an existing one is left as it is.
+
+        Version 2: every controller the machine has is enabled on the way. Version 1: a new cpuset takes over the CPUs
+        and memory nodes of its parent, without which no process could enter.
+
+        :raises InvalidArgument: if ``path`` is malformed.
+        :raises KernelCallError: if the kernel refuses; directories made until then are removed again.
+        """
+        relative = _relative(path)
+        made: list[Path] = []
+        try:
+            for hierarchy in self.layout.hierarchies:
+                self._create_in(hierarchy, relative, made)
+        except BaseException:
+            for directory in reversed(made):
+                _ignoring_missing(directory.rmdir)
+            raise
+
+    def _create_in(self, hierarchy: Path, relative: Path, made: list[Path]) -> None:
+        directory = hierarchy
+        for part in relative.parts:
+            if self.version == 2:
+                _enable_controllers(directory)
+            directory = directory / part
+            try:
+                directory.mkdir(mode=0o755)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise KernelCallError(f"mkdir({directory})", error.errno or 0, hint=_MKDIR_HINT) from error
+            made.append(directory)
+            if self.version == 1:
+                _inherit_cpuset(directory)
+
+    def remove(self, path: str) -> None:
+        """Remove the cgroup and those below it, children first; a missing one is no error.
+
+        :raises InvalidArgument: if ``path`` is malformed or the root.
+        :raises KernelCallError: if processes are still in it after two seconds of patience.
+        """
+        if not _relative(path).parts:
+            raise InvalidArgument("the root cgroup cannot be removed")
+        deadline = time.monotonic() + _BUSY_PATIENCE_S
+        for directory in self.directories(path):
+            for below in _bottom_up(directory):
+                _remove_directory(below, deadline)
+
+    def children(self, path: str) -> list[str]:
+        """Return the paths of the cgroups directly below ``path`` in any hierarchy, sorted; none if it is missing."""
+        names: set[str] = set()
+        for directory in self.directories(path):
+            try:
+                names.update(entry.name for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False))
+            except FileNotFoundError:
+                continue
+        base = "/" + str(_relative(path)) if _relative(path).parts else ""
+        return sorted(f"{base}/{name}" for name in names)
+
+    def processes(self, path: str, *, recursive: bool = False) -> list[int]:
+        """Return the IDs of the processes in the cgroup (in any hierarchy), sorted; none if it is missing."""
+        found: set[int] = set()
+        for directory in self.directories(path):
+            for cgroup in _bottom_up(directory) if recursive else [directory]:
+                found.update(_read_processes(cgroup))
+        return sorted(found)
+
+    def add(self, path: str, pid: int) -> None:
+        """Move the process ``pid`` (0: the calling one) with all its threads into the cgroup, in every hierarchy.
+
+        :raises KernelCallError: if the cgroup or the process does not exist, or the kernel refuses.
+        """
+        for directory in self.directories(path):
+            _write(directory / "cgroup.procs", str(pid))
+
+    def kill(self, path: str) -> None:
+        """Kill every process in the cgroup and below it, and return when none is left; a missing one is no error.
+
+        :raises KernelCallError: if processes survive two seconds (uninterruptible I/O).
+        """
+        deadline = time.monotonic() + _BUSY_PATIENCE_S
+        if self.version == 2:
+            for directory in self.directories(path):
+                if (directory / "cgroup.kill").exists():  # Linux 5.14
+                    _ignoring_missing(partial(_write, directory / "cgroup.kill", "1"))
+        while pids := [pid for pid in self.processes(path, recursive=True) if not _is_zombie(pid)]:
+            if time.monotonic() > deadline:
+                raise KernelCallError(
+                    f"kill({pids}, SIGKILL)", errno.EBUSY, hint=f"processes in cgroup {path} wait for the kernel"
+                )
+            for pid in pids:
+                _ignoring_missing(partial(os.kill, pid, signal.SIGKILL))
+            time.sleep(_PAUSE_S)
+
+
+_MKDIR_HINT = "the cgroup tree may be read-only here, or cgroup.max.descendants reached"
+
+
+def _relative(path: str) -> Path:
+    parts = path.split("/")
+    if parts[0] != "" or any(part in {"", ".", ".."} or "\0" in part for part in parts[1:] if path != "/"):
+        raise InvalidArgument(f"cgroup path {path!r} is not absolute and normal", hint="write it like /podkeep/pod1")
+    return Path(path.lstrip("/"))
+
+
+def _enable_controllers(directory: Path) -> None:
+    try:
+        available = (directory / "cgroup.controllers").read_text().split()
+        enabled = (directory / "cgroup.subtree_control").read_text().split()
+    except OSError as error:
+        raise KernelCallError(f"read({directory}/cgroup.controllers)", error.errno or 0) from error
+    missing = [name for name in available if name not in enabled]
+    if missing:
+        _write(directory / "cgroup.subtree_control", " ".join(f"+{name}" for name in missing))
+
+
+def _inherit_cpuset(directory: Path) -> None:
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        file = directory / name
+        try:
+            if file.read_text().strip():
+                continue
+            inherited = (directory.parent / name).read_text().strip()
+        except FileNotFoundError:
+            return  # not the cpuset hierarchy
+        _write(file, inherited)
+
+
+def _bottom_up(directory: Path) -> list[Path]:
+    return [Path(path) for path, _, _ in os.walk(directory, topdown=False)]
+
+
+def _remove_directory(directory: Path, deadline: float) -> None:
+    while True:
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                hint = f"processes in it: {_read_processes(directory)}" if error.errno == errno.EBUSY else ""
+                raise KernelCallError(f"rmdir({directory})", error.errno or 0, hint=hint) from error
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def _read_processes(directory: Path) -> list[int]:
+    try:
+        return [int(line) for line in (directory / "cgroup.procs").read_text().split()]
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENODEV}:  # ENODEV: removed while we read
+            return []
+        raise KernelCallError(f"read({directory}/cgroup.procs)", error.errno or 0) from error
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in {"Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise KernelCallError(f"write({file}, {text!r})", error.errno or 0) from error
+
+
+def _ignoring_missing(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    except KernelCallError as error:
+        if error.errno not in {errno.ENOENT, errno.ENODEV, errno.ESRCH}:
+            raise

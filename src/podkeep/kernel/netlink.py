@@ -1,0 +1,299 @@
+"""Links, addresses and routes of the built-in bridge network.
+
+Owns: the rtnetlink requests, encoded by pyroute2's message classes and exchanged over a plain socket. pyroute2's own
+socket classes are not used: their synchronous form runs an event loop underneath, which costs milliseconds per attach
+and gets in the way of a process that has an event loop of its own. A plain socket costs 20 microseconds, so each call
+opens one; there is no shared state, and any thread may call anything. Does not own: which names and addresses (``runtime``).
+
+Every function acts in the network namespace of the calling thread, except where it is given a descriptor of one.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface
+from typing import Any
+
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from podkeep.base.errors import AlreadyExists, Internal, InvalidArgument, KernelCallError, NotFound
+from podkeep.kernel.namespaces import run_in_netns
+
+MAX_NAME_BYTES = 15
+"""IFNAMSIZ without the closing NUL."""
+
+_RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
+_RTM_NEWADDR, _RTM_NEWROUTE = 20, 24
+_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_ACK_TLVS = 0x1, 0x4, 0x200
+_NLM_F_REPLACE, _NLM_F_EXCL, _NLM_F_CREATE = 0x100, 0x200, 0x400
+_NLMSG_ERROR = 2
+_NLMSGERR_ATTR_MSG = 1
+_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
+_IFF_UP = 0x1
+_RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_UNIVERSE, _RTN_UNICAST = 254, 4, 0, 1
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_RECEIVE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """A message, and the words for it in an error."""
+
+    words: str
+    type: int
+    message: Any
+    flags: int = 0
+
+
+def ensure_bridge(name: str, gateway: IPv4Interface) -> None:
+    """Make sure that bridge ``name`` exists, has the address ``gateway`` and is up; safe to repeat and to race.
+
+    Its hardware address is derived from the IP address: otherwise it would change with the ports that come and go.
+
+    :raises AlreadyExists: if a link of another kind has this name.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    _check_name(name)
+    attributes = [
+        ("IFLA_IFNAME", name),
+        ("IFLA_ADDRESS", hardware_address(gateway.ip)),
+        ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "bridge")]}),
+    ]
+    with _connected() as channel:
+        create = _link_request(f"create bridge {name}", attributes, flags=_NLM_F_CREATE | _NLM_F_EXCL)
+        try:
+            _exchange(channel, [create])
+        except KernelCallError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            if (kind := _kind(channel, name)) != "bridge":
+                raise AlreadyExists(
+                    f"network link {name} exists and is not a bridge but {kind or 'a device'}",
+                    hint="set another name as network.bridge",
+                ) from error
+        index = _index(name)
+        _exchange(channel, [_address_request(name, index, gateway), _up_request(name, index)])
+
+
+def delete_link(name: str) -> None:
+    """Delete the link ``name`` (of a veth pair: both ends); a missing one is no error.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    _check_name(name)
+    request = _link_request(f"delete link {name}", [("IFLA_IFNAME", name)], kind=_RTM_DELLINK)
+    with _connected() as channel:
+        try:
+            _exchange(channel, [request])
+        except KernelCallError as error:
+            if error.errno != errno.ENODEV:
+                raise
+
+
+def links(prefix: str = "") -> list[str]:
+    """Return the names of the links that start with ``prefix``, sorted."""
+    return sorted(name for _, name in socket.if_nameindex() if name.startswith(prefix))
+
+
+def create_veth(*, host_name: str, bridge: str, netns_fd: int, inner_name: str, mac: str | None = None) -> None:
+    """Create a veth pair: one end a port of ``bridge``, the other straight in the namespace ``netns_fd``; both up.
+
+    :param mac: hardware address of the inner end, as six hex pairs with colons; default: a random one.
+    :raises NotFound: if the bridge does not exist.
+    :raises KernelCallError: if the kernel refuses (EEXIST: one of the names is taken); nothing is left behind.
+    """
+    _check_name(host_name)
+    _check_name(inner_name)
+    peer: list[tuple[str, object]] = [("IFLA_IFNAME", inner_name), ("IFLA_NET_NS_FD", netns_fd)]
+    if mac is not None:
+        peer.append(("IFLA_ADDRESS", mac))
+    peer_info = {"flags": _IFF_UP, "change": _IFF_UP, "attrs": peer}
+    attributes: list[tuple[str, object]] = [
+        ("IFLA_IFNAME", host_name),
+        ("IFLA_MASTER", _index(bridge)),
+        (
+            "IFLA_LINKINFO",
+            {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer_info)]})]},
+        ),
+    ]
+    words = f"create veth {host_name} on {bridge} with {inner_name} in network namespace fd {netns_fd}"
+    request = _link_request(words, attributes, flags=_NLM_F_CREATE | _NLM_F_EXCL, up=True)
+    with _connected() as channel:
+        _exchange(channel, [request])
+
+
+def configure_inside(netns_fd: int, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> None:
+    """Give ``ifname`` in the namespace ``netns_fd`` its address and the default route; safe to repeat.
+
+    :raises NotFound: if there is no such link in the namespace.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    _check_name(ifname)
+
+    def body() -> None:
+        index = _index(ifname)
+        route = rtmsg()
+        for key, value in (
+            ("family", socket.AF_INET),
+            ("table", _RT_TABLE_MAIN),
+            ("proto", _RTPROT_STATIC),
+            ("scope", _RT_SCOPE_UNIVERSE),
+            ("type", _RTN_UNICAST),
+        ):
+            route[key] = value
+        route["attrs"] = [("RTA_GATEWAY", str(gateway)), ("RTA_OIF", index)]
+        with _connected() as channel:
+            requests = [
+                _up_request(ifname, index),
+                _address_request(ifname, index, address),
+                _Request(
+                    words=f"route default via {gateway} dev {ifname}",
+                    type=_RTM_NEWROUTE,
+                    message=route,
+                    flags=_NLM_F_CREATE | _NLM_F_REPLACE,
+                ),
+            ]
+            _exchange(channel, requests)
+
+    run_in_netns(netns_fd, body)
+
+
+def hardware_address(address: IPv4Address) -> str:
+    """Return a locally administered hardware address that holds ``address`` (the convention of CNI's plugins)."""
+    return "0a:58:" + ":".join(f"{byte:02x}" for byte in address.packed)
+
+
+def _link_request(
+    words: str,
+    attributes: list[tuple[str, object]],
+    *,
+    kind: int = _RTM_NEWLINK,
+    flags: int = 0,
+    index: int = 0,
+    up: bool = False,
+) -> _Request:
+    message = ifinfmsg()
+    message["index"] = index
+    if up:
+        message["flags"] = message["change"] = _IFF_UP
+    message["attrs"] = attributes
+    return _Request(words=words, type=kind, message=message, flags=flags)
+
+
+def _up_request(name: str, index: int) -> _Request:
+    return _link_request(f"set {name} up", [], index=index, up=True)
+
+
+def _address_request(name: str, index: int, address: IPv4Interface) -> _Request:
+    message = ifaddrmsg()
+    message["family"] = socket.AF_INET
+    message["prefixlen"] = address.network.prefixlen
+    message["index"] = index
+    message["attrs"] = [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(address.ip))]
+    flags = _NLM_F_CREATE | _NLM_F_REPLACE
+    return _Request(words=f"add address {address} to {name}", type=_RTM_NEWADDR, message=message, flags=flags)
+
+
+def _connected() -> socket.socket:
+    channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+    for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
+        with suppress(OSError):  # before Linux 4.12; errors are then numbers without words
+            channel.setsockopt(_SOL_NETLINK, option, 1)
+    channel.settimeout(5.0)
+    return channel
+
+
+def _exchange(channel: socket.socket, requests: Iterable[_Request]) -> None:
+    """Send the requests together and wait for the answer to each; the first refusal is raised after the last answer."""
+    waiting = {}
+    packet = b""
+    for sequence, request in enumerate(requests, start=1):
+        waiting[sequence] = request
+        packet += _encode(request, sequence, _NLM_F_REQUEST | _NLM_F_ACK | request.flags)
+    _send(channel, packet)
+    failure: KernelCallError | None = None
+    while waiting:
+        for kind, flags, sequence, payload in _receive(channel):
+            if kind != _NLMSG_ERROR or sequence not in waiting:
+                raise Internal(
+                    f"netlink answered with message type {kind}, sequence {sequence}; an answer was expected"
+                )
+            request = waiting.pop(sequence)
+            if (number := -struct.unpack_from("=i", payload)[0]) and failure is None:
+                hint = _extended_text(payload) if flags & _NLM_F_ACK_TLVS else ""
+                failure = KernelCallError(f"netlink({request.words})", number, hint=hint)
+    if failure is not None:
+        raise failure
+
+
+def _encode(request: _Request, sequence: int, flags: int) -> bytes:
+    message = request.message
+    message["header"]["type"] = request.type
+    message["header"]["flags"] = flags
+    message["header"]["sequence_number"] = sequence
+    message.encode()
+    return bytes(message.data)
+
+
+def _send(channel: socket.socket, packet: bytes) -> None:
+    try:
+        channel.sendto(packet, (0, 0))
+    except OSError as error:
+        raise KernelCallError("sendto(netlink)", error.errno or 0) from error
+
+
+def _receive(channel: socket.socket) -> list[tuple[int, int, int, bytes]]:
+    try:
+        data = channel.recv(_RECEIVE_BYTES)
+    except OSError as error:
+        raise KernelCallError("recv(netlink)", error.errno or errno.ETIMEDOUT) from error
+    messages = []
+    offset = 0
+    while offset + _HEADER.size <= len(data):
+        length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
+        messages.append((kind, flags, sequence, data[offset + _HEADER.size : offset + length]))
+        offset += (length + 3) & ~3
+    return messages
+
+
+def _extended_text(payload: bytes) -> str:
+    offset = 4 + _HEADER.size
+    while offset + _ATTRIBUTE.size <= len(payload):
+        length, kind = _ATTRIBUTE.unpack_from(payload, offset)
+        if kind == _NLMSGERR_ATTR_MSG:
+            return payload[offset + _ATTRIBUTE.size : offset + length].rstrip(b"\0").decode(errors="replace")
+        offset += max((length + 3) & ~3, _ATTRIBUTE.size)
+    return ""
+
+
+def _kind(channel: socket.socket, name: str) -> str:
+    request = _link_request(f"get link {name}", [("IFLA_IFNAME", name)], kind=_RTM_GETLINK)
+    _send(channel, _encode(request, 1, _NLM_F_REQUEST))
+    for kind, _, _, payload in _receive(channel):
+        if kind == _RTM_NEWLINK:
+            header = _HEADER.pack(_HEADER.size + len(payload), kind, 0, 1, 0)
+            message = ifinfmsg(header + payload)
+            message.decode()
+            info = message.get_attr("IFLA_LINKINFO")
+            return str(info.get_attr("IFLA_INFO_KIND")) if info is not None else ""
+    raise NotFound(f"network link {name} is gone")
+
+
+def _index(name: str) -> int:
+    try:
+        return socket.if_nametoindex(name)
+    except OSError as error:
+        raise NotFound(f"there is no network link {name}") from error
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name.encode()) <= MAX_NAME_BYTES or "/" in name or any(character.isspace() for character in name):
+        raise InvalidArgument(f"{name!r} is not a link name: 1 to {MAX_NAME_BYTES} bytes without '/' or spaces")

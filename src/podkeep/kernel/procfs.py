@@ -1,0 +1,137 @@
+"""Processes as /proc shows them, identified so that a reused process ID is not mistaken for the old process.
+
+Owns: process identity (ID and start time), signals through pidfds, searches in /proc, the capabilities that this
+process may hand out, and the boot ID. Does not own: cgroups.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.base.errors import Internal, KernelCallError, NotFound
+
+_PROC = Path("/proc")
+_STATE, _START_TIME = 0, 19
+"""Positions in /proc/<pid>/stat after the command name: fields 3 and 22 of proc_pid_stat(5)."""
+
+CAPABILITIES = (
+    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),
+    *("CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN"),
+    *("CAP_NET_RAW", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_CHROOT"),
+    *("CAP_SYS_PTRACE", "CAP_SYS_PACCT", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE"),
+    *("CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE", "CAP_AUDIT_WRITE", "CAP_AUDIT_CONTROL"),
+    *("CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG", "CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND"),
+    *("CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"),
+)
+"""Names by number (linux/capability.h, Linux 5.9 and newer)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessId:
+    """A process; ``start_time`` is in clock ticks since boot (proc_pid_stat(5), field 22)."""
+
+    pid: int
+    start_time: int
+
+
+def identify(pid: int) -> ProcessId:
+    """Return the identity of the process that has ``pid`` now.
+
+    :raises NotFound: if there is none.
+    """
+    return ProcessId(pid=pid, start_time=int(_stat(pid)[_START_TIME]))
+
+
+def alive(process: ProcessId) -> bool:
+    """Say whether exactly this process still runs; a zombie does not."""
+    try:
+        fields = _stat(process.pid)
+    except NotFound:
+        return False
+    return int(fields[_START_TIME]) == process.start_time and fields[_STATE] not in {"Z", "X"}
+
+
+def pidfd_open(process: ProcessId) -> int:
+    """Return a pidfd of exactly this process (readable when it ends); the caller closes it.
+
+    :raises NotFound: if the process is gone, also if its ID belongs to another one now.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError as error:
+        raise NotFound(f"process {process.pid} is gone") from error
+    except OSError as error:
+        raise KernelCallError(f"pidfd_open({process.pid})", error.errno or 0) from error
+    # The descriptor is held now: what /proc says of the ID from here on is about the process behind it, or it is gone.
+    try:
+        current = identify(process.pid)
+    except BaseException:
+        os.close(fd)
+        raise
+    if current != process:
+        os.close(fd)
+        raise NotFound(f"process {process.pid} is gone; its ID belongs to another process")
+    return fd
+
+
+def kill(process: ProcessId, number: signal.Signals) -> bool:
+    """Send a signal to exactly this process; return False if it is gone.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    try:
+        fd = pidfd_open(process)
+    except NotFound:
+        return False
+    try:
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    except OSError as error:
+        raise KernelCallError(f"pidfd_send_signal(pid={process.pid}, {number.name})", error.errno or 0) from error
+    finally:
+        os.close(fd)
+    return True
+
+
+def find_by_argument(text: str) -> list[ProcessId]:
+    """Return the processes, except this one, with ``text`` in their command line (arguments separated by NUL)."""
+    needle = os.fsencode(text)
+    found = []
+    for entry in os.listdir(_PROC):
+        if not entry.isdecimal() or int(entry) == os.getpid():
+            continue
+        try:
+            if needle in (_PROC / entry / "cmdline").read_bytes():
+                found.append(identify(int(entry)))
+        except (OSError, NotFound):
+            continue  # it ended while we looked
+    return found
+
+
+def capability_bounding_set() -> frozenset[str]:
+    """Return the names of the capabilities that this process, and so anything it starts, can ever have."""
+    for line in (_PROC / "self" / "status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == "CapBnd":
+            mask = int(value, 16)
+            return frozenset(name for number, name in enumerate(CAPABILITIES) if mask >> number & 1)
+    raise Internal("/proc/self/status has no CapBnd line")
+
+
+def boot_id() -> str:
+    """Return the identity of this boot of the machine; pids and start times compare only within one."""
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise NotFound(f"process {pid} is gone") from error
+    # The command name stands in parentheses and may hold anything, also spaces and parentheses.
+    return text.rpartition(")")[2].split()

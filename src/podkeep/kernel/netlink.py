@@ -3,7 +3,8 @@
 Owns: the rtnetlink requests, encoded by pyroute2's message classes and exchanged over a plain socket. pyroute2's own
 socket classes are not used: their synchronous form runs an event loop underneath, which costs milliseconds per attach
 and gets in the way of a process that has an event loop of its own. A plain socket costs 20 microseconds, so each call
-opens one; there is no shared state, and any thread may call anything. Does not own: which names and addresses (``runtime``).
+opens one; there is no shared state, and any thread may call anything. Does not own: which names and addresses
+are used (``runtime``).
 
 Every function acts in the network namespace of the calling thread, except where it is given a descriptor of one.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface
@@ -104,7 +105,7 @@ def links(prefix: str = "") -> list[str]:
 
 
 def create_veth(*, host_name: str, bridge: str, netns_fd: int, inner_name: str, mac: str | None = None) -> None:
-    """Create a veth pair: one end a port of ``bridge``, the other straight in the namespace ``netns_fd``; both up.
+    """Create a veth pair: one end a port of ``bridge`` and up, the other straight in the namespace ``netns_fd``.
 
     :param mac: hardware address of the inner end, as six hex pairs with colons; default: a random one.
     :raises NotFound: if the bridge does not exist.
@@ -115,8 +116,9 @@ def create_veth(*, host_name: str, bridge: str, netns_fd: int, inner_name: str, 
     peer: list[tuple[str, object]] = [("IFLA_IFNAME", inner_name), ("IFLA_NET_NS_FD", netns_fd)]
     if mac is not None:
         peer.append(("IFLA_ADDRESS", mac))
-    peer_info = {"flags": _IFF_UP, "change": _IFF_UP, "attrs": peer}
-    attributes: list[tuple[str, object]] = [
+    # The peer cannot be up yet: veth opens a device only when its other half exists.
+    peer_info = {"attrs": peer}
+    attributes: Sequence[tuple[str, object]] = [
         ("IFLA_IFNAME", host_name),
         ("IFLA_MASTER", _index(bridge)),
         (
@@ -131,7 +133,7 @@ def create_veth(*, host_name: str, bridge: str, netns_fd: int, inner_name: str, 
 
 
 def configure_inside(netns_fd: int, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> None:
-    """Give ``ifname`` in the namespace ``netns_fd`` its address and the default route; safe to repeat.
+    """Set ``ifname`` in the namespace ``netns_fd`` up, with its address and the default route; safe to repeat.
 
     :raises NotFound: if there is no such link in the namespace.
     :raises KernelCallError: if the kernel refuses.
@@ -173,7 +175,7 @@ def hardware_address(address: IPv4Address) -> str:
 
 def _link_request(
     words: str,
-    attributes: list[tuple[str, object]],
+    attributes: Sequence[tuple[str, object]],
     *,
     kind: int = _RTM_NEWLINK,
     flags: int = 0,
@@ -184,7 +186,7 @@ def _link_request(
     message["index"] = index
     if up:
         message["flags"] = message["change"] = _IFF_UP
-    message["attrs"] = attributes
+    message["attrs"] = list(attributes)
     return _Request(words=words, type=kind, message=message, flags=flags)
 
 

@@ -1,0 +1,198 @@
+"""The client side of a CRI socket: typed stubs whose failures are ``base.errors`` classes.
+
+Called by the agent and the command line, and by tests. Works with any CRI v1 runtime; ``node`` only with podkeep's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from podkeep.cri import transport
+
+# isort: split
+import grpc.aio
+
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable, Unimplemented
+from podkeep.cri import status
+from podkeep.cri.v1 import api_pb2_grpc, podkeep_pb2_grpc
+
+if TYPE_CHECKING:
+    from podkeep.cri.v1.api_pb2_grpc import ImageServiceAsyncStub, RuntimeServiceAsyncStub
+    from podkeep.cri.v1.podkeep_pb2_grpc import NodeAsyncStub
+
+DEFAULT_TIMEOUT = 120.0
+"""Seconds an RPC may take unless its caller says otherwise (the kubelet's runtimeRequestTimeout is the same)."""
+
+_NO_DEADLINE = frozenset({"/runtime.v1.ImageService/PullImage", "/podkeep.v1.Node/LoadImage"})
+"""As long as the image is; the runtime itself gives up on a registry that stalls."""
+
+_OWN_TIMEOUT = frozenset(
+    {
+        "/runtime.v1.RuntimeService/StopContainer",
+        "/runtime.v1.RuntimeService/ExecSync",
+        "/runtime.v1.RuntimeService/CheckpointContainer",
+    }
+)
+"""The request says in ``timeout`` how many seconds the work itself may take."""
+
+_UNLIMITED_AT_ZERO = frozenset({"/runtime.v1.RuntimeService/ExecSync"})
+"""Here ``timeout`` 0 means that the work may take for ever (CRI: ExecSyncRequest)."""
+
+_OWN_DEADLINE_TEXTS = frozenset({"Deadline Exceeded", "Stream removed (Deadline Exceeded)"})
+_NO_SUCH_RPC_TEXTS = ("Method not found!", "unknown service", "unknown method")  # gRPC core, grpc-go, grpc-go
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Connection:
+    channel: grpc.aio.Channel
+    runtime: RuntimeServiceAsyncStub
+    images: ImageServiceAsyncStub
+    node: NodeAsyncStub
+
+
+class CriClient:
+    """A connection to the runtime behind ``socket``, to be used as an asynchronous context manager.
+
+    ``runtime``, ``images`` and ``node`` are the generated stubs, called as ``await client.runtime.Version(request)`` or
+    ``async for event in client.runtime.GetContainerEvents(request)``, with ``timeout=`` (seconds) to replace the
+    default deadline. Streams have none; leaving the loop ends them, at once under ``contextlib.aclosing``.
+    Other attributes of gRPC call objects are not there. A failed call raises the ``PodkeepError`` class of its code;
+    the gRPC error is its ``__cause__``.
+
+    :param socket: absolute path of the unix socket, with or without ``unix://`` in front.
+    :param timeout: default deadline of an RPC in seconds.
+    :raises InvalidArgument: if ``socket`` is not an absolute path or too long.
+    """
+
+    def __init__(self, socket: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self.socket = transport.socket_path(socket)
+        self._timeout = timeout
+        self._connection: _Connection | None = None
+
+    async def __aenter__(self) -> CriClient:
+        channel = grpc.aio.insecure_channel(
+            transport.target(self.socket),
+            options=[
+                *transport.MESSAGE_LIMITS,
+                # A runtime that restarts is back within milliseconds; gRPC's defaults wait a second and more.
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.min_reconnect_backoff_ms", 50),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+        # The generated stubs only ask their channel for callables, so a stand-in channel can translate the errors.
+        translating = cast("grpc.aio.Channel", _Translating(channel, self.socket, self._timeout))
+        self._connection = _Connection(
+            channel=channel,
+            runtime=api_pb2_grpc.RuntimeServiceStub(translating),
+            images=api_pb2_grpc.ImageServiceStub(translating),
+            node=podkeep_pb2_grpc.NodeStub(translating),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.channel.close(None)
+
+    @property
+    def runtime(self) -> RuntimeServiceAsyncStub:
+        """``runtime.v1.RuntimeService``."""
+        return self._opened().runtime
+
+    @property
+    def images(self) -> ImageServiceAsyncStub:
+        """``runtime.v1.ImageService``."""
+        return self._opened().images
+
+    @property
+    def node(self) -> NodeAsyncStub:
+        """``podkeep.v1.Node``; other runtimes answer ``Unimplemented``."""
+        return self._opened().node
+
+    async def wait_until_ready(self, timeout: float) -> None:  # noqa: ASYNC109 - part of the answer's text
+        """Return once the socket accepts connections, trying again while it does not.
+
+        :param timeout: seconds.
+        :raises Unavailable: if it never did.
+        """
+        channel = self._opened().channel
+        try:
+            await asyncio.wait_for(channel.channel_ready(), timeout)
+        except TimeoutError as error:
+            raise _no_answer(self.socket, f"waited {timeout:g} s") from error
+
+    def _opened(self) -> _Connection:
+        if self._connection is None:
+            raise FailedPrecondition(
+                f"the client of {self.socket} is not open", hint="use it inside `async with CriClient(...)`"
+            )
+        return self._connection
+
+
+class _Translating:
+    """What a generated stub needs of a channel, with our errors and deadlines."""
+
+    def __init__(self, channel: grpc.aio.Channel, socket: Path, timeout: float) -> None:
+        self._channel = channel
+        self._socket = socket
+        self._timeout = timeout
+
+    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        rpc = self._channel.unary_unary(method, *args, **kwargs)
+
+        async def call(request: Any, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - becomes the deadline
+            limit = self._limit(method, request) if timeout is None else timeout
+            try:
+                return await rpc(request, timeout=limit)
+            except grpc.aio.AioRpcError as error:
+                raise self._error(method, error, limit) from error
+
+        return call
+
+    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        rpc = self._channel.unary_stream(method, *args, **kwargs)
+
+        async def call(request: Any, *, timeout: float | None = None) -> AsyncIterator[Any]:  # noqa: ASYNC109
+            stream = rpc(request, timeout=timeout)
+            try:
+                async for answer in stream:
+                    yield answer
+            except grpc.aio.AioRpcError as error:
+                raise self._error(method, error, timeout) from error
+            finally:
+                stream.cancel()  # no effect on a stream that has ended
+
+        return call
+
+    def _limit(self, method: str, request: Any) -> float | None:
+        if method in _NO_DEADLINE:
+            return None
+        if method not in _OWN_TIMEOUT:
+            return self._timeout
+        if request.timeout <= 0 and method in _UNLIMITED_AT_ZERO:
+            return None
+        return self._timeout + max(int(request.timeout), 0)
+
+    def _error(self, method: str, error: grpc.aio.AioRpcError, limit: float | None) -> PodkeepError:
+        code, details = error.code(), error.details() or ""
+        # gRPC's own words for what happened between the ends say neither which call nor which socket.
+        if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
+            return _no_answer(self._socket, details.rsplit(": ", 1)[-1])
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and details in _OWN_DEADLINE_TEXTS:
+            return DeadlineExceeded(f"{method[1:]} on {self._socket} did not answer within {limit or 0:g} s")
+        if code is grpc.StatusCode.UNIMPLEMENTED and details.startswith(_NO_SUCH_RPC_TEXTS):
+            return Unimplemented(f"the runtime on {self._socket} does not know {method[1:]}")
+        return status.error_of(code, details)
+
+
+def _no_answer(socket: Path, why: str) -> Unavailable:
+    return Unavailable(f"no runtime answers on {socket}: {why}", hint="start one with `podkeep runtime`")

@@ -1,0 +1,106 @@
+"""Error class <-> gRPC status: the only module that knows the codes.
+
+Called by ``cri/server.py`` to answer with an error and by ``cri/client.py`` to raise one. The class decides the code
+and the details are ``str(error)``, so an error crosses the socket with class, message and hint. A subclass that has no
+code of its own (``KernelCallError``) travels as its parent.
+"""
+
+from __future__ import annotations
+
+import podkeep.cri.transport  # noqa: F401 - before grpc
+
+# isort: split
+import grpc
+
+from podkeep.base.errors import (
+    AlreadyExists,
+    Cancelled,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    PodkeepError,
+    ResourceExhausted,
+    Unavailable,
+    Unimplemented,
+)
+
+MAX_DETAILS_BYTES = 6 * 1024
+"""Longest details on the wire. gRPC core drops a whole answer whose trailers pass 8 KiB (its soft default limit)."""
+
+_CODES: dict[type[PodkeepError], grpc.StatusCode] = {
+    InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    FailedPrecondition: grpc.StatusCode.FAILED_PRECONDITION,
+    ResourceExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
+    Unimplemented: grpc.StatusCode.UNIMPLEMENTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Cancelled: grpc.StatusCode.CANCELLED,
+    DataLoss: grpc.StatusCode.DATA_LOSS,
+    Internal: grpc.StatusCode.INTERNAL,
+}
+
+_CLASSES: dict[grpc.StatusCode, type[PodkeepError]] = {
+    **{code: error for error, code in _CODES.items()},
+    # What other runtimes send and podkeep does not. A Go server answers UNKNOWN for any error without a code.
+    grpc.StatusCode.UNKNOWN: Internal,
+    grpc.StatusCode.UNAUTHENTICATED: PermissionDenied,
+    grpc.StatusCode.ABORTED: Unavailable,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidArgument,
+}
+
+_HINT = "; hint: "
+
+
+def code_of(error: PodkeepError) -> grpc.StatusCode:
+    """Return the code of the error's class, or of its nearest parent that has one; INTERNAL if none has."""
+    for cls in type(error).__mro__:
+        if cls in _CODES:
+            return _CODES[cls]
+    return grpc.StatusCode.INTERNAL
+
+
+def details_of(error: PodkeepError) -> str:
+    """Return ``str(error)`` as it may travel: valid UTF-8 of at most ``MAX_DETAILS_BYTES`` on the wire.
+
+    From a text that is too long the middle is left out: the start says what failed, the end what a program said last.
+    """
+    text = str(error).encode("utf-8", "backslashreplace").decode("utf-8")
+    if _wire_length(text) <= MAX_DETAILS_BYTES:
+        return text
+    gap = " [...] "
+    half = (MAX_DETAILS_BYTES - len(gap)) // 2
+    return _prefix(text, half) + gap + _prefix(text[::-1], half)[::-1]
+
+
+def error_of(code: grpc.StatusCode, details: str) -> PodkeepError:
+    """Return the error that ``code`` and ``details`` stand for; the inverse of ``code_of`` and ``details_of``.
+
+    Total over the codes: one that podkeep never sends becomes the class whose caller would act alike.
+    """
+    message, _, hint = details.partition(_HINT)
+    return _CLASSES.get(code, Internal)(message or f"no details, only {code.name}", hint=hint)
+
+
+def _wire_bytes(char: str) -> int:
+    """Bytes of one character in the grpc-message trailer, which is percent-encoded UTF-8 (gRPC over HTTP/2)."""
+    return 1 if " " <= char <= "~" and char != "%" else 3 * len(char.encode("utf-8"))
+
+
+def _wire_length(text: str) -> int:
+    return sum(map(_wire_bytes, text))
+
+
+def _prefix(text: str, limit: int) -> str:
+    used = 0
+    for index, char in enumerate(text):
+        used += _wire_bytes(char)
+        if used > limit:
+            return text[:index]
+    return text

@@ -1,0 +1,178 @@
+"""Validation of containers and init containers, and of what they refer to in their pod."""
+
+from __future__ import annotations
+
+from podkeep.api import names, quantity
+from podkeep.api.containers import Container, EnvVar, ResourceRequirements, SecurityContext, VolumeMount
+from podkeep.api.fields import FieldErrors
+from podkeep.api.pod import PodSpec
+from podkeep.api.structs import json_name
+from podkeep.api.volume_validation import inner_path
+from podkeep.api.volumes import Volume
+
+_MAX_ID = (1 << 31) - 1
+FIELD_PATHS = (
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+)
+"""What ``fieldRef`` may name in an environment variable, besides ``metadata.labels['k']`` and ``annotations``."""
+_KEYED = ("metadata.labels['", "metadata.annotations['")
+_SOURCES = ("config_map_key_ref", "field_ref", "file_key_ref", "resource_field_ref", "secret_key_ref")
+
+
+def validate_containers(spec: PodSpec, volumes: dict[str, Volume], errors: FieldErrors) -> None:
+    """Note every rule that the containers of ``spec`` break."""
+    seen: set[str] = set()
+    for index, container in enumerate(spec.init_containers):
+        _container(container, f"spec.initContainers[{index}]", seen, errors)
+        _mounts(container, f"spec.initContainers[{index}]", volumes, errors)
+        if container.restart_policy is not None and container.restart_policy != "Always":
+            errors.unsupported(f"spec.initContainers[{index}].restartPolicy", container.restart_policy, ("Always",))
+    errors.required("spec.containers", spec.containers)
+    for index, container in enumerate(spec.containers):
+        path = f"spec.containers[{index}]"
+        _container(container, path, seen, errors)
+        _mounts(container, path, volumes, errors)
+        if container.restart_policy is not None:
+            errors.forbidden(f"{path}.restartPolicy", "may not be set for non-init containers")
+    _host_ports(spec, errors)
+
+
+def _container(container: Container, path: str, seen: set[str], errors: FieldErrors) -> None:
+    if errors.required(f"{path}.name", container.name):
+        if why := names.dns_label(container.name):
+            errors.invalid(f"{path}.name", container.name, why)
+        if container.name in seen:
+            errors.duplicate(f"{path}.name", container.name)
+        seen.add(container.name)
+    if errors.required(f"{path}.image", container.image) and container.image != container.image.strip():
+        errors.invalid(f"{path}.image", container.image, "must not have leading or trailing whitespace")
+    if not container.termination_message_path.startswith("/"):
+        errors.invalid(f"{path}.terminationMessagePath", container.termination_message_path, "must be an absolute path")
+    _ports(container, path, errors)
+    for index, variable in enumerate(container.env):
+        _env(variable, f"{path}.env[{index}]", errors)
+    for index, source in enumerate(container.env_from):
+        where = f"{path}.envFrom[{index}]"
+        given = [ref for ref in (source.config_map_ref, source.secret_ref) if ref is not None]
+        if len(given) != 1:
+            errors.add(where, "Invalid value: must name exactly one of configMapRef and secretRef")
+        elif not given[0].name:
+            errors.add(where, "Required value: name")
+        if source.prefix and (why := names.env_name(source.prefix)):
+            errors.invalid(f"{where}.prefix", source.prefix, why)
+    _resources(container.resources, f"{path}.resources", errors)
+    if container.security_context is not None:
+        _security(container.security_context, f"{path}.securityContext", errors)
+
+
+def _ports(container: Container, path: str, errors: FieldErrors) -> None:
+    seen: set[str] = set()
+    for index, port in enumerate(container.ports):
+        where = f"{path}.ports[{index}]"
+        if port.name:
+            if why := names.port_name(port.name):
+                errors.invalid(f"{where}.name", port.name, why)
+            if port.name in seen:
+                errors.duplicate(f"{where}.name", port.name)
+            seen.add(port.name)
+        if port.container_port == 0:
+            errors.required(f"{where}.containerPort", 0)
+        elif not 1 <= port.container_port <= 65535:
+            errors.invalid(f"{where}.containerPort", port.container_port, "must be between 1 and 65535")
+        if not 0 <= port.host_port <= 65535:
+            errors.invalid(f"{where}.hostPort", port.host_port, "must be between 1 and 65535")
+
+
+def _host_ports(spec: PodSpec, errors: FieldErrors) -> None:
+    if not spec.host_network:
+        return
+    for number, container in enumerate(spec.containers):
+        for index, port in enumerate(container.ports):
+            if port.host_port != port.container_port:
+                where = f"spec.containers[{number}].ports[{index}].hostPort"
+                errors.invalid(where, port.host_port, "must match containerPort when hostNetwork is true")
+
+
+def _env(variable: EnvVar, path: str, errors: FieldErrors) -> None:
+    if errors.required(f"{path}.name", variable.name) and (why := names.env_name(variable.name)):
+        errors.invalid(f"{path}.name", variable.name, why)
+    source = variable.value_from
+    if source is None:
+        return
+    given = [name for name in _SOURCES if getattr(source, name) is not None]
+    if len(given) != 1:
+        errors.add(f"{path}.valueFrom", "Invalid value: must name exactly one source")
+        return
+    if variable.value:
+        errors.invalid(f"{path}.valueFrom", json_name(given[0]), "may not be specified when value is not empty")
+    for name in ("config_map_key_ref", "secret_key_ref"):
+        reference = getattr(source, name)
+        if reference is not None:
+            errors.required(f"{path}.valueFrom.{json_name(name)}.name", reference.name)
+            errors.required(f"{path}.valueFrom.{json_name(name)}.key", reference.key)
+    if source.field_ref is not None:
+        field_path = source.field_ref.field_path
+        keyed = field_path.startswith(_KEYED) and field_path.endswith("']")
+        if field_path not in FIELD_PATHS and not keyed:
+            errors.unsupported(f"{path}.valueFrom.fieldRef.fieldPath", field_path, FIELD_PATHS)
+
+
+def _mounts(container: Container, path: str, volumes: dict[str, Volume], errors: FieldErrors) -> None:
+    taken: set[str] = set()
+    for index, mount in enumerate(container.volume_mounts):
+        where = f"{path}.volumeMounts[{index}]"
+        if errors.required(f"{where}.name", mount.name) and mount.name not in volumes:
+            errors.not_found(f"{where}.name", mount.name)
+        if errors.required(f"{where}.mountPath", mount.mount_path):
+            if mount.mount_path in taken:
+                errors.invalid(f"{where}.mountPath", mount.mount_path, "must be unique")
+            taken.add(mount.mount_path)
+            if ".." in mount.mount_path.split("/"):
+                errors.invalid(f"{where}.mountPath", mount.mount_path, "must not contain '..'")
+        _sub_path(mount, where, errors)
+        privileged = container.security_context is not None and container.security_context.privileged
+        if mount.mount_propagation == "Bidirectional" and not privileged:
+            errors.forbidden(f"{where}.mountPropagation", "Bidirectional is only for privileged containers")
+
+
+def _sub_path(mount: VolumeMount, path: str, errors: FieldErrors) -> None:
+    if mount.sub_path and mount.sub_path_expr:
+        errors.invalid(f"{path}.subPathExpr", mount.sub_path_expr, "subPathExpr and subPath are mutually exclusive")
+    for name in ("sub_path", "sub_path_expr"):
+        value = getattr(mount, name)
+        if value and (why := inner_path(value)) and why != "must not start with '..'":
+            errors.invalid(f"{path}.{json_name(name)}", value, why)
+
+
+def _resources(resources: ResourceRequirements, path: str, errors: FieldErrors) -> None:
+    for kind in ("limits", "requests"):
+        for name, text in getattr(resources, kind).items():
+            if quantity.parse(text) < 0:
+                errors.invalid(f"{path}.{kind}[{name}]", text, "must be 0 or greater")
+    for name, limit in resources.limits.items():
+        request = resources.requests.get(name, limit)
+        if quantity.parse(request) > quantity.parse(limit):
+            errors.invalid(
+                f"{path}.requests[{name}]", request, f"must be less than or equal to {name} limit of {limit}"
+            )
+
+
+def _security(security: SecurityContext, path: str, errors: FieldErrors) -> None:
+    for field, value in (("runAsUser", security.run_as_user), ("runAsGroup", security.run_as_group)):
+        if value is not None and not 0 <= value <= _MAX_ID:
+            errors.invalid(f"{path}.{field}", value, f"must be between 0 and {_MAX_ID}")
+    if security.allow_privilege_escalation is False:
+        if security.privileged:
+            errors.invalid(f"{path}.allowPrivilegeEscalation", "false", "cannot be false when privileged is true")
+        if security.capabilities and {"SYS_ADMIN", "CAP_SYS_ADMIN"} & set(security.capabilities.add):
+            errors.invalid(f"{path}.allowPrivilegeEscalation", "false", "cannot be false when SYS_ADMIN is added")
+    if security.seccomp_profile is not None:
+        errors.required(f"{path}.seccompProfile.type", security.seccomp_profile.type)

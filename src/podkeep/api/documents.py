@@ -1,0 +1,167 @@
+"""From the text of a manifest to plain values: YAML (and so JSON), several documents in one text.
+
+Reads YAML as Kubernetes does: duplicate keys are errors, ``1:30`` and timestamps stay text, keys become text.
+A text that expands without measure through aliases is refused before it expands. Does not know any Kubernetes type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from podkeep.base.errors import InvalidArgument
+
+MAX_BYTES = 10 << 20
+"""Largest manifest read, the kubelet's limit for a static pod file."""
+_MAX_NODES = 500_000
+_MAX_DEPTH = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One document: where it came from, which one it was (from 1), its first line, and its plain value."""
+
+    source: str
+    index: int
+    line: int
+    value: Any
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML 1.1 without its surprises: no sexagesimal numbers, no timestamps, ``0o17`` is octal."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]]
+
+
+_INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|0[0-7_]*|[1-9][0-9_]*)")
+_FLOAT = re.compile(
+    r"[-+]?(?:\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))(?:[eE][-+]?\d+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_RESOLVERS = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in {*_RESOLVERS, "tag:yaml.org,2002:timestamp"}]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in _RESOLVERS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern.pattern})$"), list("-+.0123456789"))
+
+
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = str(loader.construct_scalar(node)).replace("_", "")
+    sign = -1 if text.startswith("-") else 1
+    digits = text.lstrip("+-")
+    if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
+        return sign * int(digits, 8)
+    return sign * int(digits, 0)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
+def parse(text: str, *, source: str) -> list[Document]:
+    """Return the documents of ``text`` in order; empty ones are left out but keep their number.
+
+    :param source: name of the file for messages; ``-`` is shown as ``<stdin>``.
+    :raises InvalidArgument: naming source, line and column, if the text is not YAML, repeats a key, is too large or too
+        deep, or expands without measure.
+    """
+    source = "<stdin>" if source == "-" else source
+    if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
+        raise InvalidArgument(f"{source}: larger than {MAX_BYTES >> 20} MiB")
+    documents = []
+    try:
+        loader = _Loader(text)
+        try:
+            index = 0
+            while loader.check_node():
+                node = loader.get_node()
+                index += 1
+                if node is None:
+                    continue
+                _refuse_bombs(node)
+                value = _plain(loader, node)
+                if value is not None:
+                    line = node.start_mark.line + 1
+                    documents.append(Document(source=source, index=index, line=line, value=value))
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise InvalidArgument(f"{source}: {where}{error.problem or error.context}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InvalidArgument(f"{source}: not YAML: {error or 'nested too deeply'}") from error
+    return documents
+
+
+def _refuse_bombs(root: yaml.Node) -> None:
+    """Raise if the tree behind ``root`` is recursive, too deep or, with aliases expanded, too large."""
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size(node: yaml.Node, depth: int) -> int:
+        if id(node) in sizes:
+            return sizes[id(node)]
+        if id(node) in open_nodes:
+            raise _problem(node, "this alias refers to a value that contains it")
+        if depth > _MAX_DEPTH:
+            raise _problem(node, f"nested more than {_MAX_DEPTH} levels deep")
+        open_nodes.add(id(node))
+        total = 1
+        if isinstance(node, yaml.MappingNode):
+            total += sum(size(key, depth + 1) + size(value, depth + 1) for key, value in node.value)
+        elif isinstance(node, yaml.SequenceNode):
+            total += sum(size(item, depth + 1) for item in node.value)
+        if total > _MAX_NODES:
+            raise _problem(node, f"holds more than {_MAX_NODES} values once its aliases are expanded")
+        open_nodes.remove(id(node))
+        sizes[id(node)] = total
+        return total
+
+    size(root, 0)
+
+
+def _plain(loader: Any, node: yaml.Node) -> Any:
+    """Return ``node`` as dict, list, str, int, float, bool or None."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(loader, item) for item in node.value]
+    if not isinstance(node, yaml.MappingNode):
+        if node.tag not in _SCALARS:
+            raise _problem(node, f"the tag {node.tag} has no meaning in a manifest")
+        return loader.construct_object(node)
+    merged: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            for part in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
+                content = _plain(loader, part)
+                if not isinstance(content, dict):
+                    raise _problem(part, "only a mapping can be merged with <<")
+                merged = content | merged
+            continue
+        key = _key(loader, key_node)
+        if key in own:
+            raise _problem(key_node, f"the key {key!r} is given twice")
+        own[key] = _plain(loader, value_node)
+    return merged | own
+
+
+_SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
+
+
+def _key(loader: Any, node: yaml.Node) -> str:
+    """Return a mapping key as text, the way JSON needs it."""
+    key: Hashable = _plain(loader, node) if isinstance(node, yaml.ScalarNode) else None
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if isinstance(key, str | int | float):
+        return str(key)
+    raise _problem(node, "a key must be a text")
+
+
+def _problem(node: yaml.Node, text: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=text, problem_mark=node.start_mark)

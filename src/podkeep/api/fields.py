@@ -1,0 +1,56 @@
+"""Errors about fields: a path into an object, and what is wrong there, in Kubernetes' style."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class FieldError:
+    """One wrong field: ``spec.containers[0].image`` and what is wrong with it."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}" if self.path else self.problem
+
+
+class FieldErrors:
+    """Collects field errors in the order in which they are found."""
+
+    def __init__(self) -> None:
+        self.found: list[FieldError] = []
+
+    def add(self, path: str, problem: str) -> None:
+        """Note that the field at ``path`` is wrong."""
+        self.found.append(FieldError(path=path, problem=problem))
+
+    def required(self, path: str, value: object) -> bool:
+        """Note an empty required field; return whether it is there."""
+        if not value:
+            self.add(path, "Required value")
+        return bool(value)
+
+    def invalid(self, path: str, value: object, why: str) -> None:
+        """Note a value of the right type that is wrong."""
+        shown = f'"{value}"' if isinstance(value, str) else value
+        self.add(path, f"Invalid value: {shown}: {why}")
+
+    def unsupported(self, path: str, value: object, supported: Sequence[str]) -> None:
+        """Note a value that is none of the known ones."""
+        known = ", ".join(f'"{name}"' for name in supported)
+        self.add(path, f'Unsupported value: "{value}": supported values: {known}')
+
+    def duplicate(self, path: str, value: str) -> None:
+        """Note a value that must be unique and is not."""
+        self.add(path, f'Duplicate value: "{value}"')
+
+    def forbidden(self, path: str, why: str) -> None:
+        """Note a field that must not be set here."""
+        self.add(path, f"Forbidden: {why}")
+
+    def not_found(self, path: str, value: str) -> None:
+        """Note a reference to something that is not there."""
+        self.add(path, f'Not found: "{value}"')

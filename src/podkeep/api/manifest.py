@@ -1,0 +1,159 @@
+"""A manifest: the Pods to run and the ConfigMaps and Secrets they use, decoded, defaulted and validated.
+
+Called by the command line and, for static pods, by the agent. Every wrong field of every document is reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from podkeep.api import defaults, validation
+from podkeep.api.configuration import ConfigMap, Secret
+from podkeep.api.decode import decode as decode_struct
+from podkeep.api.documents import Document
+from podkeep.api.documents import parse as parse_documents
+from podkeep.api.fields import FieldErrors
+from podkeep.api.pod import Pod
+from podkeep.api.support import refuse_unsupported
+from podkeep.base.errors import InvalidArgument
+
+Key = tuple[str, str]
+"""Namespace and name."""
+Object = TypeVar("Object", Pod, ConfigMap, Secret)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a file asks for: pods in file order; ConfigMaps and Secrets by (namespace, name)."""
+
+    pods: tuple[Pod, ...]
+    config_maps: Mapping[Key, ConfigMap]
+    secrets: Mapping[Key, Secret]
+
+
+def parse(text: str, *, source: str) -> Manifest:
+    """Return the manifest in ``text``.
+
+    :param source: name of the file for messages; ``-`` is standard input.
+    :raises InvalidArgument: with one line per wrong field.
+    """
+    return decode(parse_documents(text, source=source))
+
+
+def decode(documents: Iterable[Document]) -> Manifest:
+    """Return the manifest that ``documents`` form; a ``v1`` ``List`` counts as its items.
+
+    :raises InvalidArgument: with one line per wrong field, each starting with file, document, kind and name.
+    """
+    reader = _Reader()
+    for document in documents:
+        reader.read(document.value, document, "")
+    if reader.problems:
+        raise InvalidArgument("\n".join(reader.problems))
+    return Manifest(pods=tuple(reader.pods.values()), config_maps=reader.config_maps, secrets=reader.secrets)
+
+
+class _Reader:
+    """Collects objects and problems over all documents."""
+
+    def __init__(self) -> None:
+        self.pods: dict[Key, Pod] = {}
+        self.config_maps: dict[Key, ConfigMap] = {}
+        self.secrets: dict[Key, Secret] = {}
+        self.problems: list[str] = []
+
+    def read(self, value: Any, document: Document, path: str) -> None:
+        """Decode one object and file it."""
+        errors = FieldErrors()
+        if not isinstance(value, dict):
+            errors.add("", f"expected object, got {type(value).__name__}")
+        elif self._version(value, errors):
+            kind = value["kind"]
+            if kind == "Pod":
+                self._pod(value, errors)
+            elif kind == "ConfigMap":
+                self._store(
+                    value,
+                    ConfigMap,
+                    self.config_maps,
+                    errors,
+                    (defaults.default_config_map, validation.validate_config_map),
+                )
+            elif kind == "Secret":
+                self._store(value, Secret, self.secrets, errors, (defaults.default_secret, validation.validate_secret))
+            else:
+                self._items(value, document, errors)
+        self.problems += [f"{_where(value, document, path)}: {error}" for error in errors.found]
+
+    @staticmethod
+    def _version(value: Mapping[str, Any], errors: FieldErrors) -> bool:
+        version, kind = value.get("apiVersion"), value.get("kind")
+        if not isinstance(kind, str) or not kind:
+            errors.add("kind", "Required value")
+            return False
+        if not isinstance(version, str) or not version:
+            errors.add("apiVersion", "Required value")
+            return False
+        if version != "v1" or kind not in {"Pod", "ConfigMap", "Secret", "List"}:
+            errors.add(
+                "kind", f"{kind} ({version}) is not supported by this version: use Pod, ConfigMap or Secret of v1"
+            )
+            return False
+        return True
+
+    def _pod(self, value: Mapping[str, Any], errors: FieldErrors) -> None:
+        def check(pod: Pod, errors: FieldErrors) -> None:
+            validation.validate_pod(pod, errors)
+            refuse_unsupported(pod, errors)
+
+        self._store(value, Pod, self.pods, errors, (defaults.default_pod, check))
+
+    @staticmethod
+    def _store(
+        value: Mapping[str, Any],
+        kind: type[Object],
+        into: dict[Key, Object],
+        errors: FieldErrors,
+        rules: tuple[Callable[[Object], Object], Callable[[Object, FieldErrors], None]],
+    ) -> None:
+        default, validate = rules
+        decoded = decode_struct(kind, value, errors)
+        # A field of the wrong type was left empty: further rules would only complain about that.
+        if errors.found:
+            return
+        complete = default(decoded)
+        validate(complete, errors)
+        key = (complete.metadata.namespace, complete.metadata.name)
+        if key in into:
+            errors.duplicate("metadata.name", "/".join(key))
+        into[key] = complete
+
+    def _items(self, value: Mapping[str, Any], document: Document, errors: FieldErrors) -> None:
+        for name in value.keys() - {"apiVersion", "kind", "metadata", "items"}:
+            errors.add(name, "unknown field")
+        items = value.get("items")
+        if not isinstance(items, list):
+            errors.add("items", f"expected list, got {type(items).__name__}")
+            return
+        for index, item in enumerate(items):
+            if isinstance(item, dict) and item.get("kind") == "List":
+                errors.add(f"items[{index}]", "a List may not hold a List")
+            else:
+                self.read(item, document, f"items[{index}]")
+
+
+def _where(value: Any, document: Document, path: str) -> str:
+    """Return ``FILE: document 2 (Pod default/web)``, as much of it as can be known."""
+    text = f"{document.source}: document {document.index}"
+    text += f" {path}" if path else ""
+    if not isinstance(value, dict):
+        return f"{text} (line {document.line})"
+    metadata = value.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    kind, name = value.get("kind"), metadata.get("name")
+    if not isinstance(kind, str) or not isinstance(name, str):
+        return f"{text} (line {document.line})"
+    namespace = metadata.get("namespace") or defaults.DEFAULT_NAMESPACE
+    return f"{text} ({kind} {namespace}/{name})"

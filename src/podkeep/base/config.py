@@ -41,7 +41,9 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     conmon: str = "/usr/bin/conmon"
     catatonit: str = "/usr/bin/catatonit"
     default_handler: str = "crun"
-    handlers: dict[str, HandlerConfig] = {"crun": HandlerConfig(path="/usr/bin/crun")}
+    handlers: dict[str, HandlerConfig] = msgspec.field(
+        default_factory=lambda: {"crun": HandlerConfig(path="/usr/bin/crun")}
+    )
     seccomp_profile: str = "/usr/share/containers/seccomp.json"
     """The profile that RuntimeDefault means."""
     hide_mounts: bool = True

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import logging
 import os
 import sys
 import traceback
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from podkeep import __version__
+from podkeep.base import log
 from podkeep.base.errors import PodkeepError
 from podkeep.cli.invocation import Invocation
 
@@ -95,7 +95,7 @@ class LazyGroup(click.Group):
 def podkeep(ctx: click.Context, config_path: Path | None, debug: bool) -> None:
     """A Kubernetes node: runs pods, with user namespaces that hold."""
     if debug:
-        logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+        log.configure("debug", sys.stderr)
     ctx.obj = Invocation(config_path=config_path, debug=debug)
 
 

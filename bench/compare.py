@@ -1,0 +1,279 @@
+"""podkeep beside Debian's containerd, in one run: ``python -m bench`` (``make bench``).
+
+Both daemons serve the same busybox image from one registry on loopback; rounds alternate between them, so that what the
+machine does meanwhile meets both. Memory is measured with one of them alive at a time: every process that is there then
+and was not before belongs to it. Needs root; leaves nothing behind (bench.isolation).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+
+from bench import images, isolation, measure, memory, report
+from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
+from bench.measure import Scale
+from bench.pods import PodOptions, Pods
+from bench.report import Cell, Row
+from bench.samples import Samples, Summary
+
+CONTAINERD = "containerd"
+PODKEEP = "podkeep"
+PODKEEP_USERNS = "podkeep, user namespaces"
+_PS_RUNS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is measured."""
+
+    rounds: int
+    pods: int
+    concurrency: int
+    churn: int
+    alive: int
+
+
+@dataclass(kw_only=True)
+class Contender:
+    """One column of the comparison: a connected daemon and a kind of pod, with what was measured so far."""
+
+    name: str
+    pods: Pods
+    options: PodOptions
+    samples: Samples = field(default_factory=Samples)
+    churn: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone:
+    """A daemon alone with many pods: what they cost, PSS in KiB by program, ``podkeep ps`` where it exists."""
+
+    runtime: str
+    scale: Scale
+    pss_kib: dict[str, int]
+    ps: Summary | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run works, and the references of the images in its registry."""
+
+    work: Path
+    busybox: str
+    pause: str
+
+    def cgroup(self, name: str) -> str:
+        return f"{isolation.cgroup(self.work)}/{name}"
+
+    def daemon(self, name: str, phase: str) -> Daemon:
+        """The daemon called ``name``, with fresh directories for this phase; not started."""
+        directory = self.work / phase / name
+        if name == CONTAINERD:
+            return Containerd(directory, pause_image=self.pause)
+        return Podkeep(directory, cgroup_parent=self.cgroup(name))
+
+    def options(self, pods: Pods, name: str, *, userns: bool = False) -> PodOptions:
+        """Pods of the busybox image, pulled here, below the cgroup of ``name``."""
+        return PodOptions(image=pods.pull(self.busybox), cgroup_parent=self.cgroup(name), userns=userns)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.inside is not None:
+            return _inside(arguments)
+        if os.geteuid() != 0:
+            raise DaemonError("needs root: it starts container runtimes")
+        if packages := missing_packages():
+            raise DaemonError(f"missing programs\nhint: apt-get install {' '.join(packages)}")
+        return isolation.run("bench.compare", argv, arguments.directory)
+    except DaemonError as error:
+        print(f"bench: {error}", file=sys.stderr)
+    except grpc.RpcError as error:
+        print(f"bench: {error.code().name}: {error.details()}", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Compare podkeep with Debian's containerd.")
+    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds (default 5)")
+    parser.add_argument("--pods", type=int, default=8, help="pods per round and contender (default 8)")
+    parser.add_argument("--concurrency", type=int, default=4, help="pods at a time in the churn (default 4)")
+    parser.add_argument("--churn", type=int, default=24, help="pods per round of churn (default 24)")
+    parser.add_argument("--alive", type=int, default=50, help="pods alive while memory is measured (default 50)")
+    parser.add_argument(
+        "--directory", type=Path, default=Path("/var/tmp"), help="where the run works (default /var/tmp)"
+    )
+    parser.add_argument("--write", action="store_true", help=f"put the table into {report.DOCUMENT}")
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def _inside(arguments: argparse.Namespace) -> int:
+    """The run itself, in the namespaces that :func:`bench.isolation.run` made."""
+    plan = Plan(
+        rounds=arguments.rounds,
+        pods=arguments.pods,
+        concurrency=arguments.concurrency,
+        churn=arguments.churn,
+        alive=arguments.alive,
+    )
+    isolation.settle()
+    with Registry("registry", arguments.inside / "registry"):
+        place = Place(
+            work=arguments.inside,
+            busybox=images.push(images.busybox(), REGISTRY, "bench/busybox"),
+            pause=images.push(images.pause(), REGISTRY, "bench/pause"),
+        )
+        contenders = _alternate(place, plan)
+        alone = {name: _alone(place, name, plan) for name in (CONTAINERD, PODKEEP)}
+    text = report.markdown(_rows(contenders, alone, plan), _facts(contenders, alone, plan))
+    print(text)
+    if arguments.write:
+        report.write(text)
+    return 0
+
+
+def _alternate(place: Place, plan: Plan) -> dict[str, Contender]:
+    """Both daemons alive, rounds in turn, each second round in the opposite order."""
+    with ExitStack() as stack:
+        pods = {}
+        for name in (CONTAINERD, PODKEEP):
+            daemon = stack.enter_context(place.daemon(name, "together"))
+            pods[name] = stack.enter_context(Pods(daemon.socket))
+            pods[name].version(wait_seconds=30)
+        contenders = [
+            Contender(name=name, pods=pods[server], options=place.options(pods[server], server, userns=userns))
+            for name, server, userns in (
+                (CONTAINERD, CONTAINERD, False),
+                (PODKEEP, PODKEEP, False),
+                (PODKEEP_USERNS, PODKEEP, True),
+            )
+        ]
+        for contender in contenders:  # the first pod pays for caches and bridges; it is not counted
+            measure.sequential(contender.pods, contender.options, 1)
+        for number in range(plan.rounds):
+            for contender in contenders if number % 2 == 0 else reversed(contenders):
+                _progress(f"round {number + 1} of {plan.rounds}: {contender.name}")
+                _round(contender, plan)
+        return {contender.name: contender for contender in contenders}
+
+
+def _round(contender: Contender, plan: Plan) -> None:
+    contender.samples.merge(measure.sequential(contender.pods, contender.options, plan.pods))
+    rate = measure.churn(contender.pods, contender.options, count=plan.churn, concurrency=plan.concurrency)
+    contender.churn.append(rate)
+
+
+def _alone(place: Place, name: str, plan: Plan) -> Alone:
+    """One daemon with ``plan.alive`` pods: the new processes that are not the workload are what it costs."""
+    known = {process.pid for process in memory.processes()}
+    pss: dict[str, int] = {}
+    ps: list[Summary] = []
+    with place.daemon(name, "alone") as daemon, Pods(daemon.socket) as pods:
+        runtime = pods.version(wait_seconds=30)
+        options = place.options(pods, name)
+
+        def probe() -> None:
+            _progress(f"{plan.alive} pods alive: {name}")
+            pss.update(memory.pss_kib(memory.beside(known, options.command)))
+            if isinstance(daemon, Podkeep):
+                ps.append(_time_ps(daemon))
+
+        scale = measure.scale(pods, options, count=plan.alive, concurrency=plan.concurrency, probe=probe)
+    return Alone(
+        runtime=f"{runtime.runtime_name} {runtime.runtime_version}", scale=scale, pss_kib=pss, ps=ps[0] if ps else None
+    )
+
+
+def _time_ps(daemon: Podkeep) -> Summary:
+    samples = Samples()
+    for _ in range(_PS_RUNS):
+        with samples.timed("ps"):
+            subprocess.run(daemon.cli("ps"), check=True, stdout=subprocess.DEVNULL)
+    return samples.summary("ps")
+
+
+def _rows(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan) -> list[Row]:
+    """Every row of the table; user namespaces of podkeep stand beside containerd without, which has none."""
+    rows = []
+    for title, name in (("", PODKEEP), (", user namespace", PODKEEP_USERNS)):
+        rows += [
+            _latency(f"Pod up{title}", "pod up", contenders[CONTAINERD], contenders[name]),
+            _latency(f"Pod down{title}", "pod down", contenders[CONTAINERD], contenders[name]),
+            Row(
+                title=f"Churn{title}, {plan.concurrency} at a time",
+                containerd=Cell.rate(statistics.median(contenders[CONTAINERD].churn)),
+                podkeep=Cell.rate(statistics.median(contenders[name].churn)),
+            ),
+        ]
+    for call in ("RunPodSandbox", "CreateContainer", "StartContainer", "ExecSync"):
+        rows.append(_latency(call, call, contenders[CONTAINERD], contenders[PODKEEP]))
+    rows.append(
+        Row(
+            title=f"Memory, {plan.alive} pods (PSS)",
+            containerd=Cell.mebibytes(sum(alone[CONTAINERD].pss_kib.values())),
+            podkeep=Cell.mebibytes(sum(alone[PODKEEP].pss_kib.values())),
+        )
+    )
+    for poll in ("ListPodSandbox", "ListContainers", "ListPodSandboxStats"):
+        polls = {name: result.scale.polls.get(poll) for name, result in alone.items()}
+        cells = {name: Cell.milliseconds(summary) if summary else None for name, summary in polls.items()}
+        rows.append(Row(title=f"{poll}, {plan.alive} pods", containerd=cells[CONTAINERD], podkeep=cells[PODKEEP]))
+    ps = alone[PODKEEP].ps
+    rows.append(
+        Row(
+            title=f"`podkeep ps`, {plan.alive} pods, wall",
+            containerd=None,
+            podkeep=Cell.milliseconds(ps) if ps else None,
+        )
+    )
+    return rows
+
+
+def _latency(title: str, sample: str, containerd: Contender, podkeep: Contender) -> Row:
+    return Row(
+        title=title,
+        containerd=Cell.milliseconds(containerd.samples.summary(sample)),
+        podkeep=Cell.milliseconds(podkeep.samples.summary(sample)),
+    )
+
+
+def _facts(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan) -> list[str]:
+    """What a reader needs to judge the table: when, where, which versions, how often."""
+    programs = {
+        CONTAINERD: [version(["runc", "--version"])],
+        PODKEEP: [version(["crun", "--version"]), version(["conmon", "--version"])],
+    }
+    samples = contenders[CONTAINERD].samples.summary("pod up").n
+    facts = [
+        f"{datetime.now(UTC):%Y-%m-%d}, kernel {platform.release()}, {os.cpu_count()} CPUs,"
+        f" Python {platform.python_version()}",
+        *(f"{alone[name].runtime} with {', '.join(programs[name])}" for name in (CONTAINERD, PODKEEP)),
+        f"median (95th percentile) of {samples} pods each in {plan.rounds} alternating rounds;"
+        f" churn: median of {plan.rounds} rounds of {plan.churn} pods",
+    ]
+    for name in (CONTAINERD, PODKEEP):
+        parts = sorted(alone[name].pss_kib.items(), key=lambda item: -item[1])
+        facts.append(f"memory of {name}: " + ", ".join(f"{program} {kib / 1024:.1f} MiB" for program, kib in parts))
+        failed = alone[name].scale.failed_polls
+        if failed:
+            facts.append(f"{name} answers " + ", ".join(f"{poll} with {code}" for poll, code in failed.items()))
+    return facts
+
+
+def _progress(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)

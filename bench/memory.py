@@ -1,0 +1,84 @@
+"""Memory of processes: PSS (proportional set size) from /proc/<pid>/smaps_rollup, in KiB, summed by program.
+
+PSS divides shared pages among those who share them, so sums over many processes are honest. Only reads /proc.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_INTERPRETERS = ("python", "sh", "bash")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process: its arguments and the name it goes by (a script's name rather than its interpreter's)."""
+
+    pid: int
+    name: str
+    arguments: tuple[str, ...]
+
+    def matches(self, pattern: str) -> bool:
+        """``pattern`` is a name, or ``~text`` for a text anywhere in the command line."""
+        if pattern.startswith("~"):
+            return pattern[1:] in " ".join(self.arguments)
+        return self.name == pattern
+
+
+def processes() -> list[Process]:
+    """Every process with arguments (so no kernel threads and no zombies) that /proc shows."""
+    found = []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            arguments = (entry / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if arguments != [""]:
+            found.append(Process(pid=int(entry.name), name=_name(arguments), arguments=tuple(arguments)))
+    return found
+
+
+def _name(arguments: Sequence[str]) -> str:
+    name = Path(arguments[0]).name
+    if not name.startswith(_INTERPRETERS):
+        return name
+    script = next((argument for argument in arguments[1:] if not argument.startswith("-")), name)
+    return Path(script).name
+
+
+def by_pattern(patterns: Iterable[str]) -> list[Process]:
+    """The processes that match one of ``patterns``, without this one."""
+    wanted = tuple(patterns)
+    return [
+        process
+        for process in processes()
+        if process.pid != os.getpid() and any(process.matches(pattern) for pattern in wanted)
+    ]
+
+
+def beside(known: Collection[int], workload: Sequence[str]) -> list[Process]:
+    """Every process that is neither in ``known`` nor the workload (its exact arguments): what a runtime costs."""
+    return [
+        process
+        for process in processes()
+        if process.pid not in known and process.arguments[-len(workload) :] != tuple(workload)
+    ]
+
+
+def pss_kib(of: Iterable[Process]) -> dict[str, int]:
+    """PSS in KiB by program name; a process that ended meanwhile counts nothing."""
+    sums: dict[str, int] = {}
+    for process in of:
+        try:
+            lines = (_PROC / str(process.pid) / "smaps_rollup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        kib = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        sums[process.name] = sums.get(process.name, 0) + kib
+    return sums

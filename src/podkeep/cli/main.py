@@ -12,7 +12,6 @@ import importlib
 import itertools
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from podkeep import __version__
-from podkeep.base import log
 from podkeep.base.errors import PodkeepError
 from podkeep.cli.invocation import Invocation
 
@@ -95,6 +93,8 @@ class LazyGroup(click.Group):
 def podkeep(ctx: click.Context, config_path: Path | None, debug: bool) -> None:
     """A Kubernetes node: runs pods, with user namespaces that hold."""
     if debug:
+        from podkeep.base import log
+
         log.configure("debug", sys.stderr)
     ctx.obj = Invocation(config_path=config_path, debug=debug)
 
@@ -115,8 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         status = error.exit_code
     except PodkeepError as error:
-        if debug:
-            traceback.print_exc()
+        _explain(debug)
         click.echo(error_text(error), err=True)
         status = EXIT_FAILED
     except BrokenPipeError:
@@ -124,12 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - the last boundary: one line for people, the traceback for --debug
-        if debug:
-            traceback.print_exc()
+        _explain(debug)
         click.echo(f"podkeep: {type(error).__name__}: {error}", err=True)
         click.echo("hint: this is a defect of podkeep; run again with --debug to see where it is", err=True)
         status = EXIT_FAILED
     sys.exit(status)
+
+
+def _explain(debug: bool) -> None:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
 
 
 def _status(result: Any) -> int:

@@ -1,0 +1,39 @@
+"""``podkeep rm``: stop pods and remove everything that was made for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from podkeep.cli import connection
+from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.pods import namespace_option
+
+if TYPE_CHECKING:
+    from podkeep.cri.client import CriClient
+
+
+@click.command(name="rm")
+@click.argument("pods", nargs=-1, required=True, metavar="POD...")
+@namespace_option
+@click.option(
+    "--grace-period",
+    type=click.IntRange(min=0),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between the stop signal and SIGKILL.",
+)
+@pass_invocation
+def command(invocation: Invocation, pods: tuple[str, ...], namespace: str, grace_period: int) -> None:
+    """Stop and remove pods: their containers, volumes, network and user IDs."""
+
+    async def remove(client: CriClient) -> None:
+        from podkeep.agent.remove import remove_pod
+
+        for pod in pods:
+            await remove_pod(client, invocation.config, pod, namespace, grace_period)
+            click.echo(f"removed {namespace}/{pod}")
+
+    connection.run(invocation, remove)

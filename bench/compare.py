@@ -100,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if packages := missing_packages():
             raise DaemonError(f"missing programs\nhint: apt-get install {' '.join(packages)}")
         return isolation.run("bench.compare", argv, arguments.directory)
+    except KeyboardInterrupt:
+        return 130
     except DaemonError as error:
         print(f"bench: {error}", file=sys.stderr)
     except grpc.RpcError as error:
@@ -277,3 +279,7 @@ def _facts(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan
 
 def _progress(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

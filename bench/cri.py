@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,6 +20,11 @@ from bench.samples import Samples, Summary
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    if not Path(arguments.socket).is_socket():
+        print(
+            f"bench.cri: {arguments.socket}: no socket there\nhint: start the runtime, or name its socket with --socket"
+        )
+        return 1
     try:
         result = _run(arguments)
     except grpc.RpcError as error:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def run(module: str, arguments: Sequence[str], directory: Path) -> int:
         namespaces = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
         inside = [sys.executable, "-m", module, "--inside", str(work), *arguments]
         command = ["unshare", *namespaces, "--", "catatonit", "--", *inside]
-        return subprocess.run(command, check=False, env={**os.environ, "TMPDIR": str(work)}).returncode
+        with _terminable():
+            return subprocess.run(command, check=False, env={**os.environ, "TMPDIR": str(work)}).returncode
 
 
 @contextmanager
@@ -38,8 +40,19 @@ def _workplace(directory: Path) -> Iterator[Path]:
     try:
         yield work
     finally:
+        # After an interrupt the last processes of the namespaces may still be ending.
         remove_cgroups(cgroup(work))
-        shutil.rmtree(work)
+        _retried(lambda: shutil.rmtree(work))
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM unwind the block as Ctrl-C does, so that what it started is ended and cleaned up."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def cgroup(work: Path) -> str:
@@ -69,17 +82,18 @@ def remove_cgroups(name: str) -> None:
 
     :raises OSError: naming the cgroup that stays busy.
     """
-    deadline = time.monotonic() + _REMOVE_SECONDS
     hierarchies = [CGROUPS] if (CGROUPS / "cgroup.controllers").exists() else list(CGROUPS.iterdir())
     for top in {(hierarchy / name.lstrip("/")).resolve() for hierarchy in hierarchies}:
         for path, _, _ in os.walk(top, topdown=False):
-            _remove_cgroup(Path(path), deadline)
+            _retried(Path(path).rmdir)
 
 
-def _remove_cgroup(path: Path, deadline: float) -> None:
+def _retried(remove: Callable[[], None]) -> None:
+    """Call ``remove`` until it succeeds, its object is gone, or the deadline has passed."""
+    deadline = time.monotonic() + _REMOVE_SECONDS
     while True:
         try:
-            path.rmdir()
+            remove()
         except FileNotFoundError:
             return
         except OSError:

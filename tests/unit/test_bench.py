@@ -1,0 +1,136 @@
+"""The parts of the benchmarks that could quietly make a wrong number or leave something behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import textwrap
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from bench import images, isolation, memory, report
+from bench.report import Cell, Row
+from bench.samples import Samples, Summary
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "p50", "p95"),
+    [([3.0], 3.0, 3.0), ([1.0, 2.0], 1.5, 2.0), ([float(n) for n in range(1, 21)], 10.5, 19.0)],
+)
+def test_a_summary_has_median_and_nearest_rank(values: list[float], p50: float, p95: float) -> None:
+    assert Summary.of(list(reversed(values))) == Summary(p50=p50, p95=p95, n=len(values))
+
+
+def test_no_samples_are_no_zero() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        Samples().summary("pod up")
+
+
+def test_a_failed_call_leaves_no_sample() -> None:
+    samples = Samples()
+    with pytest.raises(RuntimeError), samples.timed("call"):
+        raise RuntimeError
+    assert samples.summaries() == {}
+
+
+def test_a_ratio_needs_both_sides() -> None:
+    both = Row(title="x", containerd=Cell.rate(10.0), podkeep=Cell.rate(25.0))
+    assert both.markdown() == "| x | 10.0 pods/s | 25.0 pods/s | **2.50** |"
+    assert Row(title="x", containerd=None, podkeep=Cell.rate(25.0)).markdown() == "| x | – | 25.0 pods/s | – |"
+
+
+def test_results_replace_only_what_is_between_the_markers(tmp_path: Path) -> None:
+    document = tmp_path / "benchmarks.md"
+    document.write_text(report.DOCUMENT.read_text())
+    report.write("| older |", document)
+    report.write("| newer |", document)
+    begin, end = "<!-- results", "<!-- end of results -->"
+    text, original = document.read_text(), report.DOCUMENT.read_text()
+    assert "| newer |" in text
+    assert "| older |" not in text
+    assert text.partition(begin)[0] == original.partition(begin)[0]
+    assert text.partition(end)[2] == original.partition(end)[2]
+
+
+def test_results_need_their_markers(tmp_path: Path) -> None:
+    document = tmp_path / "benchmarks.md"
+    document.write_text("# Benchmarks\n")
+    with pytest.raises(ValueError, match="markers"):
+        report.write("first", document)
+    assert document.read_text() == "# Benchmarks\n"
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "3600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_memory_counts_new_processes_without_the_workload(sleeper: subprocess.Popen[bytes]) -> None:
+    known = {process.pid for process in memory.processes()} - {sleeper.pid}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert sleeper.pid in {found.pid for found in memory.beside(known, ("sleep", "3601"))}
+        found = [each for each in memory.beside(known, ("sleep", "3600")) if each.pid in (sleeper.pid, process.pid)]
+        assert [each.pid for each in found] == [process.pid]
+        assert sum(memory.pss_kib(found).values()) > 0
+        process.communicate()
+
+
+def test_a_layer_holds_the_program_and_its_links() -> None:
+    layer = images.busybox().layer()
+    assert layer == images.busybox().layer()
+    with tarfile.open(fileobj=BytesIO(layer)) as archive:
+        program = archive.extractfile("bin/busybox")
+        assert program is not None
+        assert program.read() == images.BUSYBOX.read_bytes()
+        assert archive.getmember("bin/sleep").linkname == "/bin/busybox"
+
+
+MODULE = """
+    import subprocess, sys
+    from pathlib import Path
+    from bench import isolation
+
+    work = Path(sys.argv[2])
+    isolation.settle()
+    cgroup = Path("/sys/fs/cgroup/pids" if Path("/sys/fs/cgroup/pids").exists() else "/sys/fs/cgroup") / work.name
+    (cgroup / "pod" / "container").mkdir(parents=True)
+    (work / "mount").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(work / "mount")], check=True)
+    orphan = subprocess.Popen([work.name, "3600"], executable="/bin/sleep", start_new_session=True)
+    (cgroup / "pod" / "container" / "cgroup.procs").write_text(str(orphan.pid))
+    print(work, flush=True)
+    if sys.argv[3] == "wait":
+        orphan.wait()
+    raise SystemExit(7)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make mount and PID namespaces")
+@pytest.mark.parametrize(("mode", "status"), [("end", 7), ("wait", -signal.SIGINT)])
+def test_a_run_leaves_nothing_behind(tmp_path: Path, mode: str, status: int) -> None:
+    (tmp_path / "tried.py").write_text(textwrap.dedent(MODULE))
+    start = "import sys; from pathlib import Path; from bench import isolation\n"
+    start += f"raise SystemExit(isolation.run('tried', ['{mode}'], Path('{tmp_path}')))"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    outer = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True, env=environment)
+    with outer:
+        assert outer.stdout is not None
+        work = Path(outer.stdout.readline().strip())
+        assert work.name.startswith("podkeep-bench-")
+        if mode == "wait":
+            outer.terminate()
+        outer.stdout.read()  # every process of the run holds the other end; this returns when the last one is gone
+        assert outer.wait(30) == status
+    assert not work.exists()
+    assert list(isolation.CGROUPS.glob(f"*/{work.name}")) == []
+    assert work.name not in Path("/proc/self/mountinfo").read_text()
+    assert [process for process in memory.processes() if process.matches(f"~{work.name}")] == []

@@ -1,0 +1,70 @@
+"""Whether a runtime answers, and what its handlers can do (CRI: StatusResponse.runtime_handlers)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from podkeep.base.errors import PodkeepError
+from podkeep.cli import connection
+from podkeep.cli.diagnosis import finding
+from podkeep.cli.diagnosis.finding import Finding
+
+if TYPE_CHECKING:
+    from podkeep.cli.invocation import Invocation
+    from podkeep.cri.client import CriClient
+    from podkeep.cri.v1 import api_pb2
+
+
+def examine(invocation: Invocation) -> list[Finding]:
+    """Ask the runtime, if there is one. None running is worth a remark, not an error: ``podkeep run`` starts one."""
+
+    async def ask(client: CriClient) -> tuple[api_pb2.VersionResponse, api_pb2.StatusResponse]:
+        from podkeep.cri.v1 import api_pb2
+
+        version = await client.runtime.Version(api_pb2.VersionRequest())
+        return version, await client.runtime.Status(api_pb2.StatusRequest())
+
+    try:
+        version, status = connection.run(invocation, ask)
+    except PodkeepError as error:
+        return [_unreachable(error, connection.start_command(invocation))]
+    answers = f"{version.runtime_name} {version.runtime_version} answers on {invocation.config.runtime.socket}"
+    return [finding.ok("runtime", answers), *conditions(status.status.conditions), *handlers(status.runtime_handlers)]
+
+
+def _unreachable(error: PodkeepError, start: str) -> Finding:
+    return finding.warning("runtime", error.message, why="ps, logs, exec and image need it", mend=start)
+
+
+def conditions(reported: Sequence[api_pb2.RuntimeCondition]) -> list[Finding]:
+    """Judge what the runtime says of itself (CRI: RuntimeReady, NetworkReady)."""
+    return [
+        finding.ok(condition.type, "true")
+        if condition.status
+        else finding.missing(
+            condition.type,
+            f"{condition.reason}: {condition.message}" if condition.message else condition.reason or "false",
+            why="the runtime reports that it cannot run pods",
+            mend="read the runtime's log",
+        )
+        for condition in reported
+    ]
+
+
+def handlers(reported: Sequence[api_pb2.RuntimeHandler]) -> list[Finding]:
+    """Judge each handler by the features it reports; the nameless one is the default."""
+    return [_handler(handler) for handler in reported]
+
+
+def _handler(handler: api_pb2.RuntimeHandler) -> Finding:
+    name = f"handler {handler.name or '(default)'}"
+    features = {
+        "user_namespaces": handler.features.user_namespaces,
+        "recursive_read_only_mounts": handler.features.recursive_read_only_mounts,
+    }
+    detail = ", ".join(f"{feature}: {'yes' if has else 'no'}" for feature, has in features.items())
+    if features["user_namespaces"]:
+        return finding.ok(name, detail)
+    why = "pods with hostUsers: false are refused with this handler"
+    return finding.warning(name, detail, why=why, mend="use a handler whose OCI runtime maps mounts, such as crun")

@@ -1,0 +1,127 @@
+"""What the kernel says about itself: version, limits, cgroups, forwarding. Reads ``/proc`` and ``/sys`` only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.cli.diagnosis import finding
+from podkeep.cli.diagnosis.finding import Finding
+from podkeep.kernel import cgroups, mountinfo, procfs
+
+if TYPE_CHECKING:
+    from podkeep.base.config import Config
+
+IDMAPPED_OVERLAY = (5, 19)
+"""Overlay takes idmapped layers."""
+IDMAPPED_TMPFS = (6, 3)
+"""tmpfs can be idmapped; Secrets, ConfigMaps and tokens live there (KEP-127, dependencies)."""
+
+_NEEDED_CONTROLLERS = frozenset({"cpu", "memory", "pids"})
+
+
+def examine(config: Config) -> list[Finding]:
+    """Look at everything that can be read."""
+    return [
+        user(os.geteuid()),
+        kernel(os.uname().release),
+        user_namespaces(_number("/proc/sys/user/max_user_namespaces"), config.agent.max_pods),
+        _cgroups(),
+        forwarding(_number("/proc/sys/net/ipv4/ip_forward")),
+        resources(procfs.capability_bounding_set()),
+    ]
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def user(uid: int) -> Finding:
+    """Judge the user that asks."""
+    if uid == 0:
+        return finding.ok("user", "root")
+    return finding.missing("user", f"UID {uid}", why="only root can run pods here", mend="sudo podkeep doctor")
+
+
+def kernel(release: str) -> Finding:
+    """Judge the kernel by its version; whether it can do what is needed is tried elsewhere."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    number = (int(match[1]), int(match[2])) if match else (0, 0)
+    mend = "on Debian 12: apt-get install linux-image-amd64, and reboot"
+    if number < IDMAPPED_OVERLAY:
+        return finding.missing("kernel", release, why="images cannot be idmapped before Linux 5.19", mend=mend)
+    if number < IDMAPPED_TMPFS:
+        why = "tmpfs, so Secrets and ConfigMaps, cannot be idmapped before Linux 6.3"
+        return finding.warning(
+            "kernel", release, why=why, mend="on Debian 12: install a kernel from bookworm-backports"
+        )
+    return finding.ok("kernel", release)
+
+
+def user_namespaces(limit: int | None, pods: int) -> Finding:
+    """Judge the limit on user namespaces against the number of pods."""
+    name = "user.max_user_namespaces"
+    if limit is None:
+        mend = "boot a kernel with CONFIG_USER_NS"
+        return finding.missing(name, "not there", why="this kernel has no user namespaces", mend=mend)
+    if limit >= pods:
+        return finding.ok(name, str(limit))
+    report = finding.missing if limit == 0 else finding.warning
+    why = f"each pod with hostUsers: false needs one, and agent.max_pods is {pods}"
+    return report(name, str(limit), why=why, mend=f"sysctl -w {name}={max(pods, 15000)}")
+
+
+def _cgroups() -> Finding:
+    try:
+        layout = cgroups.detect()
+    except FailedPrecondition as error:
+        return finding.missing("cgroups", error.message, why="containers are kept in cgroups", mend=error.hint)
+    if layout.version == 2:
+        controllers = (layout.hierarchies[0] / "cgroup.controllers").read_text().split()
+        return cgroup_layout(version=2, hybrid=False, controllers=controllers)
+    hybrid = any(
+        entry.fs_type == "cgroup2" and Path(entry.mount_point).parent == cgroups.DEFAULT_ROOT
+        for entry in mountinfo.read()
+    )
+    controllers = [name for path in cgroups.DEFAULT_ROOT.iterdir() for name in path.name.split(",")]
+    return cgroup_layout(version=1, hybrid=hybrid, controllers=controllers)
+
+
+def cgroup_layout(*, version: int, hybrid: bool, controllers: Iterable[str]) -> Finding:
+    """Judge how cgroups are mounted."""
+    absent = sorted(_NEEDED_CONTROLLERS - set(controllers))
+    shown = "version 1, with a version 2 tree beside it (hybrid)" if hybrid else f"version {version}"
+    if absent:
+        why = f"no controller {', '.join(absent)}: limits on it cannot be set"
+        mend = (
+            "boot with cgroup_enable=memory" if "memory" in absent else "boot with systemd.unified_cgroup_hierarchy=1"
+        )
+        return finding.warning("cgroups", shown, why=why, mend=mend)
+    if hybrid:
+        shown += "; the runtime hides that tree from its containers"
+    return finding.ok("cgroups", shown)
+
+
+def forwarding(value: int | None) -> Finding:
+    """Judge whether pods get past this machine."""
+    if value == 1:
+        return finding.ok("net.ipv4.ip_forward", "1")
+    why = "pods reach this machine and each other, but nothing beyond"
+    mend = "sysctl -w net.ipv4.ip_forward=1"
+    return finding.warning("net.ipv4.ip_forward", "0" if value == 0 else "not there", why=why, mend=mend)
+
+
+def resources(capabilities: frozenset[str]) -> Finding:
+    """Judge what this process may grant to containers."""
+    if "CAP_SYS_RESOURCE" in capabilities:
+        return finding.ok("CAP_SYS_RESOURCE", "granted")
+    why = "oom_score_adj of containers is not lowered, and privileged containers run without this capability"
+    mend = "start podkeep outside of the container or service that drops it"
+    return finding.warning("CAP_SYS_RESOURCE", "not granted", why=why, mend=mend)

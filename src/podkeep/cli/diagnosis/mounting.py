@@ -1,0 +1,120 @@
+"""Whether user namespaces and idmapped mounts work here: found out by doing it.
+
+The probes mount things, so the process that runs them first moves to a mount namespace of its own, which ends with it:
+nothing they do can be seen outside or is left behind but for one temporary directory, which is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podkeep.base.errors import KernelCallError, PodkeepError
+from podkeep.cli.diagnosis import finding
+from podkeep.cli.diagnosis.finding import Finding
+from podkeep.kernel import idmap, libc, mounts, overlay
+from podkeep.kernel.namespaces import NamespaceHelper
+
+if TYPE_CHECKING:
+    from podkeep.base.config import Config
+
+_HOST_ID = 65536
+"""The first host ID of the block that the probes map to; the first one above those of the machine itself (KEP-127)."""
+
+_NEW_KERNEL = "boot Linux 6.3 or newer"
+
+
+def examine(config: Config) -> list[Finding]:
+    """Try everything; moves the calling, single-threaded process to a mount namespace of its own."""
+    try:
+        _leave_mount_namespace()
+        with NamespaceHelper() as helper, ExitStack() as closing:
+            userns = helper.user_namespace(idmap.block(_HOST_ID, 65536))
+            closing.callback(os.close, userns)
+            return [finding.ok("user namespaces", "work"), *_probes(Path(config.runtime.root), userns)]
+    except PodkeepError as error:
+        mend = error.hint or "sysctl -w user.max_user_namespaces=15000"
+        return [finding.missing("user namespaces", error.message, why="none can be made", mend=mend)]
+
+
+def _leave_mount_namespace() -> None:
+    libc.unshare(libc.CloneFlag.NEWNS)
+    mounts.set_propagation("/", mounts.Propagation.PRIVATE, recursive=True)
+
+
+def _probes(root: Path, userns: int) -> Iterator[Finding]:
+    where = f"in {existing_parent(root)}"
+    elsewhere = "put runtime.root on ext4, xfs or btrfs (docs/configuration.md), or boot Linux 6.3 or newer"
+    why_root = "files of a pod with its own user namespace would belong to nobody"
+    with _directory(root) as top:
+        yield _try(f"idmapped mount {where}", lambda: _try_directory(top, userns), why=why_root, mend=elsewhere)
+        why_overlay = "images cannot be mounted for a pod with its own user namespace"
+        yield _try("overlay on idmapped layers", lambda: _try_overlay(top, userns), why=why_overlay, mend=elsewhere)
+    why_tmpfs = "Secrets, ConfigMaps and emptyDirs in memory cannot be mounted for such a pod"
+    yield _try("idmapped tmpfs", lambda: _try_tmpfs(userns), why=why_tmpfs, mend=_NEW_KERNEL)
+
+
+def existing_parent(path: Path) -> Path:
+    """Return ``path``, or the nearest directory above it that exists: where it would be made."""
+    return next(candidate for candidate in (path, *path.parents) if candidate.is_dir())
+
+
+@contextmanager
+def _directory(root: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=existing_parent(root), prefix="podkeep-doctor-") as name:
+        yield Path(name)
+
+
+def _try(name: str, probe: Callable[[], int], *, why: str, mend: str) -> Finding:
+    """Judge by the owner that a file of UID 0 has through the mount that ``probe`` makes."""
+    try:
+        owner = probe()
+    except (PodkeepError, OSError) as error:
+        said = error.message if isinstance(error, KernelCallError) else str(error)
+        return finding.missing(name, said, why=why, mend=mend)
+    if owner != _HOST_ID:
+        said = f"accepted, but the owner 0 appears as {owner} and not as {_HOST_ID}"
+        return finding.missing(name, said, why=why, mend=mend)
+    return finding.ok(name, "works")
+
+
+def _try_directory(top: Path, userns: int) -> int:
+    source = top / "source"
+    source.mkdir()
+    (source / "file").touch()
+    fd = mounts.clone_tree(source, idmap_userns=userns)
+    try:
+        return os.stat("file", dir_fd=fd).st_uid
+    finally:
+        os.close(fd)
+
+
+def _try_tmpfs(userns: int) -> int:
+    with ExitStack() as closing:
+        context = mounts.fsopen("tmpfs")
+        closing.callback(os.close, context)
+        mounts.fsconfig_create(context)
+        fd = mounts.fsmount(context)
+        closing.callback(os.close, fd)
+        mounts.mount_setattr(fd, userns=userns)
+        return os.fstat(fd).st_uid
+
+
+def _try_overlay(top: Path, userns: int) -> int:
+    lower, upper, work, target = (top / name for name in ("lower", "upper", "work", "target"))
+    for directory in (lower, upper, work, target):
+        directory.mkdir()
+    (lower / "file").touch()
+    fd = mounts.clone_tree(lower, idmap_userns=userns)
+    try:
+        overlay.mount_overlay([fd], upper=upper, work=work, target=target)
+    finally:
+        os.close(fd)
+    try:
+        return (target / "file").stat().st_uid
+    finally:
+        mounts.unmount(target, lazy=True)

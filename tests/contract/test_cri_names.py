@@ -10,6 +10,7 @@ from pathlib import Path
 import cri_v1
 import pytest
 from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
@@ -42,10 +43,8 @@ ADDITIONS = {
 }
 
 
-def _file(module_descriptor: object) -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto()
-    module_descriptor.CopyToProto(file)
-    return file
+def _file(descriptor: FileDescriptor) -> descriptor_pb2.FileDescriptorProto:
+    return descriptor_pb2.FileDescriptorProto.FromString(descriptor.serialized_pb)
 
 
 def test_the_interface_is_upstreams_plus_the_listed_additions() -> None:

@@ -6,9 +6,10 @@ one log line of a failed RPC. Does not own: what the handlers do (``runtime``) o
 Cancellation. When the caller gives up or its deadline passes, gRPC cancels the task that runs the handler: the handler
 gets ``asyncio.CancelledError`` at its next ``await``, while a thread it waits for (``asyncio.to_thread``) runs on. A
 handler that changes the machine therefore must not do so in its own task. It puts the whole change into
-``base.singleflight.SingleFlight.do(key, operation)``: the operation runs in a task of its own to its end, the handler
-only waits, and the caller's retry joins the operation or finds its result. A handler that only reads may be cancelled
-anywhere. A stream handler is an asynchronous generator; on cancellation it is closed, so ``finally`` blocks run.
+``base.singleflight.SingleFlight.do(key, operation)``: the operation runs to its end in a task of its own and the
+handler only waits. A retry joins the operation while it runs; after that the operation itself must find, in the stored
+state, that its work is done. A handler that only reads may be cancelled anywhere. A stream handler is an asynchronous
+generator; on cancellation it is closed, so its ``finally`` blocks run.
 """
 
 from __future__ import annotations

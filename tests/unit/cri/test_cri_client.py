@@ -1,0 +1,148 @@
+"""The client side: deadlines, a runtime that is absent, restarts or is not podkeep."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from cri_endpoint import run, serving
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unavailable, Unimplemented
+from podkeep.cri.client import DEFAULT_TIMEOUT, CriClient
+from podkeep.cri.v1 import api_pb2, podkeep_pb2
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cri.sock"
+
+
+async def version(_request: api_pb2.VersionRequest) -> api_pb2.VersionResponse:
+    return api_pb2.VersionResponse(runtime_name="podkeep")
+
+
+def test_a_socket_that_is_not_there(path: Path) -> None:
+    async def main() -> None:
+        async with CriClient(str(path)) as client:
+            with pytest.raises(Unavailable) as caught:
+                await client.runtime.Version(api_pb2.VersionRequest())
+            assert str(caught.value) == (
+                f"no runtime answers on {path}: No such file or directory; hint: start one with `podkeep runtime`"
+            )
+            with pytest.raises(Unavailable, match=r"waited 0\.1 s"):
+                await client.wait_until_ready(0.1)
+
+    run(main())
+
+
+def test_a_runtime_that_is_unavailable_itself_is_not_called_absent(path: Path) -> None:
+    async def pull(_request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
+        raise Unavailable("registry.example:5000 does not answer")
+
+    async def main() -> str:
+        async with serving(path, images={"PullImage": pull}), CriClient(str(path)) as client:
+            with pytest.raises(Unavailable) as caught:
+                await client.images.PullImage(api_pb2.PullImageRequest())
+            return str(caught.value)
+
+    assert run(main()) == "registry.example:5000 does not answer"
+
+
+def test_waiting_for_a_runtime_that_starts_and_starts_again(path: Path) -> None:
+    async def main() -> list[str]:
+        names = []
+        async with CriClient(f"unix://{path}") as client:
+            for _ in range(3):
+                with pytest.raises(Unavailable):
+                    await client.runtime.Version(api_pb2.VersionRequest())
+                waiting = asyncio.ensure_future(client.wait_until_ready(30))
+                async with serving(path, runtime={"Version": version}):
+                    await waiting
+                    names.append((await client.runtime.Version(api_pb2.VersionRequest())).runtime_name)
+        return names
+
+    assert run(main()) == ["podkeep"] * 3
+
+
+def test_a_path_with_characters_that_mean_something_in_a_uri(tmp_path: Path) -> None:
+    path = tmp_path / "a b%20?#é.sock"
+
+    async def main() -> str:
+        async with serving(path, runtime={"Version": version}), CriClient(str(path)) as client:
+            return (await client.runtime.Version(api_pb2.VersionRequest())).runtime_name
+
+    assert run(main()) == "podkeep"
+
+
+@pytest.mark.parametrize("socket", ["", "run/cri.sock", "tcp://127.0.0.1:1", "/" + "x" * 107])
+def test_an_address_that_is_no_unix_socket(socket: str) -> None:
+    with pytest.raises(InvalidArgument, match="CRI socket"):
+        CriClient(socket)
+
+
+def test_a_client_that_is_not_open_says_so(path: Path) -> None:
+    client = CriClient(str(path))
+    with pytest.raises(FailedPrecondition, match="is not open"):
+        _ = client.runtime
+
+    async def main() -> None:
+        async with client:
+            pass
+        with pytest.raises(FailedPrecondition, match="is not open"):
+            _ = client.images
+
+    run(main())
+
+
+def test_a_runtime_that_is_not_podkeep_has_no_node_service(path: Path) -> None:
+    async def main() -> None:
+        async with serving(path, runtime={}), CriClient(str(path)) as client:
+            with pytest.raises(Unimplemented) as caught:
+                await client.node.Shutdown(podkeep_pb2.ShutdownRequest())
+            assert str(caught.value) == f"the runtime on {path} does not know podkeep.v1.Node/Shutdown"
+
+    run(main())
+
+
+class _Deadlines(grpc.GenericRpcHandler):
+    """Answers every unary RPC with nothing and notes the seconds that its caller gave it."""
+
+    def __init__(self) -> None:
+        self.seen: list[float | None] = []
+
+    def service(self, _details: Any) -> Any:
+        async def note(_data: bytes, context: Any) -> bytes:
+            self.seen.append(context.time_remaining())
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(note)
+
+
+def test_each_call_has_the_deadline_that_its_work_needs(path: Path) -> None:
+    async def main() -> list[float | None]:
+        deadlines = _Deadlines()
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((deadlines,))
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        async with CriClient(str(path)) as client:
+            await client.runtime.Version(api_pb2.VersionRequest())
+            await client.runtime.Version(api_pb2.VersionRequest(), timeout=7)
+            await client.runtime.StopContainer(api_pb2.StopContainerRequest(timeout=30))
+            await client.runtime.StopContainer(api_pb2.StopContainerRequest())
+            await client.runtime.ExecSync(api_pb2.ExecSyncRequest(timeout=5))
+            await client.runtime.ExecSync(api_pb2.ExecSyncRequest())
+            await client.images.PullImage(api_pb2.PullImageRequest())
+            await client.node.LoadImage(podkeep_pb2.LoadImageRequest())
+        await server.stop(None)
+        return deadlines.seen
+
+    expected = [DEFAULT_TIMEOUT, 7, DEFAULT_TIMEOUT + 30, DEFAULT_TIMEOUT, DEFAULT_TIMEOUT + 5, None, None, None]
+    seen = run(main())
+    assert [None if value is None else round(value / 5) for value in seen] == [
+        None if value is None else round(value / 5) for value in expected
+    ]

@@ -1,0 +1,72 @@
+"""Error classes and gRPC codes: complete, reversible, and within what a trailer may carry."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podkeep.base import errors
+from podkeep.base.errors import CommandFailed, Internal, KernelCallError, PodkeepError
+from podkeep.cri import status
+
+CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and cls.__base__ is PodkeepError]
+
+
+def test_every_error_class_has_a_code_of_its_own() -> None:
+    assert len(CLASSES) == 12
+    codes = [status.code_of(cls("x")) for cls in CLASSES]
+    assert len(set(codes)) == len(CLASSES)
+    assert grpc.StatusCode.OK not in codes
+    assert grpc.StatusCode.UNKNOWN not in codes
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_an_error_comes_back_with_class_message_and_hint(cls: type[PodkeepError]) -> None:
+    sent = cls("spec.hostname: 'ä b' is 100% wrong", hint="shorten it; hint: twice")
+    received = status.error_of(status.code_of(sent), status.details_of(sent))
+    assert type(received) is cls
+    assert (received.message, received.hint, str(received)) == (sent.message, sent.hint, str(sent))
+
+
+@pytest.mark.parametrize("error", [KernelCallError("mount()", 22), CommandFailed("crun list", 1, "no\n")])
+def test_a_subclass_travels_as_its_parent(error: PodkeepError) -> None:
+    received = status.error_of(status.code_of(error), status.details_of(error))
+    assert type(received) is Internal
+    assert str(received) == str(error)
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+def test_every_code_of_another_runtime_becomes_an_error(code: grpc.StatusCode) -> None:
+    error = status.error_of(code, "sandbox is gone")
+    assert isinstance(error, PodkeepError)
+    assert str(error) == "sandbox is gone"
+
+
+def test_an_answer_without_details_names_its_code() -> None:
+    assert str(status.error_of(grpc.StatusCode.UNKNOWN, "")) == "no details, only UNKNOWN"
+
+
+def test_details_that_are_too_long_lose_their_middle() -> None:
+    error = CommandFailed("crun create x", 1, "noise\n" * 5000 + "the last line says why")
+    details = status.details_of(error)
+    assert details.startswith("`crun create x` exited with 1: noise")
+    assert details.endswith("the last line says why")
+    assert " [...] " in details
+
+
+def test_a_file_name_that_is_not_utf8_can_travel() -> None:
+    details = status.details_of(Internal(b"/tmp/\xff".decode("utf-8", "surrogateescape")))
+    assert details == "/tmp/\\udcff"
+
+
+@given(st.text(max_size=3000))
+def test_details_fit_into_a_trailer(text: str) -> None:
+    details = status.details_of(Internal(text * 4))
+    on_the_wire = quote(details, safe="".join(map(chr, range(0x20, 0x7F))).replace("%", ""))
+    assert len(on_the_wire) <= status.MAX_DETAILS_BYTES
+    if len(text.encode("utf-8", "backslashreplace")) * 12 <= status.MAX_DETAILS_BYTES:
+        assert details == (text * 4).encode("utf-8", "backslashreplace").decode()

@@ -1,9 +1,9 @@
 """Cgroup directories on version 1, version 2 and hybrid machines, under one set of paths.
 
 Owns: creating, removing and listing cgroups, and the processes in them. Does not own: limits, which the OCI runtime
-writes for containers. A path such as ``/podkeep/pod1/ctr`` names the same cgroup in every version 1 hierarchy, or in the
-one version 2 tree. On a hybrid machine the version 2 tree beside the version 1 hierarchies is left out: its controllers
-are not usable as long as version 1 has some (cgroups(7)), and crun refuses to work with both.
+writes for containers. A path such as ``/podkeep/pod1/ctr`` names the same cgroup in every version 1 hierarchy, or in
+the one version 2 tree. On a hybrid machine the version 2 tree beside the version 1 hierarchies is left out: the
+controllers are with version 1 (cgroups(7)), and crun refuses to work with both.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ _NR_MOUNT_SETATTR = 442
 class CloneFlag(IntFlag):
     """Namespace bits of clone(2), unshare(2) and setns(2)."""
 
+    FS = 0x00000200
     NEWNS = 0x00020000
     NEWCGROUP = 0x02000000
     NEWUTS = 0x04000000

@@ -26,7 +26,7 @@ def mount_overlay(lowers: Sequence[int], *, upper: Path, work: Path, target: Pat
     """Mount a writable overlay at ``target``.
 
     :param lowers: descriptors of detached mounts (:func:`podkeep.kernel.mounts.clone_tree`), top layer first; they stay
-        open and the overlay keeps its own references.
+        open and the overlay keeps its own references. An old kernel uses them up: pass each only once.
     :param upper: directory that takes the changes; on one file system with ``work``.
     :param by_path: do not try descriptors first.
     :raises InvalidArgument: if ``lowers`` is empty.
@@ -105,8 +105,7 @@ def _mount_by_path(lowers: Sequence[int], target: Path, upper_work: tuple[Path, 
 
 
 def _attach_copy(fd: int, path: Path) -> None:
-    # Before Linux 6.15 a detached mount cannot be cloned again, and attaching it makes the descriptor name an attached
-    # mount; both leave the caller's descriptor usable as a lower layer.
+    # Before Linux 6.15 a detached mount cannot be cloned again; there the caller's own is attached, and so used up.
     try:
         mounts.bind(fd, path)
     except KernelCallError as error:

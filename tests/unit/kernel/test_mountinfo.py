@@ -1,0 +1,67 @@
+"""Parsing mount tables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kernel.isolation import in_new_namespaces
+from podkeep.base.errors import Internal, NotFound
+from podkeep.kernel import mountinfo, mounts
+
+
+def test_every_field_and_escapes() -> None:
+    line = (
+        rb"36 35 98:0 /mnt\0401 /mnt/a\040b\134c rw,noatime master:1 shared:2 - fuse.x /dev/ro\011ot rw,errors=continue"
+    )
+    (entry,) = mountinfo.parse(line + b"\n")
+    assert entry == mountinfo.MountEntry(
+        mount_id=36,
+        parent_id=35,
+        device="98:0",
+        root="/mnt 1",
+        mount_point="/mnt/a b\\c",
+        options=("rw", "noatime"),
+        propagation=("master:1", "shared:2"),
+        fs_type="fuse.x",
+        source="/dev/ro\tot",
+        super_options=("rw", "errors=continue"),
+    )
+
+
+def test_an_empty_source_is_kept() -> None:
+    (entry,) = mountinfo.parse(b"1 1 0:1 / / rw - tmpfs  rw")
+    assert entry.source == ""
+    assert entry.propagation == ()
+
+
+@pytest.mark.parametrize(
+    "line", [b"garbage", b"1 1 0:1 / / rw shared:1", b"1 1 0:1 / rw - tmpfs a rw", b"1 1 0:1 / / rw - a b"]
+)
+def test_an_unknown_shape_is_an_error(line: bytes) -> None:
+    with pytest.raises(Internal, match="documented shape"):
+        mountinfo.parse(line)
+
+
+def test_own_table_has_the_root_and_a_missing_process_is_named() -> None:
+    assert any(item.mount_point == "/" for item in mountinfo.read(os.getpid()))
+    with pytest.raises(NotFound, match="/proc/99999999/mountinfo"):
+        mountinfo.read(99999999)
+
+
+@in_new_namespaces()
+def test_under_gives_the_order_of_unmounting(tmp_path: Path) -> None:
+    odd = tmp_path / "with space"
+    odd.mkdir()
+    (tmp_path / "with space2").mkdir()
+    mounts.tmpfs(odd)
+    (odd / "below").mkdir()
+    mounts.tmpfs(odd / "below")
+    mounts.tmpfs(tmp_path / "with space2")
+    found = mountinfo.under(odd)
+    assert [item.mount_point for item in found] == [str(odd / "below"), str(odd)]
+    for item in found:
+        mounts.unmount(item.mount_point, missing_ok=False)
+    assert mountinfo.under(odd) == []

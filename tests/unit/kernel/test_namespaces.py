@@ -1,0 +1,292 @@
+"""The namespace helper as its client sees it, and what is done with namespaces afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kernel.isolation import in_child, in_new_namespaces
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.kernel import libc, mountinfo, namespaces
+from podkeep.kernel.idmap import IdMap, IdMapping, block
+from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
+
+USER, NET, IPC, UTS = NamespaceKind.USER, NamespaceKind.NET, NamespaceKind.IPC, NamespaceKind.UTS
+ALL = frozenset({USER, NET, IPC, UTS})
+IN_USERNS = {NET: CloneFlag.NEWNET, IPC: CloneFlag.NEWIPC, UTS: CloneFlag.NEWUTS}
+
+
+@contextmanager
+def created(helper: NamespaceHelper, request: NamespaceRequest) -> Iterator[dict[NamespaceKind, int]]:
+    fds = helper.create(request)
+    try:
+        yield fds
+    finally:
+        for fd in fds.values():
+            os.close(fd)
+
+
+def pod(**changes: object) -> NamespaceRequest:
+    values: dict[str, object] = {"kinds": ALL, "idmap": block(65536, 65536), **changes}
+    return NamespaceRequest(**values)  # type: ignore[arg-type]
+
+
+def inside(fds: dict[NamespaceKind, int], *paths: str) -> list[str]:
+    """Return the content of files as a process in all these namespaces reads them."""
+
+    def body() -> list[str]:
+        if USER in fds:
+            libc.setns(fds[USER], CloneFlag.NEWUSER)
+        for kind, flag in IN_USERNS.items():
+            if kind in fds:
+                libc.setns(fds[kind], flag)
+        return [Path(path).read_text().strip() for path in paths]
+
+    result: list[str] = in_child(body)
+    return result
+
+
+def children_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+
+
+@pytest.mark.requirement("U30")
+def test_the_others_are_owned_by_the_user_namespace(helper: NamespaceHelper) -> None:
+    with created(helper, pod()) as fds:
+        assert set(fds) == ALL
+        for kind in (NET, IPC, UTS):
+            owner = namespaces.owner(fds[kind])
+            assert namespaces.identity(owner) == namespaces.identity(fds[USER])
+            os.close(owner)
+            assert namespaces.identity(fds[kind]) != namespaces.identity(f"/proc/self/ns/{kind.value}")
+
+
+@pytest.mark.requirement("U95")
+def test_without_a_user_namespace_the_host_owns_them(helper: NamespaceHelper) -> None:
+    with created(helper, NamespaceRequest(kinds=frozenset({NET, IPC, UTS}))) as fds:
+        for kind in (NET, IPC, UTS):
+            owner = namespaces.owner(fds[kind])
+            assert namespaces.identity(owner) == namespaces.identity("/proc/self/ns/user")
+            os.close(owner)
+
+
+@pytest.mark.requirement("U27", "U57")
+def test_several_extents_and_groups_of_their_own(helper: NamespaceHelper) -> None:
+    uids = (IdMapping(container_id=0, host_id=1000, length=65536),)
+    gids = (
+        IdMapping(container_id=0, host_id=1000, length=1000),
+        IdMapping(container_id=1001, host_id=2001, length=64535),
+        IdMapping(container_id=2000000, host_id=2000, length=1),
+    )
+    with created(helper, pod(idmap=IdMap(uids=uids, gids=gids))) as fds:
+        uid_map, gid_map = inside(fds, "/proc/self/uid_map", "/proc/self/gid_map")
+    assert [line.split() for line in uid_map.splitlines()] == [["0", "1000", "65536"]]
+    assert [line.split() for line in gid_map.splitlines()] == [
+        ["0", "1000", "1000"],
+        ["1001", "2001", "64535"],
+        ["2000000", "2000", "1"],
+    ]
+
+
+@pytest.mark.parametrize("kinds", [ALL, ALL - {USER}])
+def test_hostname_loopback_and_sysctls(helper: NamespaceHelper, kinds: frozenset[NamespaceKind]) -> None:
+    sysctls = {
+        "net.ipv4.ip_unprivileged_port_start": "80",
+        "net/ipv4/conf/lo/rp_filter": "2",
+        "kernel.shm_rmid_forced": "1",
+        "kernel.shmmax": "123456",
+        "kernel.msgmax": "4000",
+        "kernel.sem": "250 32000 32 129",
+        "fs.mqueue.msg_max": "21",
+    }
+    files = [f"/proc/sys/{name.replace('.', '/')}" for name in sysctls]
+    host = [Path(file).read_text() for file in files]
+    request = NamespaceRequest(
+        kinds=kinds, idmap=block(65536, 65536) if USER in kinds else None, hostname="web-0", sysctls=sysctls
+    )
+    with created(helper, request) as fds:
+        assert inside(fds, "/proc/sys/kernel/hostname") == ["web-0"]
+        assert [text.split() for text in inside(fds, *files)] == [value.split() for value in sysctls.values()]
+
+        def over_loopback() -> str:
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                return str(socket.create_connection(server.getsockname(), timeout=5).getpeername()[0])
+
+        assert namespaces.run_in_netns(fds[NET], lambda: in_child(over_loopback)) == "127.0.0.1"
+    assert [Path(file).read_text() for file in files] == host
+    assert socket.gethostname() != "web-0"
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (NamespaceRequest(kinds=frozenset()), "names none"),
+        (
+            NamespaceRequest(kinds=frozenset({NamespaceKind.PID, NamespaceKind.MNT, NET})),
+            "MNT, PID namespaces are not made",
+        ),
+        (NamespaceRequest(kinds=frozenset({NamespaceKind.CGROUP})), "CGROUP namespaces are not made"),
+        (NamespaceRequest(kinds=frozenset({USER})), "go together"),
+        (NamespaceRequest(kinds=frozenset({NET}), idmap=block(65536, 1)), "go together"),
+        (NamespaceRequest(kinds=frozenset({NET}), hostname="a"), "needs a UTS namespace"),
+        (NamespaceRequest(kinds=frozenset({IPC}), sysctls={"net.core.somaxconn": "1"}), "shares the host's NET"),
+        (NamespaceRequest(kinds=frozenset({NET}), sysctls={"kernel.shmmax": "1"}), "shares the host's IPC"),
+        (NamespaceRequest(kinds=ALL - {USER}, sysctls={"vm.swappiness": "1"}), "'vm.swappiness' is not namespaced"),
+        (pod(idmap=block(65536, 0)), "no length"),
+        (pod(sysctls={"net.core.somaxconn": "1" * 200_000}), "bytes; fewer sysctls"),
+    ],
+)
+def test_wrong_requests_are_refused_before_anything_starts(request_: NamespaceRequest, words: str) -> None:
+    helper = NamespaceHelper()
+    with pytest.raises(InvalidArgument, match=words):
+        helper.create(request_)
+    assert helper.pid is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hostname": "x" * 65}, r"sethostname\('x+'\): EINVAL"),
+        ({"sysctls": {"net.ipv4.no_such": "1"}}, r"write\(/proc/sys/net/ipv4/no_such, '1'\): ENOENT.*no such sysctl"),
+        ({"sysctls": {"net.ipv4.ip_forward": "x"}}, r"write\(.*ip_forward, 'x'\): EINVAL.*does not accept this value"),
+        ({"sysctls": {"net.core.rmem_max": "1"}}, r"write\(/proc/sys/net/core/rmem_max, '1'\): E"),
+    ],
+)
+def test_a_refusal_inside_the_child_comes_back_and_the_helper_goes_on(
+    helper: NamespaceHelper, changes: dict[str, object], words: str
+) -> None:
+    before = helper.pid
+    with pytest.raises(KernelCallError, match=words):
+        helper.create(pod(**changes))
+    with created(helper, pod()) as fds:
+        assert set(fds) == ALL
+    assert helper.pid == before
+
+
+def test_a_killed_helper_is_started_again(helper: NamespaceHelper) -> None:
+    first = helper.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    with created(helper, pod()) as fds:
+        assert set(fds) == ALL
+    assert helper.pid not in {None, first}
+    assert not Path(f"/proc/{first}").exists()
+
+
+def test_a_helper_killed_while_threads_use_it(helper: NamespaceHelper) -> None:
+    def work(number: int) -> int:
+        if number == 20 and (pid := helper.pid) is not None:
+            os.kill(pid, signal.SIGKILL)
+        with created(helper, pod()) as fds:
+            return len(fds)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(60))) == [4] * 60
+
+
+@pytest.mark.requirement("U111")
+def test_two_hundred_creates_leak_nothing_and_are_quick(
+    helper: NamespaceHelper, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert helper.pid is not None
+    own = sorted(os.listdir("/proc/self/fd"))
+    theirs = sorted(os.listdir(f"/proc/{helper.pid}/fd"))
+    seconds = []
+    for _ in range(200):
+        start = time.perf_counter()
+        fds = helper.create(pod(hostname="pod"))
+        seconds.append(time.perf_counter() - start)
+        for fd in fds.values():
+            os.close(fd)
+    assert sorted(os.listdir("/proc/self/fd")) == own
+    assert sorted(os.listdir(f"/proc/{helper.pid}/fd")) == theirs
+    assert children_of(helper.pid) == ""
+    median = statistics.median(seconds)
+    with capsys.disabled():
+        print(f"\nfour namespaces: p50 {median * 1e3:.2f} ms, p99 {sorted(seconds)[197] * 1e3:.2f} ms")
+    assert median < 0.02
+
+
+def test_close_ends_the_process_and_is_final() -> None:
+    helper = NamespaceHelper()
+    helper.start()
+    helper.start()
+    pid = helper.pid
+    helper.close()
+    helper.close()
+    assert not Path(f"/proc/{pid}").exists()
+    with pytest.raises(FailedPrecondition, match="was closed"):
+        helper.start()
+    with pytest.raises(FailedPrecondition, match="was closed"):
+        helper.create(pod())
+
+
+def test_user_namespace_alone(helper: NamespaceHelper) -> None:
+    fd = helper.user_namespace(block(131072, 65536))
+    assert inside({USER: fd}, "/proc/self/uid_map")[0].split() == ["0", "131072", "65536"]
+    os.close(fd)
+
+
+@in_new_namespaces()
+def test_pins_keep_a_namespace_and_go_without_a_trace(tmp_path: Path, userns: int) -> None:
+    pinned = tmp_path / "user"
+    count = len(mountinfo.read())
+    namespaces.pin(userns, pinned)
+    with pytest.raises(KernelCallError, match=r"open\('.*/user', O_CREAT\|O_EXCL\): EEXIST"):
+        namespaces.pin(userns, pinned)
+    assert namespaces.identity(pinned) == namespaces.identity(userns)
+    fd = namespaces.open_pinned(pinned)
+    assert namespaces.identity(fd) == namespaces.identity(userns)
+    os.close(fd)
+    namespaces.unpin(pinned)
+    namespaces.unpin(pinned)
+    assert not pinned.exists()
+    assert len(mountinfo.read()) == count
+
+
+@in_new_namespaces()
+def test_half_a_pin_is_undone(tmp_path: Path) -> None:
+    with pytest.raises(KernelCallError, match=r"mount\('/proc/self/fd/9999'.*ENOENT"):
+        namespaces.pin(9999, tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "net").touch()
+    namespaces.unpin(tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_at_what_is_no_namespace(tmp_path: Path) -> None:
+    with (
+        pytest.raises(KernelCallError, match=r"ioctl\(fd=\d+, NS_GET_USERNS\): ENOTTY"),
+        tmp_path.joinpath("f").open("w") as file,
+    ):
+        namespaces.owner(file.fileno())
+    with pytest.raises(KernelCallError, match=r"stat\('.*/missing'\): ENOENT"):
+        namespaces.identity(tmp_path / "missing")
+    with pytest.raises(KernelCallError, match=r"open\('.*/missing'\): ENOENT"):
+        namespaces.open_pinned(tmp_path / "missing")
+
+
+def test_run_in_netns_changes_no_other_thread(helper: NamespaceHelper) -> None:
+    here = namespaces.identity("/proc/self/ns/net")
+    with created(helper, NamespaceRequest(kinds=frozenset({NET}))) as fds:
+        seen = namespaces.run_in_netns(
+            fds[NET], lambda: (namespaces.identity("/proc/thread-self/ns/net"), threading.get_ident())
+        )
+        assert seen[0] == namespaces.identity(fds[NET])
+        assert seen[1] != threading.get_ident()
+        with pytest.raises(ZeroDivisionError):
+            namespaces.run_in_netns(fds[NET], lambda: 1 // 0)
+        with pytest.raises(KernelCallError, match=r"setns\(fd=9999.*NEWNET.*EBADF"):
+            namespaces.run_in_netns(9999, lambda: None)
+    assert namespaces.identity("/proc/thread-self/ns/net") == here

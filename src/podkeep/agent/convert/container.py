@@ -1,0 +1,115 @@
+"""From a container of a Pod to the CRI message that creates it. Pure; the plan says what the node has prepared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from podkeep.agent.convert import names
+from podkeep.agent.convert.namespaces import id_mappings, namespace_options
+from podkeep.agent.convert.security import ImageUser, container_security
+from podkeep.agent.environment import expand_all
+from podkeep.agent.qos import LinuxResources
+from podkeep.api.containers import Container
+from podkeep.api.pod import Pod
+from podkeep.cri.v1 import api_pb2
+
+_PROPAGATION = {
+    None: api_pb2.PROPAGATION_PRIVATE,
+    "None": api_pb2.PROPAGATION_PRIVATE,
+    "HostToContainer": api_pb2.PROPAGATION_HOST_TO_CONTAINER,
+    "Bidirectional": api_pb2.PROPAGATION_BIDIRECTIONAL,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedMount:
+    """One bind mount: what of the node appears where in the container."""
+
+    host_path: Path
+    container_path: str
+    read_only: bool = False
+    propagation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerPlan:
+    """What the node adds to a container when it asks for it.
+
+    ``image_ref`` is what PullImage or ImageStatus returned; ``userns_start`` as in the sandbox's plan.
+    """
+
+    attempt: int
+    image_ref: str
+    image_user: ImageUser
+    environment: Mapping[str, str]
+    mounts: Sequence[PlannedMount]
+    resources: LinuxResources
+    userns_start: int | None
+
+
+def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api_pb2.ContainerConfig:
+    """Return the configuration that CreateContainer gets.
+
+    :raises InvalidArgument: if the container must not run as root and would.
+    """
+    namespaces = namespace_options(pod.spec, plan.userns_start)
+    resources = plan.resources
+    return api_pb2.ContainerConfig(
+        metadata=api_pb2.ContainerMetadata(name=container.name, attempt=plan.attempt),
+        image=api_pb2.ImageSpec(
+            image=plan.image_ref,
+            user_specified_image=container.image,
+            runtime_handler=pod.spec.runtime_class_name or "",
+        ),
+        command=expand_all(container.command, plan.environment),
+        args=expand_all(container.args, plan.environment),
+        working_dir=container.working_dir,
+        envs=[api_pb2.KeyValue(key=key, value=value) for key, value in plan.environment.items()],
+        mounts=[_mount(mount, plan.userns_start) for mount in plan.mounts],
+        labels=names.pod_labels(pod) | {names.CONTAINER_NAME: container.name},
+        annotations=_annotations(pod, container, plan.attempt),
+        log_path=names.log_path(container.name, plan.attempt),
+        tty=container.tty,
+        linux=api_pb2.LinuxContainerConfig(
+            resources=api_pb2.LinuxContainerResources(
+                cpu_period=resources.cpu_period_us,
+                cpu_quota=resources.cpu_quota_us,
+                cpu_shares=resources.cpu_shares,
+                memory_limit_in_bytes=resources.memory_limit_bytes,
+                oom_score_adj=resources.oom_score_adj,
+            ),
+            security_context=container_security(pod, container, namespaces, plan.image_user),
+        ),
+    )
+
+
+def _mount(mount: PlannedMount, userns_start: int | None) -> api_pb2.Mount:
+    """Every mount of a pod with its own user namespace carries the pod's mapping (KEP-127, handling of volumes)."""
+    return api_pb2.Mount(
+        host_path=str(mount.host_path),
+        container_path=mount.container_path,
+        readonly=mount.read_only,
+        propagation=_PROPAGATION[mount.propagation],
+        uidMappings=id_mappings(userns_start),
+        gidMappings=id_mappings(userns_start),
+    )
+
+
+def _annotations(pod: Pod, container: Container, attempt: int) -> dict[str, str]:
+    return {
+        names.CONTAINER_HASH: container_hash(container),
+        names.RESTART_COUNT: str(attempt),
+        names.TERMINATION_MESSAGE_PATH: container.termination_message_path,
+        names.TERMINATION_MESSAGE_POLICY: container.termination_message_policy or "File",
+        names.GRACE_PERIOD: str(pod.spec.termination_grace_period_seconds or 0),
+    }
+
+
+def container_hash(container: Container) -> str:
+    """Return eight hex digits that change when the container's specification does."""
+    return hashlib.sha256(msgspec.json.encode(container, order="sorted")).hexdigest()[:8]

@@ -1,0 +1,49 @@
+"""From a Pod to the CRI messages of its sandbox. Pure; protobuf stays in this package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podkeep.agent import qos
+from podkeep.agent.convert import names
+from podkeep.agent.convert.namespaces import namespace_options
+from podkeep.agent.convert.security import sandbox_security
+from podkeep.agent.dns import ResolvConf
+from podkeep.api.pod import Pod
+from podkeep.cri.v1 import api_pb2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxPlan:
+    """What the node adds to a Pod when it asks for its sandbox.
+
+    ``userns_start`` is the first host ID of the pod's block, ``None`` without a user namespace of its own.
+    """
+
+    userns_start: int | None
+    dns: ResolvConf
+    cgroup_root: str
+    pod_logs: str
+    attempt: int = 0
+
+
+def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
+    """Return the configuration that RunPodSandbox and CreateContainer get."""
+    spec, metadata = pod.spec, pod.metadata
+    security = spec.security_context
+    return api_pb2.PodSandboxConfig(
+        metadata=api_pb2.PodSandboxMetadata(
+            name=metadata.name, namespace=metadata.namespace, uid=metadata.uid, attempt=plan.attempt
+        ),
+        # With the host's network the host's name shows; CRI forbids another one.
+        hostname="" if spec.host_network else names.hostname(pod),
+        log_directory=names.log_directory(plan.pod_logs, pod),
+        dns_config=api_pb2.DNSConfig(servers=plan.dns.servers, searches=plan.dns.searches, options=plan.dns.options),
+        labels=metadata.labels | names.pod_labels(pod),
+        annotations=metadata.annotations | {names.CONFIG_SOURCE: "file"},
+        linux=api_pb2.LinuxPodSandboxConfig(
+            cgroup_parent=qos.cgroup_parent(plan.cgroup_root, pod),
+            security_context=sandbox_security(pod, namespace_options(spec, plan.userns_start)),
+            sysctls={} if security is None else {s.name.replace("/", "."): s.value for s in security.sysctls},
+        ),
+    )

@@ -1,0 +1,122 @@
+"""The environment of a container: ``envFrom``, ``env``, references, and ``$(VAR)`` in commands. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from podkeep.agent.sources import Sources
+from podkeep.api.containers import Container, EnvVarSource
+from podkeep.api.pod import Pod
+from podkeep.base.errors import InvalidArgument, NotFound
+
+_REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
+_KEYED = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodFacts:
+    """What only the node knows about a pod: its addresses and the node's own name and address."""
+
+    pod_ips: tuple[str, ...] = ()
+    host_ips: tuple[str, ...] = ()
+    node_name: str = ""
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace ``$(NAME)`` by the value of NAME; an unknown name stays as it is, ``$$`` is one dollar sign."""
+
+    def replacement(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return "$"
+        return variables.get(name, match[0])
+
+    return _REFERENCE.sub(replacement, text)
+
+
+def expand_all(texts: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Apply :func:`expand` to each of ``texts``."""
+    return [expand(text, variables) for text in texts]
+
+
+def environment(pod: Pod, container: Container, sources: Sources, facts: PodFacts) -> dict[str, str]:
+    """Return the variables of ``container`` in the order in which they are defined.
+
+    Later definitions win; ``env`` wins over ``envFrom``; a value may refer to variables defined before it.
+
+    :raises NotFound: if a ConfigMap, a Secret or a key in one is missing and not optional.
+    :raises InvalidArgument: if a value cannot be a variable, such as a Secret that holds binary data.
+    """
+    variables: dict[str, str] = {}
+    namespace = pod.metadata.namespace
+    for source in container.env_from:
+        if source.config_map_ref is not None:
+            reference = source.config_map_ref
+            data = sources.config_map(namespace, reference.name, optional=bool(reference.optional))
+        elif source.secret_ref is not None:
+            data = sources.secret(namespace, source.secret_ref.name, optional=bool(source.secret_ref.optional))
+        else:
+            continue
+        variables |= {source.prefix + key: _text(content, key) for key, content in sorted(data.items())}
+    for variable in container.env:
+        if variable.value_from is None:
+            variables[variable.name] = expand(variable.value, variables)
+            continue
+        value = _referenced(variable.value_from, pod, sources, facts)
+        if value is not None:
+            variables[variable.name] = value
+    return variables
+
+
+def _referenced(source: EnvVarSource, pod: Pod, sources: Sources, facts: PodFacts) -> str | None:
+    """Return the value a reference stands for, or ``None`` if it is missing and optional."""
+    namespace = pod.metadata.namespace
+    if source.field_ref is not None:
+        return _field(source.field_ref.field_path, pod, facts)
+    if source.config_map_key_ref is not None:
+        key, what = source.config_map_key_ref, f"ConfigMap {namespace}/{source.config_map_key_ref.name}"
+        optional = bool(key.optional)
+        data = sources.config_map(namespace, key.name, optional=optional)
+    elif source.secret_key_ref is not None:
+        key, what = source.secret_key_ref, f"Secret {namespace}/{source.secret_key_ref.name}"
+        optional = bool(key.optional)
+        data = sources.secret(namespace, key.name, optional=optional)
+    else:
+        raise InvalidArgument("this kind of reference is not supported by this version")
+    if key.key in data:
+        return _text(data[key.key], key.key)
+    if optional:
+        return None
+    raise NotFound(f"couldn't find key {key.key} in {what}")
+
+
+def _text(content: bytes, key: str) -> str:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"the value of key {key} is not UTF-8 text and cannot be a variable") from error
+    if "\0" in text:
+        raise InvalidArgument(f"the value of key {key} holds a NUL and cannot be a variable")
+    return text
+
+
+def _field(path: str, pod: Pod, facts: PodFacts) -> str:
+    if keyed := _KEYED.fullmatch(path):
+        holder = pod.metadata.labels if keyed[1] == "labels" else pod.metadata.annotations
+        return holder.get(keyed[2], "")
+    values = {
+        "metadata.name": pod.metadata.name,
+        "metadata.namespace": pod.metadata.namespace,
+        "metadata.uid": pod.metadata.uid,
+        "spec.nodeName": pod.spec.node_name or facts.node_name,
+        "spec.serviceAccountName": pod.spec.service_account_name or "default",
+        "status.hostIP": next(iter(facts.host_ips), ""),
+        "status.hostIPs": ",".join(facts.host_ips),
+        "status.podIP": next(iter(facts.pod_ips), ""),
+        "status.podIPs": ",".join(facts.pod_ips),
+    }
+    if path not in values:
+        raise InvalidArgument(f"unsupported fieldPath: {path}")
+    return values[path]

@@ -1,0 +1,142 @@
+"""Directories of pods: ``<agent.root>/pods/<uid>``, who owns them, and what is left when nobody does.
+
+A process that runs a pod holds a lock (flock) on the pod's directory for as long as it works on it. A directory that
+nobody holds and whose pod the runtime does not know is an orphan: its process died half-way. Making a directory,
+allocating IDs and reclaiming orphans happen under one lock of the agent's root, so several processes can share it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from podkeep.agent import userns
+from podkeep.base.errors import FailedPrecondition, Internal
+from podkeep.base.ids import PodUID
+from podkeep.base.undo import UndoStack
+from podkeep.kernel import mountinfo, mounts
+
+LOCK_NAME = ".podkeep.lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodDir:
+    """Paths inside one pod's directory, named as the kubelet names them."""
+
+    path: Path
+
+    @property
+    def hosts(self) -> Path:
+        """The file that containers see as /etc/hosts."""
+        return self.path / "etc-hosts"
+
+    def volume(self, plugin: str, name: str) -> Path:
+        """Content of a volume, by the name of its plugin (``kubernetes.io~empty-dir``)."""
+        return self.path / "volumes" / plugin / name
+
+    def sub_path(self, volume: str, container: str, index: int) -> Path:
+        """Where a ``subPath`` of ``volumeMounts[index]`` is pinned by a bind mount."""
+        return self.path / "volume-subpaths" / volume / container / str(index)
+
+    def container(self, name: str) -> Path:
+        """Files made for one container."""
+        return self.path / "containers" / name
+
+
+class PodDirs:
+    """The pod directories under one agent root. Blocking: call it from a thread that may wait."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.pods = root / "pods"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the agent's root, waiting for whoever holds it now."""
+        self.pods.mkdir(mode=0o750, parents=True, exist_ok=True)
+        fd = os.open(self._root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def directory(self, uid: PodUID) -> PodDir:
+        """Return the paths of pod ``uid``, whether it is there or not."""
+        return PodDir(path=self.pods / uid)
+
+    def own(self, uid: PodUID) -> int:
+        """Make the directory of pod ``uid`` if needed and return a descriptor that holds its lock until closed.
+
+        :raises FailedPrecondition: if another process works on this pod.
+        """
+        directory = self.pods / uid
+        directory.mkdir(mode=0o750, exist_ok=True)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise FailedPrecondition(f"another process is working on pod {uid}") from error
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def orphans(self, known: Collection[str]) -> list[PodUID]:
+        """Return the pods that have a directory, that no process owns, and that are not in ``known``.
+
+        The caller holds :meth:`locked`.
+        """
+        found = []
+        for entry in sorted(os.listdir(self.pods)):
+            if entry in known or not (self.pods / entry).is_dir():
+                continue
+            try:
+                fd = self.own(PodUID(entry))
+            except FailedPrecondition:
+                continue
+            os.close(fd)
+            found.append(PodUID(entry))
+        return found
+
+    def remove(self, uid: PodUID) -> None:
+        """Unmount and remove everything of pod ``uid``; nothing happens if there is no such directory.
+
+        The record of its IDs goes last: while anything is left, nobody else gets them.
+
+        :raises Internal: naming what could not be removed.
+        """
+        directory = self.pods / uid
+        steps = UndoStack()
+        steps.push(f"remove {directory}", lambda: _remove(directory))
+        # The stack runs backwards: the mount made last is undone first.
+        for entry in reversed(mountinfo.under(directory)):
+            steps.push(f"unmount {entry.mount_point}", partial(mounts.unmount, entry.mount_point, lazy=True))
+        steps.run()
+        if steps.failed:
+            raise Internal("; ".join(f"could not {step}: {error}" for step, error in steps.failed))
+
+
+def _remove(directory: Path) -> None:
+    """Remove ``directory``, never crossing into a mounted filesystem, and the record of its IDs after the rest."""
+    left = mountinfo.under(directory)
+    if left:
+        raise FailedPrecondition(f"{left[0].mount_point} is still mounted")
+    try:
+        entries = sorted(os.listdir(directory), key=lambda name: name == userns.FILE_NAME)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        path = directory / entry
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    directory.rmdir()

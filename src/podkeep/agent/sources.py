@@ -1,0 +1,46 @@
+"""The ConfigMaps and Secrets that a pod may name, as the agent knows them when it starts something of the pod.
+
+Texts of errors are those a kubelet user knows; the pod's event carries them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from podkeep.api.configuration import ConfigMap, Secret
+from podkeep.base.errors import NotFound
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """ConfigMaps and Secrets by (namespace, name)."""
+
+    config_maps: Mapping[Key, ConfigMap] = field(default_factory=dict)
+    secrets: Mapping[Key, Secret] = field(default_factory=dict)
+
+    def config_map(self, namespace: str, name: str, *, optional: bool = False) -> Mapping[str, bytes]:
+        """Return the content of a ConfigMap; nothing if it is missing and ``optional``.
+
+        :raises NotFound: if it is missing.
+        """
+        found = self.config_maps.get((namespace, name))
+        if found is None:
+            return _missing("configmap", name, optional)
+        return {key: text.encode() for key, text in found.data.items()} | found.binary_data
+
+    def secret(self, namespace: str, name: str, *, optional: bool = False) -> Mapping[str, bytes]:
+        """Return the content of a Secret; nothing if it is missing and ``optional``.
+
+        :raises NotFound: if it is missing.
+        """
+        found = self.secrets.get((namespace, name))
+        return _missing("secret", name, optional) if found is None else found.data
+
+
+def _missing(kind: str, name: str, optional: bool) -> Mapping[str, bytes]:
+    if optional:
+        return {}
+    raise NotFound(f'{kind} "{name}" not found', hint=f"put the {kind} into the manifest, or mark it `optional: true`")

@@ -1,0 +1,52 @@
+"""hostPath: checking that a path of the node is what the pod says, and making it if the pod asks for that."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from podkeep.api.volumes import HostPathVolumeSource
+from podkeep.base.errors import FailedPrecondition
+
+_CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
+    "Directory": (stat.S_ISDIR, "is not a directory"),
+    "DirectoryOrCreate": (stat.S_ISDIR, "is not a directory"),
+    "File": (stat.S_ISREG, "is not a file"),
+    "FileOrCreate": (stat.S_ISREG, "is not a file"),
+    "Socket": (stat.S_ISSOCK, "is not a socket file"),
+    "CharDevice": (stat.S_ISCHR, "is not a character device"),
+    "BlockDevice": (stat.S_ISBLK, "is not a block device"),
+}
+
+
+def check(source: HostPathVolumeSource) -> Path:
+    """Return the path of a hostPath volume, made first if its type says so.
+
+    With an empty type nothing is checked here; a path that is missing is then the runtime's to report.
+
+    :raises FailedPrecondition: if there is something else at the path, or nothing (Kubernetes: hostPath type check).
+    :raises OSError: if the path cannot be made.
+    """
+    path = Path(source.path)
+    if not source.type:
+        return path
+    if source.type.endswith("OrCreate") and not path.exists():
+        _create(path, directory=source.type == "DirectoryOrCreate")
+    matches, why = _CHECKS[source.type]
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError as error:
+        raise FailedPrecondition(f"hostPath type check failed: {path} does not exist") from error
+    if not matches(mode):
+        raise FailedPrecondition(f"hostPath type check failed: {path} {why}")
+    return path
+
+
+def _create(path: Path, *, directory: bool) -> None:
+    if directory:
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return
+    # The kubelet makes the file only, not the directories above it.
+    os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o644))

@@ -1,0 +1,88 @@
+"""subPath: a file or directory inside a volume, pinned by a bind mount so that nothing can be swapped in afterwards.
+
+The volume's content belongs to the containers, which may put symbolic links there while we look. The path is therefore
+opened by the kernel in one call that never leaves the volume, and what was opened is what gets mounted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from podkeep.base.errors import FailedPrecondition, KernelCallError
+from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.openat import Resolve, openat2
+
+_LOOK = os.O_PATH
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+
+
+def pin(volume: Path, sub_path: str, target: Path) -> Path:
+    """Mount ``sub_path`` of ``volume`` at ``target`` and return ``target``; directories that are missing are made.
+
+    Symbolic links are followed as long as they stay inside the volume. A second call with the same target keeps the
+    first mount.
+
+    :raises FailedPrecondition: if the path leads out of the volume or through something that is no directory.
+    :raises KernelCallError: if the kernel refuses the mount.
+    """
+    if mountinfo.is_mount_point(target):
+        return target
+    root = os.open(volume, os.O_PATH | os.O_CLOEXEC)
+    try:
+        try:
+            fd = _open(root, sub_path)
+        except KernelCallError as error:
+            raise _refused(volume, sub_path, error) from error
+        try:
+            _mount(fd, target)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(root)
+    return target
+
+
+def _open(root: int, sub_path: str) -> int:
+    try:
+        return openat2(root, os.fsencode(sub_path), _LOOK, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
+    except KernelCallError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    _make(root, [part for part in sub_path.split("/") if part not in {"", "."}])
+    return openat2(root, os.fsencode(sub_path), _LOOK, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
+
+
+def _make(root: int, parts: list[str]) -> None:
+    """Make the directories ``parts`` one inside the other, each under one that was opened without leaving ``root``."""
+    for depth in range(len(parts)):
+        above = os.fsencode("/".join(parts[:depth]) or ".")
+        parent = openat2(root, above, _DIRECTORY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
+        try:
+            os.mkdir(parts[depth], 0o750 if depth else 0o755, dir_fd=parent)
+        except FileExistsError:
+            pass
+        finally:
+            os.close(parent)
+
+
+def _mount(fd: int, target: Path) -> None:
+    target.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        target.mkdir(mode=0o750, exist_ok=True)
+    else:
+        target.touch(mode=0o640)
+    mounts.bind(fd, target, recursive=True)
+
+
+def _refused(volume: Path, sub_path: str, error: KernelCallError) -> FailedPrecondition:
+    reasons = {
+        errno.EXDEV: "it leads out of the volume",
+        errno.ELOOP: "it leads through too many or forbidden symbolic links",
+        errno.ENOTDIR: "a part of it is not a directory",
+        errno.ENOENT: "a symbolic link in it leads nowhere",
+    }
+    why = reasons.get(error.errno, error.message)
+    return FailedPrecondition(f'failed to prepare subPath "{sub_path}" of volume "{volume.name}": {why}')

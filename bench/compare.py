@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return isolation.run("bench.compare", argv, arguments.directory)
     except KeyboardInterrupt:
         return 130
-    except DaemonError as error:
+    except RuntimeError as error:
         print(f"bench: {error}", file=sys.stderr)
     except grpc.RpcError as error:
         print(f"bench: {error.code().name}: {error.details()}", file=sys.stderr)
@@ -165,8 +165,8 @@ def _alternate(place: Place, plan: Plan) -> dict[str, Contender]:
                 (PODKEEP_USERNS, PODKEEP, True),
             )
         ]
-        for contender in contenders:  # the first pod pays for caches and bridges; it is not counted
-            measure.sequential(contender.pods, contender.options, 1)
+        for contender in contenders:
+            measure.warm_up(contender.pods, contender.options)
         for number in range(plan.rounds):
             for contender in contenders if number % 2 == 0 else reversed(contenders):
                 _progress(f"round {number + 1} of {plan.rounds}: {contender.name}")

@@ -30,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except grpc.RpcError as error:
         print(f"bench.cri: {arguments.socket}: {error.code().name}: {error.details()}")
         return 1
+    except RuntimeError as error:
+        print(f"bench.cri: {arguments.socket}: {error}")
+        return 1
     print(json.dumps(result, indent=2) if arguments.json else _table(result))
     return 0
 
@@ -71,7 +74,7 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
             handler=arguments.handler,
             cgroup_parent=arguments.cgroup_parent,
         )
-        measure.sequential(pods, options, 1)  # the first pod pays for caches and bridges; it is not counted
+        measure.warm_up(pods, options)
         samples = measure.sequential(pods, options, arguments.pods) if arguments.pods else Samples()
         result: dict[str, Any] = {
             "runtime": f"{version.runtime_name} {version.runtime_version}",
@@ -122,7 +125,7 @@ def _table(result: dict[str, Any]) -> str:
         lines.append(f"{scale['pods']} pods: up in {scale['up_seconds']} s, down in {scale['down_seconds']} s")
         lines += _times(scale["milliseconds"])
         lines += [f"{name:<22} {code}" for name, code in scale["failed"].items()]
-        lines += [f"PSS {name:<18} {kib / 1024:>8.1f} MiB" for name, kib in scale["pss_kib"].items()]
+        lines += [f"PSS {name:<24} {kib / 1024:>8.1f} MiB" for name, kib in scale["pss_kib"].items()]
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 BUSYBOX = Path("/bin/busybox")
 CATATONIT = Path("/usr/bin/catatonit")
-_APPLETS = ("sh", "sleep", "true")
+_APPLETS = ("cat", "sh", "sleep", "true")
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"

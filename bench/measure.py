@@ -19,6 +19,19 @@ from podkeep.cri.v1 import api_pb2 as pb
 POLLS = 20
 
 
+def warm_up(pods: Pods, options: PodOptions) -> None:
+    """One pod that is not counted: it pays for caches and bridges, and shows that what was asked for is there.
+
+    :raises RuntimeError: if a user namespace was asked for and the runtime ran the pod without.
+    """
+    samples = Samples()
+    pod = pods.up(options, samples)
+    uid_map = pods.output(pod, ["cat", "/proc/self/uid_map"]).split()
+    if options.userns and uid_map[:2] == ["0", "0"]:
+        raise RuntimeError("the runtime ignored the user namespace: /proc/self/uid_map in the pod is the host's")
+    pods.down(pod, samples)
+
+
 def sequential(pods: Pods, options: PodOptions, count: int) -> Samples:
     """``count`` pods, one after the other: up, one exec, down."""
     samples = Samples()

@@ -1,0 +1,329 @@
+"""Images from files: an OCI layout (directory or tar) and what ``docker save`` writes.
+
+Runs in the worker. An archive is read where it lies: its members are found once, blobs are read from their place in
+the file. A compressed archive is unpacked to a file in the staging directory first. OCI image-spec, image-layout.md;
+the ``docker save`` form is manifest.json, configurations and layer tars.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.ids import Digest, parse_digest
+from podkeep.images import decompress, manifest, reference, selection
+from podkeep.images.assembly import Assembly
+from podkeep.images.channel import Channel
+from podkeep.images.layers import LayerJob
+from podkeep.images.tarstream import BLOCK, ByteSource, EntryKind, TarError, TarReader
+from podkeep.kernel.openat import Resolve, openat2
+
+_NAME = "io.containerd.image.name"
+_REF_NAME = "org.opencontainers.image.ref.name"
+_PIECE = 1 << 18
+_MAX_LINKS = 8
+
+
+class Files(Protocol):
+    """Named byte strings: a directory, or the members of a tar."""
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file, or None if there is no such file."""
+        ...
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Yield a file's content."""
+        ...
+
+
+class DirectoryFiles:
+    """Files below a directory, which they cannot leave by a symbolic link."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file, or None."""
+        try:
+            fd = self._open(name)
+        except OSError:
+            return None
+        try:
+            return os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Yield a file's content."""
+        fd = self._open(name)
+        try:
+            while piece := os.read(fd, _PIECE):
+                yield piece
+        finally:
+            os.close(fd)
+
+    def _open(self, name: str) -> int:
+        try:
+            return openat2(self._root, os.fsencode(name), os.O_RDONLY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
+        except KernelCallError as error:
+            raise OSError(error.errno, os.strerror(error.errno), name) from error
+
+
+class TarFiles:
+    """The members of a tar file, found in one pass over its headers."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._members: dict[str, tuple[int, int]] = {}
+        self._links: dict[str, str] = {}
+        self._index()
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a member, or None."""
+        member = self._find(name)
+        return member[1] if member else None
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Yield a member's content; several threads may read at once."""
+        member = self._find(name)
+        if member is None:
+            raise FileNotFoundError(name)
+        offset, left = member
+        while left:
+            piece = os.pread(self._file.fileno(), min(left, _PIECE), offset)
+            if not piece:
+                raise DataLoss(f"{name}: the archive ends {left} bytes too early")
+            yield piece
+            offset += len(piece)
+            left -= len(piece)
+
+    def _find(self, name: str) -> tuple[int, int] | None:
+        for _ in range(_MAX_LINKS):
+            if name not in self._links:
+                break
+            name = os.path.normpath(os.path.join(os.path.dirname(name), self._links[name]))
+        return self._members.get(name)
+
+    def _index(self) -> None:
+        source = _SeekingSource(self._file)
+        for entry in TarReader(source):
+            name = os.path.normpath(os.fsdecode(entry.name))
+            if entry.kind is EntryKind.FILE and entry.parts is None:
+                self._members[name] = (source.position, entry.size)
+            elif entry.kind in (EntryKind.SYMLINK, EntryKind.HARDLINK):
+                target = os.fsdecode(entry.link)
+                hard = entry.kind is EntryKind.HARDLINK
+                self._links[name] = os.path.relpath(target, os.path.dirname(name)) if hard else target
+
+
+class _SeekingSource(ByteSource):
+    """Reads headers and seeks over what lies between them; ``position`` is where the next byte comes from."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(lambda: b"")
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        self.position = 0
+
+    def some(self, most: int) -> memoryview:
+        """Read up to ``most`` bytes; only headers are ever asked for, in whole blocks."""
+        data = os.pread(self._file.fileno(), min(most, 1 << 20), self.position)
+        self.position += len(data)
+        self.ended = not data
+        return memoryview(data)
+
+    def skip(self, count: int) -> None:
+        """Seek; a skip past the end is an error, save for the padding that some writers leave out."""
+        self.position += count
+        if self.position >= self._size + BLOCK:
+            raise TarError("the archive ends too early")
+
+
+class ArchiveSource:
+    """Layer blobs out of ``files``; ``names`` maps what a layer is known by to its file."""
+
+    def __init__(self, files: Files, names: Mapping[Digest, str]) -> None:
+        self._files = files
+        self._names = names
+
+    def blob(self, job: LayerJob) -> Iterator[bytes]:
+        """Yield the content of a layer's file."""
+        try:
+            yield from self._files.pieces(self._names[job.shown])
+        except OSError as error:
+            raise NotFound(f"layer {job.shown} is not in the archive: {error.strerror or error}") from error
+
+
+def load(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[dict[str, Any]]:
+    """Read every image of this node's architecture in the archive ``request["path"]``.
+
+    :raises NotFound: if the archive does not exist or holds no image for this node.
+    :raises InvalidArgument: if it is none of the known kinds.
+    """
+    path = Path(request["path"])
+    files = _open(path, request)
+    stem = re.sub(r"(\.(tar|tgz|gz|zst|oci|docker))+$", "", path.resolve().name)
+    loader = _Loader(files, path, stem, request, assembly, channel)
+    try:
+        if files.size("index.json") is not None:
+            return loader.layout()
+        if files.size("manifest.json") is not None:
+            return loader.docker()
+    except TarError as error:
+        raise InvalidArgument(f"{path}: {error}") from error
+    raise InvalidArgument(
+        f"{path} is neither an OCI layout nor a docker archive",
+        hint="it has neither index.json nor manifest.json; write one with `skopeo copy ... oci-archive:FILE`",
+    )
+
+
+def _open(path: Path, request: dict[str, Any]) -> Files:
+    try:
+        if path.is_dir():
+            return DirectoryFiles(path)
+        file = path.open("rb")
+    except OSError as error:
+        raise NotFound(f"{path}: {error.strerror}") from error
+    kind = sniff(file.read(4))
+    file.seek(0)
+    try:
+        return TarFiles(file if kind == "none" else _plain(file, kind, request))
+    except (TarError, decompress.CompressionError) as error:
+        raise InvalidArgument(f"{path}: {error}") from error
+
+
+def sniff(start: bytes) -> str:
+    """Return the compression that a file's first four bytes show."""
+    if start[:2] == b"\x1f\x8b":
+        return "gzip"
+    return "zstd" if start == b"\x28\xb5\x2f\xfd" else "none"
+
+
+def _plain(file: BinaryIO, kind: str, request: dict[str, Any]) -> BinaryIO:
+    """Decompress to a file without a name on the file system of the layers."""
+    fd = os.open(request["staging"], os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    plain = os.fdopen(fd, "w+b")
+    pull = decompress.decompressor(kind, file.read)
+    written = 0
+    while piece := pull():
+        written += plain.write(piece)
+        if written > request["max_bytes"]:
+            raise TarError(f"more than {request['max_bytes']} bytes uncompressed (images.max_layer_bytes)")
+    plain.flush()
+    return plain
+
+
+class _Loader:
+    def __init__(
+        self, files: Files, path: Path, stem: str, request: dict[str, Any], assembly: Assembly, channel: Channel
+    ) -> None:
+        self._files = files
+        self._path = path
+        self._stem = stem
+        self._architecture: str = request["architecture"]
+        self._assembly = assembly
+        self._channel = channel
+
+    def layout(self) -> list[dict[str, Any]]:
+        """Load an OCI layout. Entries that name the same image are one image with several names."""
+        what = f"{self._path}: index.json"
+        index = manifest.parse_document(self._read("index.json", manifest.MAX_MANIFEST_BYTES), what)
+        entries = index.get("manifests")
+        if not isinstance(entries, list) or not entries:
+            raise NotFound(f"{what} lists no image")
+        return [self._layout_image(entry, f"{what}: manifests[{number}]") for number, entry in enumerate(entries)]
+
+    def _layout_image(self, entry: dict[str, Any], what: str) -> dict[str, Any]:
+        top = manifest.descriptor(entry, what)
+        name = self._name(entry)
+        documents = [(top.digest, self._blob(top.digest, manifest.MAX_MANIFEST_BYTES))]
+        document = manifest.parse_document(documents[0][1], what)
+        if manifest.is_index(document, top.media_type):
+            chosen = manifest.choose(document, self._architecture, what)
+            documents.append((chosen.digest, self._blob(chosen.digest, manifest.MAX_MANIFEST_BYTES)))
+            document = manifest.parse_document(documents[1][1], what)
+        parsed = manifest.parse_manifest(document, what)
+        config = self._blob(parsed.config.digest, manifest.MAX_CONFIG_BYTES)
+        configuration = manifest.parse_configuration(config, f"{what}: configuration")
+        jobs = selection.jobs_of(parsed, configuration.diff_ids, what)
+        source = ArchiveSource(self._files, {job.shown: _blob_name(job.shown) for job in jobs})
+        return selection.image_record(
+            config=config,
+            config_digest=parsed.config.digest,
+            manifests=documents,
+            diff_ids=configuration.diff_ids,
+            unpacked=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
+            tags=[str(name)] if name.tag else [],
+            digests=[name.with_digest(top.digest)],
+        )
+
+    def _name(self, entry: dict[str, Any]) -> reference.Reference:
+        """The name an entry asks for; a bare tag (as ``umoci`` writes it) goes with the file's name."""
+        annotations = entry.get("annotations") or {}
+        wanted = annotations.get(_NAME) or annotations.get(_REF_NAME) or ""
+        if re.search(r"[/:]", wanted):
+            return reference.parse(wanted)
+        return reference.parse(self._file_name() + (f":{wanted}" if wanted else ""))
+
+    def _file_name(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self._stem.lower()).strip("-") or "image"
+
+    def docker(self) -> list[dict[str, Any]]:
+        """Load what ``docker save`` wrote."""
+        what = f"{self._path}: manifest.json"
+        wrapped = b'{"images":' + self._read("manifest.json", manifest.MAX_MANIFEST_BYTES) + b"}"
+        entries = manifest.parse_document(wrapped, what)["images"]
+        if not isinstance(entries, list) or not entries:
+            raise NotFound(f"{what} lists no image")
+        return [self._docker_image(entry, f"{what}: [{number}]") for number, entry in enumerate(entries)]
+
+    def _docker_image(self, entry: dict[str, Any], what: str) -> dict[str, Any]:
+        names, tags = entry.get("Layers"), entry.get("RepoTags") or []
+        if not isinstance(entry.get("Config"), str) or not isinstance(names, list):
+            raise InvalidArgument(f"{what} has no Config or no Layers")
+        config = self._read(entry["Config"], manifest.MAX_CONFIG_BYTES)
+        configuration = manifest.parse_configuration(config, f"{what}: configuration")
+        if len(names) != len(configuration.diff_ids):
+            raise InvalidArgument(
+                f"{what}: {len(names)} layers, but the configuration has {len(configuration.diff_ids)} diff_ids"
+            )
+        by_diff_id = dict(zip(configuration.diff_ids, names, strict=True))
+        jobs = [self._docker_layer(diff_id, name) for diff_id, name in by_diff_id.items()]
+        source = ArchiveSource(self._files, by_diff_id)
+        return selection.image_record(
+            config=config,
+            config_digest=manifest.digest_of(config),
+            manifests=[],
+            diff_ids=configuration.diff_ids,
+            unpacked=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
+            tags=[str(reference.parse(tag)) for tag in tags] or [str(reference.parse(self._file_name()))],
+            digests=[],
+        )
+
+    def _docker_layer(self, diff_id: Digest, name: str) -> LayerJob:
+        size = self._files.size(name)
+        if size is None:
+            raise NotFound(f"{self._path}: layer {name} is not in the archive")
+        start = next(self._files.pieces(name), b"")
+        return LayerJob(diff_id=diff_id, compression=sniff(start[:4]), digest=None, size=size)
+
+    def _blob(self, digest: Digest, most: int) -> bytes:
+        data = self._read(_blob_name(digest), most)
+        manifest.verify(data, parse_digest(digest), f"{self._path}: {_blob_name(digest)}")
+        return data
+
+    def _read(self, name: str, most: int) -> bytes:
+        size = self._files.size(name)
+        if size is None:
+            raise NotFound(f"{self._path}: {name} is not in the archive")
+        if size > most:
+            raise InvalidArgument(f"{self._path}: {name} has {size} bytes, more than {most}")
+        return b"".join(self._files.pieces(name))
+
+
+def _blob_name(digest: Digest) -> str:
+    return "blobs/" + digest.replace(":", "/")

@@ -1,0 +1,126 @@
+"""Unpacking the layers of one image at the same time: which layer goes next, from which source, and when to give up.
+
+A layer that one source cannot deliver whole is asked of the next source (mirrors first, the registry itself last). A
+layer that breaks a rule is refused at once: no other source has a different one under the same digest.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from podkeep.base.errors import DataLoss, Internal, NotFound, PodkeepError, Unavailable
+from podkeep.images.channel import Channel
+from podkeep.images.layers import LayerJob, Limits, UnpackProcess, mark_opaque
+
+
+class BlobSource(Protocol):
+    """A place blobs come from; used by several threads at once."""
+
+    def blob(self, job: LayerJob) -> Iterator[bytes]:
+        """Yield the blob of a layer, at most ``job.size`` bytes and one; the caller verifies them.
+
+        :raises PodkeepError: if it cannot be had, also between two pieces.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    job: LayerJob
+    source: int
+    root: Path
+
+
+class _Lane(threading.Thread):
+    """A thread with an unpack process that is started before there is anything to unpack."""
+
+    def __init__(self, lock: int) -> None:
+        super().__init__(name="layer", daemon=True)
+        self._lock = lock
+        self.inbox: queue.SimpleQueue[tuple[_Task, Assembly]] = queue.SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            process = UnpackProcess(self._lock)
+        except (OSError, PodkeepError) as error:
+            task, assembly = self.inbox.get()
+            assembly.outcomes.put((task, Internal(f"cannot start an unpack process: {error}")))
+            return
+        try:
+            task, assembly = self.inbox.get()
+            try:
+                outcome: dict[str, Any] | PodkeepError = assembly.unpack(task, process)
+            except PodkeepError as error:
+                outcome = error
+            except Exception as error:  # noqa: BLE001 - the coordinator waits for an outcome and raises it
+                outcome = Internal(f"layer {task.job.shown}: {type(error).__name__}: {error}")
+        finally:
+            process.close()
+        assembly.outcomes.put((task, outcome))
+
+
+class Assembly:
+    """Unpacks layers below ``staging``; one per worker process."""
+
+    def __init__(self, *, staging: Path, parallel: int, limits: Limits, lock: int, channel: Channel) -> None:
+        self._staging = staging
+        self._parallel = parallel
+        self._limits = limits
+        self._lock = lock
+        self._channel = channel
+        self._sources: Sequence[BlobSource] = ()
+        self._attempts = 0
+        self.outcomes: queue.SimpleQueue[tuple[_Task, dict[str, Any] | PodkeepError]] = queue.SimpleQueue()
+        # Starting the process takes as long as asking a registry for a manifest, so the two overlap.
+        self._ready: list[_Lane] = [_Lane(lock)]
+
+    def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> list[dict[str, Any]]:
+        """Unpack ``jobs`` and return a record for each (``diff_id``, ``path``, ``bytes``, ``inodes``).
+
+        :raises PodkeepError: the first error no other source could mend; the process is expected to end then.
+        """
+        self._sources = sources
+        waiting = [(job, 0) for job in reversed(list({job.diff_id: job for job in jobs}.values()))]
+        running = 0
+        results: list[dict[str, Any]] = []
+        while waiting or running:
+            while waiting and running < self._parallel:
+                self._begin(*waiting.pop())
+                running += 1
+            task, outcome = self.outcomes.get()
+            running -= 1
+            if not isinstance(outcome, PodkeepError):
+                results.append(outcome)
+            elif isinstance(outcome, (DataLoss, NotFound, Unavailable)) and task.source + 1 < len(sources):
+                waiting.append((task.job, task.source + 1))
+            else:
+                raise outcome
+        return results
+
+    def unpack(self, task: _Task, process: UnpackProcess) -> dict[str, Any]:
+        """Unpack one layer on the calling thread."""
+        blob = self._sources[task.source].blob(task.job)
+        result = process.unpack(task.job, task.root, self._limits, blob, self._channel)
+        mark_opaque(task.root, result["opaque"])
+        self._channel.progress(task.job.shown, "done", task.job.size, task.job.size)
+        return {
+            "diff_id": task.job.diff_id,
+            "path": str(task.root),
+            "bytes": result["bytes"],
+            "inodes": result["inodes"],
+        }
+
+    def _begin(self, job: LayerJob, source: int) -> None:
+        self._attempts += 1
+        root = self._staging / str(self._attempts)
+        root.mkdir(mode=0o755)
+        root.chmod(0o755)  # whatever the umask
+        lane = self._ready.pop() if self._ready else _Lane(self._lock)
+        self._channel.progress(job.shown, "downloading", 0, job.size)
+        lane.inbox.put((_Task(job=job, source=source, root=root), self))

@@ -1,0 +1,62 @@
+"""The worker's side of the pipe to the store: JSON lines, requests in, events out, one answer per question.
+
+The end of standard input means that the store is gone: the worker and all it started then end at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+_PROGRESS_INTERVAL = 0.1
+"""Seconds between two progress lines of one layer."""
+
+
+class Channel:
+    """The pipe pair of this process; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._told: dict[str, float] = {}
+
+    def start(self) -> dict[str, Any]:
+        """Read the request, then watch for answers and for the end of the store in a thread."""
+        request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+        threading.Thread(target=self._listen, name="store", daemon=True).start()
+        return request
+
+    def emit(self, event: dict[str, Any]) -> None:
+        """Send one line."""
+        line = json.dumps(event).encode() + b"\n"
+        with self._lock:
+            view = memoryview(line)
+            while view:
+                view = view[os.write(1, view) :]
+
+    def ask(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Send one line and return the store's answer to it."""
+        with self._asking:
+            self.emit(event)
+            return self._answers.get()
+
+    def progress(self, digest: str, phase: str, done: int, total: int) -> None:
+        """Report progress of a layer, dropping reports that follow too soon on the one before."""
+        now = time.monotonic()
+        if phase == "downloading" and done > 0 and now - self._told.get(digest, 0.0) < _PROGRESS_INTERVAL:
+            return
+        self._told[digest] = now
+        self.emit({"event": "progress", "digest": digest, "phase": phase, "done": done, "total": total})
+
+    def _listen(self) -> None:
+        for line in sys.stdin.buffer:
+            self._answers.put(json.loads(line))
+        # The worker leads its own process group; nothing in it may outlive the store.
+        os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,159 @@
+"""Turning layer blobs into trees: the worker's side of the unpack processes.
+
+Each layer gets a thread and a process. The thread feeds the compressed bytes to the process as they arrive and hashes
+them on the way; the tree counts only when both the blob's digest and the diff ID of what came out of it are right.
+Until then it is a staging directory that nobody looks at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.errors import DataLoss, Internal, InvalidArgument, PodkeepError
+from podkeep.base.ids import Digest
+from podkeep.images.channel import Channel
+from podkeep.images.programs import command
+from podkeep.kernel import libc
+from podkeep.kernel.openat import Resolve, openat2
+
+_MAX_DRAIN = 64 << 20
+"""Bytes read on, after the unpack process gave up, to tell a damaged blob from a bad archive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerJob:
+    """A layer to be unpacked. ``digest`` and ``size`` (bytes) are the blob's; no digest: only the diff ID is
+    known."""
+
+    diff_id: Digest
+    compression: str
+    digest: Digest | None
+    size: int
+
+    @property
+    def shown(self) -> Digest:
+        """The digest people know the layer by."""
+        return self.digest or self.diff_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one layer may hold: plain ``max_bytes`` of the archive, and ``max_inodes``."""
+
+    max_bytes: int
+    max_inodes: int
+
+
+class UnpackProcess:
+    """One started unpack process. Made, used and waited for by one thread, which it dies with."""
+
+    def __init__(self, lock: int) -> None:
+        """Start the process as the first of a PID namespace of its own: it can neither see nor signal another.
+
+        Both the namespace and the parent-death signal belong to the calling thread, so a thread starts one process.
+
+        :param lock: descriptor of the store's lock, held as long as something may be written.
+        """
+        libc.unshare(libc.CloneFlag.NEWPID)
+        self._process = subprocess.Popen(
+            command("podkeep.images.unpack"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=(lock,)
+        )
+
+    def unpack(
+        self, job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], channel: Channel
+    ) -> dict[str, Any]:
+        """Feed ``blob`` to the process and return its result.
+
+        :raises DataLoss: if the blob is not what its digest says.
+        :raises InvalidArgument: if the process refused the layer.
+        """
+        hashing = hashlib.new((job.digest or job.diff_id).partition(":")[0])
+        request = {
+            "root": str(root),
+            "compression": job.compression,
+            "algorithm": job.diff_id.partition(":")[0],
+            "max_bytes": limits.max_bytes,
+            "max_inodes": limits.max_inodes,
+        }
+        accepted = self._write(json.dumps(request).encode() + b"\n")
+        done = 0
+        for piece in blob:
+            hashing.update(piece)
+            done += len(piece)
+            if accepted and not self._write(piece):
+                accepted = False
+            if not accepted and job.size - done > _MAX_DRAIN:
+                break
+            channel.progress(job.shown, "downloading", done, job.size)
+        else:
+            _check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
+        return self._result(job)
+
+    def close(self) -> None:
+        """End the process if it still runs, and reap it."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _write(self, data: bytes) -> bool:
+        pipe = self._process.stdin
+        if pipe is None:
+            raise Internal("the unpack process has no standard input")
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(pipe.fileno(), view) :]
+        except BrokenPipeError:
+            return False  # it has given up and says why on its standard output
+        return True
+
+    def _result(self, job: LayerJob) -> dict[str, Any]:
+        output, _ = self._process.communicate()
+        if not output.endswith(b"\n"):
+            raise Internal(f"layer {job.shown}: the unpack process ended with {self._process.returncode} and no result")
+        result: dict[str, Any] = json.loads(output)
+        if "error" in result:
+            raise InvalidArgument(f"layer {job.shown}: {result['error']}")
+        if result["digest"] != job.diff_id:
+            raise DataLoss(f"layer {job.shown}: expected diff ID {job.diff_id}, the content has {result['digest']}")
+        return result
+
+
+def _check_blob(job: LayerJob, done: int, found: str) -> None:
+    if job.digest is not None and found != job.digest:
+        size = f" ({done} of {job.size} bytes)" if done != job.size else ""
+        raise DataLoss(f"layer {job.digest}: expected digest {job.digest}, the content has {found}{size}")
+    if done != job.size:
+        raise DataLoss(f"layer {job.shown}: expected {job.size} bytes, the content has {done}")
+
+
+def mark_opaque(root: Path, directories: list[str]) -> None:
+    """Tell overlayfs which directories hide what is below (kernel, overlayfs.rst, "whiteouts and opaque
+    directories").
+
+    :raises PodkeepError: if the tree's file system does not take the attribute.
+    """
+    if not directories:
+        return
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for directory in directories:
+            name = os.fsencode(directory) or b"."
+            fd = openat2(top, name, os.O_RDONLY | os.O_DIRECTORY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
+            try:
+                os.setxattr(fd, "trusted.overlay.opaque", b"y")
+            except OSError as error:
+                raise PodkeepError(f"setxattr({directory!r}, 'trusted.overlay.opaque'): {error.strerror}") from error
+            finally:
+                os.close(fd)
+    finally:
+        os.close(top)

@@ -1,0 +1,252 @@
+"""Decoding of manifests, indexes and image configurations: bytes that were verified, but whose author is not trusted.
+
+Pure functions over JSON. OCI image-spec (manifest.md, image-index.md, config.md, descriptor.md) and docker's
+"Image Manifest Version 2, Schema 2". Field errors name the document and the field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from podkeep.base.errors import DataLoss, InvalidArgument, NotFound, Unimplemented
+from podkeep.base.ids import Digest, parse_digest
+from podkeep.images.image import ImageRunConfig
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
+ACCEPTED = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST)
+
+MAX_MANIFEST_BYTES = 4 << 20
+"""Bytes; what registries are told to accept at least, and nobody needs more (distribution-spec, "Pushing
+manifests")."""
+MAX_CONFIG_BYTES = 8 << 20
+MAX_LAYERS = 500
+"""Lower directories overlayfs takes (kernel, fs/overlayfs, OVL_MAX_STACK)."""
+
+_ARCHITECTURES = {
+    "x86_64": "amd64",
+    "aarch64": "arm64",
+    "armv7l": "arm",
+    "armv6l": "arm",
+    "i686": "386",
+    "i386": "386",
+    "loongarch64": "loong64",
+}
+_COMPRESSIONS = {
+    "application/vnd.oci.image.layer.v1.tar": "none",
+    "application/vnd.oci.image.layer.v1.tar+gzip": "gzip",
+    "application/vnd.oci.image.layer.v1.tar+zstd": "zstd",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar": "none",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip": "gzip",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd": "zstd",
+    "application/vnd.docker.image.rootfs.diff.tar": "none",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": "gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
+    "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip": "gzip",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descriptor:
+    """A blob as its parent document describes it; ``size`` in bytes."""
+
+    media_type: str
+    digest: Digest
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """An image manifest: its configuration and its layers, base first."""
+
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageConfiguration:
+    """What podkeep reads from an image configuration; ``diff_ids`` base first."""
+
+    run: ImageRunConfig
+    diff_ids: tuple[Digest, ...]
+
+
+def node_architecture() -> str:
+    """Return this machine's architecture as images call it (Go's GOARCH)."""
+    machine = platform.machine()
+    return _ARCHITECTURES.get(machine, machine)
+
+
+def verify(data: bytes, digest: Digest, what: str) -> None:
+    """Compare bytes with their digest.
+
+    :raises DataLoss: naming both digests.
+    """
+    found = digest_of(data, digest.partition(":")[0])
+    if found != digest:
+        raise DataLoss(f"{what}: expected digest {digest}, the content has {found}")
+
+
+def digest_of(data: bytes, algorithm: str = "sha256") -> Digest:
+    """Return the digest of ``data``."""
+    return Digest(f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}")
+
+
+def compression(media_type: str) -> str:
+    """Return ``none``, ``gzip`` or ``zstd`` for a layer's media type.
+
+    :raises Unimplemented: for anything else, encrypted layers included.
+    """
+    try:
+        return _COMPRESSIONS[media_type]
+    except KeyError:
+        raise Unimplemented(f"layers of type {media_type!r} cannot be unpacked") from None
+
+
+def is_index(document: Mapping[str, Any], media_type: str) -> bool:
+    """Tell an index (manifest list) from a manifest: by the declared type, else by what the document holds."""
+    declared = document.get("mediaType") or media_type
+    if declared in ACCEPTED:
+        return declared in (OCI_INDEX, DOCKER_LIST)
+    return "manifests" in document
+
+
+def parse_document(data: bytes, what: str) -> dict[str, Any]:
+    """Return the JSON object in ``data``.
+
+    :raises InvalidArgument: if it is not one, or is a schema this version does not read.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{what} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidArgument(f"{what} is not a JSON object")
+    if document.get("schemaVersion") == 1:
+        raise Unimplemented(f"{what} is a docker schema 1 manifest", hint="push the image again with a newer tool")
+    return document
+
+
+def choose(document: Mapping[str, Any], architecture: str, what: str) -> Descriptor:
+    """Return the index entry for Linux on ``architecture``; the highest variant wins, then the first entry.
+
+    :raises NotFound: if there is none; the message lists what there is.
+    """
+    offered: list[str] = []
+    best: tuple[str, Descriptor] | None = None
+    for number, entry in enumerate(_list(document, "manifests", what)):
+        described = descriptor(entry, f"{what}: manifests[{number}]")
+        wanted = entry.get("platform") or {}
+        if not isinstance(wanted, dict):
+            raise InvalidArgument(f"{what}: manifests[{number}].platform is not an object")
+        system, machine = wanted.get("os", "linux"), wanted.get("architecture", architecture)
+        variant = str(wanted.get("variant", ""))
+        offered.append(f"{system}/{machine}" + (f"/{variant}" if variant else ""))
+        if system == "linux" and machine == architecture and (best is None or variant > best[0]):
+            best = (variant, described)
+    if best is None:
+        raise NotFound(f"{what}: no image for linux/{architecture}; there is {', '.join(offered) or 'nothing'}")
+    return best[1]
+
+
+def parse_manifest(document: Mapping[str, Any], what: str) -> Manifest:
+    """Return a manifest as a value.
+
+    :raises InvalidArgument: naming the field that is missing or wrong.
+    :raises Unimplemented: if it is an artifact and not a container image.
+    """
+    config = descriptor(document.get("config"), f"{what}: config")
+    if config.media_type not in (OCI_CONFIG, DOCKER_CONFIG):
+        raise Unimplemented(f"{what} is an artifact of type {config.media_type!r}, not a container image")
+    layers = tuple(
+        descriptor(entry, f"{what}: layers[{number}]") for number, entry in enumerate(_list(document, "layers", what))
+    )
+    if len(layers) > MAX_LAYERS:
+        raise InvalidArgument(f"{what} has {len(layers)} layers, more than {MAX_LAYERS}")
+    if config.size > MAX_CONFIG_BYTES:
+        raise InvalidArgument(f"{what}: the configuration has {config.size} bytes, more than {MAX_CONFIG_BYTES}")
+    return Manifest(config=config, layers=layers)
+
+
+def parse_configuration(data: bytes, what: str) -> ImageConfiguration:
+    """Return what podkeep needs from an image configuration.
+
+    :raises InvalidArgument: naming the field that is wrong.
+    """
+    document = parse_document(data, what)
+    rootfs = _object(document, "rootfs", what)
+    run = _object(document, "config", what)
+    return ImageConfiguration(
+        run=ImageRunConfig(
+            env=_strings(run, "Env", what),
+            entrypoint=_strings(run, "Entrypoint", what),
+            cmd=_strings(run, "Cmd", what),
+            user=_string(run, "User", what),
+            working_dir=_string(run, "WorkingDir", what),
+            volumes=tuple(_object(run, "Volumes", what)),
+            stop_signal=_string(run, "StopSignal", what),
+            labels={str(key): str(value) for key, value in _object(run, "Labels", what).items()},
+            exposed_ports=tuple(_object(run, "ExposedPorts", what)),
+        ),
+        diff_ids=tuple(parse_digest(text) for text in _strings(rootfs, "diff_ids", what)),
+    )
+
+
+def descriptor(entry: object, what: str) -> Descriptor:
+    """Return a descriptor as a value.
+
+    :raises InvalidArgument: naming the field that is missing or wrong.
+    """
+    if not isinstance(entry, dict):
+        raise InvalidArgument(f"{what} is missing or not an object")
+    size = entry.get("size")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise InvalidArgument(f"{what}.size is not a number of bytes")
+    try:
+        digest = parse_digest(_string(entry, "digest", what))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{what}.digest: {error.message}") from error
+    return Descriptor(media_type=_string(entry, "mediaType", what), digest=digest, size=size)
+
+
+def _list(document: Mapping[str, Any], name: str, what: str) -> Sequence[Any]:
+    value = document.get(name)
+    if value is None:
+        value = []
+    if not isinstance(value, list):
+        raise InvalidArgument(f"{what}: {name} is not a list")
+    return value
+
+
+def _object(document: Mapping[str, Any], name: str, what: str) -> Mapping[str, Any]:
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{what}: {name} is not an object")
+    return value
+
+
+def _strings(document: Mapping[str, Any], name: str, what: str) -> tuple[str, ...]:
+    value = _list(document, name, what)
+    if not all(isinstance(item, str) for item in value):
+        raise InvalidArgument(f"{what}: {name} holds something that is not a string")
+    return tuple(value)
+
+
+def _string(document: Mapping[str, Any], name: str, what: str) -> str:
+    value = document.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what}: {name} is not a string")
+    return value

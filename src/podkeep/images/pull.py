@@ -1,0 +1,94 @@
+"""Pulling one image: name to manifest to configuration to layers, each verified before the next step looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PermissionDenied, PodkeepError, Unavailable
+from podkeep.base.ids import Digest, parse_digest
+from podkeep.images import manifest, selection
+from podkeep.images.assembly import Assembly
+from podkeep.images.channel import Channel
+from podkeep.images.reference import Reference
+from podkeep.images.registry import Registry
+
+_Answer = TypeVar("_Answer")
+_NEXT = (DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unavailable)
+"""Errors after which another endpoint may do better."""
+
+
+def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[dict[str, Any]]:
+    """Pull what ``request`` names and return its one image record."""
+    name = Reference(
+        host=request["host"],
+        repository=request["repository"],
+        tag=request["tag"],
+        digest=parse_digest(request["digest"]) if request["digest"] else None,
+    )
+    registries = [Registry(endpoint, request["repository"], request["auth"]) for endpoint in request["endpoints"]]
+    return [_Pull(name, registries, request["architecture"], assembly, channel).run()]
+
+
+class _Pull:
+    def __init__(
+        self,
+        name: Reference,
+        registries: Sequence[Registry],
+        architecture: str,
+        assembly: Assembly,
+        channel: Channel,
+    ) -> None:
+        self._name = name
+        self._registries = list(registries)
+        self._architecture = architecture
+        self._assembly = assembly
+        self._channel = channel
+
+    def run(self) -> dict[str, Any]:
+        top, documents, document = self._manifest()
+        what = str(self._name)
+        parsed = manifest.parse_manifest(document, what)
+        config = self._first(lambda registry: registry.document(parsed.config))
+        configuration = manifest.parse_configuration(config, f"{what}: configuration")
+        jobs = selection.jobs_of(parsed, configuration.diff_ids, what)
+        return selection.image_record(
+            config=config,
+            config_digest=parsed.config.digest,
+            manifests=documents,
+            diff_ids=configuration.diff_ids,
+            unpacked=selection.fetch_missing(jobs, self._registries, self._assembly, self._channel),
+            tags=[] if self._name.digest else [what],
+            digests=[self._name.with_digest(top)],
+        )
+
+    def _manifest(self) -> tuple[Digest, list[tuple[Digest, bytes]], dict[str, Any]]:
+        """Return the digest of what the name leads to, the documents on the way, and the image manifest."""
+        data, media_type = self._first(lambda registry: self._fetch(registry, self._name.target, self._name.digest))
+        top = self._name.digest or manifest.digest_of(data)
+        documents = [(top, data)]
+        document = manifest.parse_document(data, str(self._name))
+        if not manifest.is_index(document, media_type):
+            return top, documents, document
+        chosen = manifest.choose(document, self._architecture, str(self._name)).digest
+        data, media_type = self._first(lambda registry: self._fetch(registry, chosen, chosen))
+        documents.append((chosen, data))
+        return top, documents, manifest.parse_document(data, f"{self._name}: manifest {chosen}")
+
+    def _fetch(self, registry: Registry, target: str, digest: Digest | None) -> tuple[bytes, str]:
+        data, media_type = registry.fetch_manifest(target)
+        if digest is not None:
+            manifest.verify(data, digest, f"{registry}: manifest")
+        return data, media_type
+
+    def _first(self, ask: Callable[[Registry], _Answer]) -> _Answer:
+        """Ask one endpoint after the other; the error is that of the last, the registry in the name."""
+        failure: PodkeepError | None = None
+        for registry in self._registries:
+            try:
+                return ask(registry)
+            except _NEXT as error:
+                failure = error
+        if failure is None:
+            raise FailedPrecondition(f"{self._name}: no registry to ask")
+        raise failure

@@ -1,0 +1,109 @@
+"""Layers as plain directories, the form overlayfs takes as lower directories. Works on every local file system.
+
+Owns ``layers/``, ``staging/`` and ``trash/`` below its root. A layer appears in ``layers/`` by one rename and leaves
+it by one; what a killed process left in ``staging/`` and ``trash/`` is removed by ``recover``.
+
+The blobs are not kept: the tree is the only copy, so an image takes its unpacked size and no more. A damaged layer
+is pulled again; an image cannot be pushed from here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from podkeep.base.errors import DataLoss, Internal
+from podkeep.base.ids import Digest
+from podkeep.kernel import mounts
+
+
+class DirectoriesDriver:
+    """The ``directories`` snapshot driver."""
+
+    name = "directories"
+
+    def __init__(self, root: Path) -> None:
+        self._layers = root / "layers"
+        self._staging = root / "staging"
+        self._trash = root / "trash"
+        # Closed to other users: set-user-ID programs of images must not be reachable from the host's file tree.
+        for directory in (self._layers, self._staging, self._trash):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def stage(self) -> Path:
+        """Return a new, empty staging directory."""
+        return Path(tempfile.mkdtemp(dir=self._staging))
+
+    def discard(self, staging: Path) -> None:
+        """Remove a staging directory and what is in it."""
+        _remove_tree(staging)
+
+    def commit(self, unpacked: Path, layer: Digest) -> None:
+        """Move an unpacked tree into place; one that is there already wins."""
+        target = self._path(layer)
+        try:
+            os.rename(unpacked, target)
+        except OSError as error:
+            if not target.is_dir():
+                raise Internal(f"cannot move layer {layer} from {unpacked} to {target}: {error.strerror}") from error
+            _remove_tree(unpacked)
+
+    def has(self, layer: Digest) -> bool:
+        """Tell whether the layer is kept."""
+        return self._path(layer).is_dir()
+
+    def remove(self, layer: Digest) -> None:
+        """Take the layer out of ``layers/`` in one step, then remove its files."""
+        doomed = Path(tempfile.mkdtemp(dir=self._trash))
+        try:
+            os.rename(self._path(layer), doomed / "layer")
+        except FileNotFoundError:
+            pass
+        _remove_tree(doomed)
+
+    def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
+        """Remove what no record knows; return the known layers that are gone."""
+        for directory in (self._staging, self._trash):
+            for leftover in directory.iterdir():
+                _remove_tree(leftover)
+        names = {self._path(layer).name: layer for layer in known}
+        present = {entry.name for entry in self._layers.iterdir()}
+        for name in present - names.keys():
+            _remove_tree(self._layers / name)
+        return frozenset(layer for name, layer in names.items() if name not in present)
+
+    def lowers(self, layers: Sequence[Digest], *, userns: int | None) -> list[int]:
+        """Return a detached mount per layer, top layer first."""
+        # The same layer twice makes overlayfs fail with ELOOP; the upper of two equal layers hides the lower whole.
+        paths = [self._path(layer) for layer in dict.fromkeys(reversed(layers))] or [self._empty()]
+        fds: list[int] = []
+        try:
+            for path in paths:
+                if not path.is_dir():
+                    raise DataLoss(f"{path}: the layer is gone from disk", hint="remove the image and pull it again")
+                fds.append(mounts.clone_tree(path, recursive=False, idmap_userns=userns))
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
+
+    def _path(self, layer: Digest) -> Path:
+        return self._layers / layer.replace(":", "-")
+
+    def _empty(self) -> Path:
+        """The tree of an image without layers (``FROM scratch`` and nothing else)."""
+        path = self._layers.parent / "empty"
+        path.mkdir(mode=0o755, exist_ok=True)
+        return path
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a tree of someone else's making: ``shutil.rmtree`` follows no symbolic link on its way."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    shutil.rmtree(path)

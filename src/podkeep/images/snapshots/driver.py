@@ -1,0 +1,54 @@
+"""What the store needs from a place that keeps layers.
+
+A driver keeps one read-only tree per layer, keyed by diff ID (a layer's content does not depend on the layers below
+it, so images share whatever layers they have in common). The interface hands out mounts, not paths, so that a driver
+may as well keep a layer as one file with a file system in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from podkeep.base.ids import Digest
+
+
+class SnapshotDriver(Protocol):
+    """Keeps layers. Methods block; they are safe to call from several threads for different layers."""
+
+    name: str
+
+    def stage(self) -> Path:
+        """Return a new, empty staging directory on the file system of the layers; the worker unpacks below it."""
+        ...
+
+    def discard(self, staging: Path) -> None:
+        """Remove a staging directory and what is in it."""
+        ...
+
+    def commit(self, unpacked: Path, layer: Digest) -> None:
+        """Move an unpacked tree into place under its diff ID; a tree that is there already wins."""
+        ...
+
+    def has(self, layer: Digest) -> bool:
+        """Tell whether the layer is kept."""
+        ...
+
+    def remove(self, layer: Digest) -> None:
+        """Remove a layer; a missing one is no error. The caller made sure that nothing has it mounted."""
+        ...
+
+    def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
+        """Remove staging directories and layers that are not in ``known``; return those of ``known`` that are
+        gone."""
+        ...
+
+    def lowers(self, layers: Sequence[Digest], *, userns: int | None) -> list[int]:
+        """Return a detached mount per layer, top layer first, each idmapped when a user namespace is given.
+
+        :param layers: diff IDs, base first.
+        :raises DataLoss: if a layer is missing on disk.
+        :raises KernelCallError: if the file system of the layers cannot be idmapped.
+        """
+        ...

@@ -1,0 +1,339 @@
+"""Writing tar entries as an overlayfs layer below one directory, and nowhere else.
+
+Owns the rules for what a layer may hold and the translation of whiteouts (OCI image-spec, layer.md). Parents are
+resolved by the kernel with openat2(RESOLVE_BENEATH); the last component is never followed. Used by the confined
+unpack process, which is the second wall behind this one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+
+from podkeep.base.errors import KernelCallError
+from podkeep.images.removal import remove_entry
+from podkeep.images.tarstream import Entry, EntryKind
+from podkeep.kernel.openat import Resolve, openat2
+
+_WHITEOUT = b".wh."
+_OPAQUE = b".wh..wh..opq"
+_AUFS_METADATA = b".wh..wh."
+_HARMLESS_DEVICES = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)})
+"""null, zero, full, random, urandom, tty, console, ptmx (kernel, devices.txt)."""
+_MAX_OPEN_PARENTS = 128
+_BENEATH = Resolve.BENEATH | Resolve.NO_MAGICLINKS
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK = 4096
+
+
+class TreeError(Exception):
+    """An entry breaks a rule or could not be written; the message names the entry."""
+
+
+class TreeWriter:
+    """Applies the entries of one layer below ``root``, an open directory that starts empty.
+
+    ``inodes`` and ``size`` (bytes on disk, rounded up to blocks) count what was written; ``opaque`` are the
+    directories that hide what lower layers have: the extended attribute that says so needs more rights than this
+    process has.
+    """
+
+    def __init__(self, root: int, *, max_inodes: int) -> None:
+        self._root = root
+        self._max_inodes = max_inodes
+        self._parents: dict[bytes, int] = {}
+        self._mtimes: dict[bytes, int] = {}
+        self._whiteouts: set[bytes] = set()
+        # In a set-group-ID directory new files get its group, so ownership must be set even for root:root.
+        self._must_chown = bool(os.fstat(root).st_mode & stat.S_ISGID)
+        self.opaque: dict[bytes, None] = {}
+        self.inodes = 1
+        self.size = _BLOCK
+
+    def apply(self, entry: Entry, content: Iterable[memoryview]) -> None:
+        """Write one entry.
+
+        :raises TreeError: naming the entry, if it breaks a rule or the file system refuses it.
+        """
+        try:
+            self._apply(entry, content)
+        except (OSError, KernelCallError, ValueError) as error:
+            number = error.errno if isinstance(error, (OSError, KernelCallError)) else None
+            reason = os.strerror(number) if number else str(error)
+            raise TreeError(f"entry {_shown(entry.name)}: cannot write it: {reason}") from error
+
+    def finish(self) -> None:
+        """Set the times of directories, which writing into them changed, and close what is open."""
+        self._forget_parents()
+        for path, mtime in self._mtimes.items():
+            try:
+                fd = openat2(self._root, path or b".", _DIRECTORY, _BENEATH)
+            except KernelCallError:
+                continue  # replaced by a later entry
+            try:
+                os.utime(fd, ns=(mtime, mtime))
+            finally:
+                os.close(fd)
+
+    def _apply(self, entry: Entry, content: Iterable[memoryview]) -> None:
+        path = _checked_name(entry.name, "its name", entry)
+        if any(key.startswith("trusted.") for key in entry.xattrs):
+            raise TreeError(f"entry {_shown(entry.name)}: extended attributes of the trusted namespace are refused")
+        if not path:
+            self._root_directory(entry)
+            return
+        directory, _, name = path.rpartition(b"/")
+        if name.startswith(_WHITEOUT):
+            self._whiteout(entry, directory, name)
+            return
+        parent = self._parent(directory, entry)
+        self._count()
+        if entry.kind is EntryKind.FILE:
+            self._file(entry, parent, name, path, content)
+        elif entry.kind is EntryKind.DIRECTORY:
+            self._directory(entry, parent, name, path)
+        elif entry.kind is EntryKind.HARDLINK:
+            self._hard_link(entry, parent, name, path)
+        else:
+            self._node(entry, parent, name, path)
+
+    def _root_directory(self, entry: Entry) -> None:
+        if entry.kind is not EntryKind.DIRECTORY:
+            raise TreeError(f"entry {_shown(entry.name)}: the root is a {entry.kind.value}")
+        self._attributes(self._root, entry)
+        self._mtimes[b""] = entry.mtime
+
+    def _file(self, entry: Entry, parent: int, name: bytes, path: bytes, content: Iterable[memoryview]) -> None:
+        try:
+            fd = os.open(name, _CREATE, entry.mode & 0o777, dir_fd=parent)
+        except FileExistsError:
+            self._replace(parent, name, path)
+            fd = os.open(name, _CREATE, entry.mode & 0o777, dir_fd=parent)
+        try:
+            if entry.parts is None:
+                for piece in content:
+                    _write_all(fd, piece)
+                self.size += -(-entry.size // _BLOCK) * _BLOCK
+            else:
+                self._sparse(fd, entry, content)
+            if entry.uid or entry.gid or self._must_chown:
+                os.fchown(fd, entry.uid, entry.gid)
+            if entry.mode & 0o7000:
+                os.fchmod(fd, entry.mode)
+            if entry.xattrs:
+                _set_xattrs(fd, entry)
+            os.utime(fd, ns=(entry.mtime, entry.mtime))
+        finally:
+            os.close(fd)
+
+    def _sparse(self, fd: int, entry: Entry, content: Iterable[memoryview]) -> None:
+        os.ftruncate(fd, entry.size)
+        pieces = iter(content)
+        piece = memoryview(b"")
+        for offset, length in entry.parts or ():
+            os.lseek(fd, offset, os.SEEK_SET)
+            self.size += -(-length // _BLOCK) * _BLOCK
+            while length:
+                piece = piece or next(pieces)
+                _write_all(fd, piece[:length])
+                written = min(length, len(piece))
+                piece, length = piece[written:], length - written
+
+    def _directory(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
+        replaced_whiteout = path in self._whiteouts
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                self._replace(parent, name, path)
+                os.mkdir(name, 0o700, dir_fd=parent)
+        if replaced_whiteout:
+            self.opaque[path] = None
+        self.size += _BLOCK
+        fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            self._attributes(fd, entry)
+        finally:
+            os.close(fd)
+        self._mtimes[path] = entry.mtime
+
+    def _hard_link(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
+        target = _checked_name(entry.link, "its target", entry)
+        directory, _, last = target.rpartition(b"/")
+        if not last:
+            raise TreeError(f"entry {_shown(entry.name)}: a hard link to the root")
+        source = self._parent(directory, entry, create=False)
+        try:
+            os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+        except FileExistsError:
+            old, new = (os.stat(n, dir_fd=d, follow_symlinks=False) for n, d in ((last, source), (name, parent)))
+            if (old.st_dev, old.st_ino) != (new.st_dev, new.st_ino):
+                self._replace(parent, name, path)
+                source = self._parent(directory, entry, create=False)
+                parent = self._parent(path.rpartition(b"/")[0], entry)
+                os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            raise TreeError(
+                f"entry {_shown(entry.name)}: hard link to {_shown(entry.link)}, which this layer does not have"
+            ) from None
+
+    def _node(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
+        _refuse_devices(entry)
+        try:
+            _make_node(entry, parent, name)
+        except FileExistsError:
+            self._replace(parent, name, path)
+            _make_node(entry, parent, name)
+        os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+        if entry.kind is not EntryKind.SYMLINK and entry.mode & 0o7000:
+            os.chmod(name, entry.mode, dir_fd=parent)
+        os.utime(name, ns=(entry.mtime, entry.mtime), dir_fd=parent, follow_symlinks=False)
+
+    def _whiteout(self, entry: Entry, directory: bytes, name: bytes) -> None:
+        """OCI image-spec, layer.md, "Whiteouts"; kernel, overlayfs.rst, "whiteouts and opaque directories"."""
+        parent = self._parent(directory, entry)
+        if name == _OPAQUE:
+            self.opaque[directory] = None
+            return
+        if name.startswith(_AUFS_METADATA):
+            return
+        hidden = name.removeprefix(_WHITEOUT)
+        if hidden in (b"", b".", b".."):
+            raise TreeError(f"entry {_shown(entry.name)}: a whiteout of nothing")
+        path = directory + b"/" + hidden if directory else hidden
+        self._count()
+        try:
+            os.mknod(hidden, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent)
+        except FileExistsError:
+            # A whiteout hides lower layers only, never its own layer, in whichever order the two come.
+            if stat.S_ISDIR(os.stat(hidden, dir_fd=parent, follow_symlinks=False).st_mode):
+                self.opaque[path] = None
+            return
+        self._whiteouts.add(path)
+
+    def _attributes(self, fd: int, entry: Entry) -> None:
+        os.fchown(fd, entry.uid, entry.gid)
+        os.fchmod(fd, entry.mode)
+        self._must_chown = self._must_chown or bool(entry.mode & stat.S_ISGID)
+        if entry.xattrs:
+            _set_xattrs(fd, entry)
+
+    def _parent(self, path: bytes, entry: Entry, *, create: bool = True) -> int:
+        """Return a descriptor of the directory ``path``; missing directories are made, root's and mode 0755."""
+        if not path:
+            return self._root
+        fd = self._parents.get(path)
+        if fd is not None:
+            return fd
+        try:
+            fd = openat2(self._root, path, os.O_PATH | os.O_DIRECTORY, _BENEATH)
+        except KernelCallError as error:
+            fd = self._missing_parent(path, entry, error, create=create)
+        if len(self._parents) >= _MAX_OPEN_PARENTS:
+            self._forget_parents()
+        self._parents[path] = fd
+        return fd
+
+    def _missing_parent(self, path: bytes, entry: Entry, error: KernelCallError, *, create: bool) -> int:
+        """Make a directory that no entry came for yet, or say why there cannot be one."""
+        who = f"entry {_shown(entry.name)}: "
+        if error.errno in (errno.EXDEV, errno.ELOOP):
+            raise TreeError(f"{who}its parent {_shown(path)} is a symbolic link that leaves the layer") from error
+        if not create and error.errno == errno.ENOENT:
+            raise TreeError(f"{who}hard link to {_shown(entry.link)}, which this layer does not have") from error
+        if error.errno != errno.ENOENT and not self._below_whiteout(path):
+            raise TreeError(f"{who}its parent {_shown(path)} is not a directory") from error
+        above, _, name = path.rpartition(b"/")
+        parent = self._parent(above, entry)
+        if path in self._whiteouts:
+            os.unlink(name, dir_fd=parent)
+            self._whiteouts.discard(path)
+            self.opaque[path] = None
+        self._count()
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+        except FileExistsError:
+            raise TreeError(f"{who}its parent {_shown(path)} is a symbolic link to nothing") from error
+        if self._must_chown:
+            os.chown(name, 0, 0, dir_fd=parent)
+        self._mtimes.setdefault(path, 0)
+        self.size += _BLOCK
+        return openat2(self._root, path, os.O_PATH | os.O_DIRECTORY, _BENEATH)
+
+    def _below_whiteout(self, path: bytes) -> bool:
+        """Tell whether ``path`` or a directory above it is hidden by a whiteout, which a directory may replace."""
+        if not self._whiteouts:
+            return False
+        parts = path.split(b"/")
+        return any(b"/".join(parts[:depth]) in self._whiteouts for depth in range(1, len(parts) + 1))
+
+    def _replace(self, parent: int, name: bytes, path: bytes) -> None:
+        """Remove what an earlier entry put there: in a tar the last one wins."""
+        self._whiteouts.discard(path)
+        remove_entry(parent, name)
+        kept = {fd for key, fd in self._parents.items() if fd == parent}
+        for key in [key for key, fd in self._parents.items() if fd not in kept]:
+            os.close(self._parents.pop(key))
+
+    def _forget_parents(self) -> None:
+        for fd in self._parents.values():
+            os.close(fd)
+        self._parents.clear()
+
+    def _count(self) -> None:
+        self.inodes += 1
+        if self.inodes > self._max_inodes:
+            raise TreeError(f"more than {self._max_inodes} entries (images.max_layer_inodes)")
+
+
+def _checked_name(name: bytes, which: str, entry: Entry) -> bytes:
+    """Return a name relative to the root, without ``.``, empty parts or a slash at its end; empty for the root."""
+    if name.startswith(b"/") and name.strip(b"/"):
+        raise TreeError(f"entry {_shown(entry.name)}: {which} {_shown(name)} is absolute")
+    parts = [part for part in name.split(b"/") if part not in (b"", b".")]
+    if b".." in parts:
+        raise TreeError(f"entry {_shown(entry.name)}: {which} {_shown(name)} holds '..'")
+    return b"/".join(parts)
+
+
+def _refuse_devices(entry: Entry) -> None:
+    if entry.kind is EntryKind.BLOCK:
+        raise TreeError(f"entry {_shown(entry.name)}: block device {entry.major}:{entry.minor} is refused")
+    if entry.kind is not EntryKind.CHARACTER or (entry.major, entry.minor) in _HARMLESS_DEVICES:
+        return
+    device = f"character device {entry.major}:{entry.minor}"
+    if (entry.major, entry.minor) == (0, 0):
+        device += ", overlayfs's own whiteout,"
+    raise TreeError(f"entry {_shown(entry.name)}: {device} is refused")
+
+
+def _make_node(entry: Entry, parent: int, name: bytes) -> None:
+    if entry.kind is EntryKind.SYMLINK:
+        os.symlink(entry.link, name, dir_fd=parent)
+    elif entry.kind is EntryKind.FIFO:
+        os.mkfifo(name, entry.mode & 0o777, dir_fd=parent)
+    else:
+        device = os.makedev(entry.major, entry.minor)
+        os.mknod(name, stat.S_IFCHR | (entry.mode & 0o777), device, dir_fd=parent)
+
+
+def _set_xattrs(fd: int, entry: Entry) -> None:
+    """Set what belongs to the file; labels of a security module are the host's to give, not the image's."""
+    for key, value in entry.xattrs.items():
+        if key == "security.capability" or key.startswith(("user.", "system.posix_acl_")):
+            os.setxattr(fd, key, value)
+        elif not key.startswith("security."):
+            raise TreeError(f"entry {_shown(entry.name)}: extended attribute {key!r} is of no known namespace")
+
+
+def _write_all(fd: int, piece: memoryview) -> None:
+    while piece:
+        piece = piece[os.write(fd, piece) :]
+
+
+def _shown(name: bytes) -> str:
+    text = name.decode(errors="backslashreplace")
+    return repr(text if len(text) <= 200 else text[:200] + "...")

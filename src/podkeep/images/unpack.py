@@ -1,0 +1,123 @@
+"""The unpack process: one untrusted layer, one root it cannot leave.
+
+Started by the pull worker as a program of its own. Standard input is one JSON line with the request, then the
+compressed layer; standard output is one JSON line with the result. Between the two it gives up every mount but the
+layer's directory, the network, and all capabilities but those that making files of other users needs.
+
+Request: ``root`` (directory), ``compression``, ``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``.
+Result: ``digest`` of the plain tar, ``bytes`` and ``inodes`` on disk, ``opaque`` directories; or ``error``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+from collections.abc import Callable
+from typing import Any
+
+from podkeep.base import failpoints
+from podkeep.base.errors import PodkeepError
+from podkeep.images import decompress
+from podkeep.images.tarstream import ByteSource, TarError, TarReader
+from podkeep.images.tree import TreeError, TreeWriter
+from podkeep.kernel import confine
+from podkeep.kernel.confine import Capability
+
+_KEPT = (
+    Capability.CHOWN,
+    Capability.DAC_OVERRIDE,
+    Capability.FOWNER,
+    Capability.FSETID,
+    Capability.MKNOD,
+    Capability.SETFCAP,
+)
+_MAX_MEMORY = 1 << 30
+"""Bytes of address space; a zstd window is the largest thing in it."""
+
+
+def main() -> None:
+    """Serve the one request on standard input and write the one result."""
+    confine.die_with_parent()
+    line, rest = _request_line()
+    if not line:
+        return  # the worker needed fewer processes than it had ready
+    try:
+        result = _unpack(json.loads(line), rest)
+    except (PodkeepError, TreeError, TarError, decompress.CompressionError) as error:
+        result = {"error": str(error)}
+    except MemoryError:
+        result = {"error": f"unpacking needs more than {_MAX_MEMORY >> 20} MiB of memory"}
+    os.write(1, json.dumps(result).encode() + b"\n")
+
+
+def _request_line() -> tuple[bytes, bytes]:
+    buffer = b""
+    while b"\n" not in buffer:
+        piece = os.read(0, decompress.CHUNK)
+        if not piece:
+            return b"", b""
+        buffer += piece
+    line, _, rest = buffer.partition(b"\n")
+    return line, rest
+
+
+def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
+    decompress.preload(request["compression"])
+    hashing = hashlib.new(request["algorithm"])
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine.enter_root(request["root"])
+    confine.drop_privileges(_KEPT)
+    os.umask(0)
+    failpoints.reach("unpack-confined")
+    source = ByteSource(_measured(_reader(rest), request, hashing))
+    root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    writer = TreeWriter(root, max_inodes=request["max_inodes"])
+    reader = TarReader(source)
+    for entry in reader:
+        writer.apply(entry, reader.content())
+    writer.finish()
+    source.drain()  # the digest covers what follows the archive's end, too
+    return {
+        "digest": f"{request['algorithm']}:{hashing.hexdigest()}",
+        "bytes": writer.size,
+        "inodes": writer.inodes,
+        "opaque": [os.fsdecode(path) for path in writer.opaque],
+    }
+
+
+def _reader(rest: bytes) -> Callable[[int], bytes]:
+    """Read standard input, after the bytes that came with the request."""
+    pending = rest
+
+    def read(count: int) -> bytes:
+        nonlocal pending
+        if pending:
+            data, pending = pending[:count], pending[count:]
+            return data
+        return os.read(0, count)
+
+    return read
+
+
+def _measured(read: Callable[[int], bytes], request: dict[str, Any], hashing: Any) -> Callable[[], bytes]:
+    """Decompress, hash and count."""
+    pull_piece = decompress.decompressor(request["compression"], read)
+    limit, seen = request["max_bytes"], 0
+
+    def pull() -> bytes:
+        nonlocal seen
+        piece = pull_piece()
+        seen += len(piece)
+        if seen > limit:
+            raise TarError(f"more than {limit} bytes uncompressed (images.max_layer_bytes)")
+        hashing.update(piece)
+        return piece
+
+    return pull
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The pull worker: one process per pull or load, the only one that talks to registries and reads archives.
+
+Started by the store, never imported by a server. Standard input: one JSON line with the request, then answers.
+Standard output: JSON lines, ``progress``, ``want`` (which layers are needed; the store answers which it has), and at
+the end ``result`` or ``error``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.errors import PodkeepError
+from podkeep.images.assembly import Assembly
+from podkeep.images.channel import Channel
+from podkeep.images.layers import Limits
+
+
+def main() -> None:
+    """Serve the one request and end, with everything that was started for it."""
+    channel = Channel()
+    request = channel.start()
+    try:
+        images = _serve(request, channel)
+        channel.emit({"event": "result", "images": images})
+    except PodkeepError as error:
+        channel.emit({"event": "error", "class": type(error).__name__, "message": error.message, "hint": error.hint})
+    # Threads may still wait for a slow registry, and unpack processes for them: nothing here is worth waiting for.
+    os.killpg(0, signal.SIGKILL)
+
+
+def _serve(request: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
+    assembly = Assembly(
+        staging=Path(request["staging"]),
+        parallel=request["parallel"],
+        limits=Limits(max_bytes=request["max_bytes"], max_inodes=request["max_inodes"]),
+        lock=request["lock"],
+        channel=channel,
+    )
+    # Imported late: the assembly's first process starts meanwhile, and a load needs no HTTP library.
+    if request["kind"] == "pull":
+        from podkeep.images import pull
+
+        return pull.pull(request, assembly, channel)
+    from podkeep.images import archive
+
+    return archive.load(request, assembly, channel)
+
+
+if __name__ == "__main__":
+    main()

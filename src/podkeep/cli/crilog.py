@@ -43,19 +43,22 @@ def parse(line: bytes) -> Record:
     return Record(time=time, stream=stream, partial=partial, text=text if partial else text + b"\n")
 
 
-def tail_offset(file: IO[bytes], lines: int) -> int:
-    """Return where the last ``lines`` lines start; a line that was written as several records counts once."""
+def tail_offset(file: IO[bytes], lines: int, *, block: int = _BLOCK) -> int:
+    """Return where the last ``lines`` lines start; a line that was written as several records counts once.
+
+    :param block: how many bytes to read at a time.
+    """
     end = file.seek(0, os.SEEK_END)
     if lines <= 0:
         return end
     position, tail, seen = end, b"", 0
     while position > 0:
-        step = min(_BLOCK, position)
+        step = min(block, position)
         position -= step
         file.seek(position)
         tail = file.read(step) + tail
         # The first piece may be the rest of a line that starts in an earlier block.
-        first, *complete = tail.splitlines(keepends=True) if position else [b"", *tail.splitlines(keepends=True)]
+        first, *complete = _lines(tail) if position else (b"", *_lines(tail))
         offset = end
         for line in reversed(complete):
             offset -= len(line)
@@ -65,6 +68,13 @@ def tail_offset(file: IO[bytes], lines: int) -> int:
                     return offset + len(line)
         tail, end = first, position + len(first)
     return 0
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Return the lines of ``data`` with their newlines; only a newline ends a line of a log."""
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    last = lines.pop().removesuffix(b"\n")
+    return [*lines, last] if last else lines
 
 
 class LogReader:

@@ -34,9 +34,9 @@ def command(
     stdin: bool,
     tty: bool,
 ) -> None:
-    """Run a command in a container of POD; its output is shown when it has ended.
+    """Run a command in a container.
 
-    podkeep ends with the command's exit status.
+    Its output is shown when it has ended, and podkeep ends with its exit status.
     """
     if stdin or tty:
         raise Unimplemented(

@@ -32,7 +32,7 @@ _POLLS_PER_STATUS = 5
 def command(
     invocation: Invocation, target: Target, follow: bool, previous: bool, tail: int | None, timestamps: bool
 ) -> None:
-    """Print the log of a container of POD.
+    """Print the log of a container.
 
     What the container wrote to its standard error goes to standard error.
     """

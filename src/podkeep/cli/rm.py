@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 )
 @pass_invocation
 def command(invocation: Invocation, pods: tuple[str, ...], namespace: str, grace_period: int) -> None:
-    """Stop and remove pods: their containers, volumes, network and user IDs."""
+    """Stop and remove pods.
+
+    Nothing that was made for them stays: containers, volumes, addresses, user IDs.
+    """
 
     async def remove(client: CriClient) -> None:
         from podkeep.agent.remove import remove_pod

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podkeep.base.errors import DataLoss, NotFound
+from podkeep.cli import crilog
+from podkeep.cli.logs import previous_attempt
+
+TIME = b"2026-01-02T03:04:05.000000006Z"
+
+
+def line(text: bytes, *, stream: bytes = b"stdout", tag: bytes = b"F") -> bytes:
+    return b" ".join((TIME, stream, tag, text)) + b"\n"
+
+
+def printed(records: list[crilog.Record], *, timestamps: bool = False) -> tuple[bytes, bytes]:
+    out, err = io.BytesIO(), io.BytesIO()
+    printer = crilog.Printer(out, err, timestamps=timestamps)
+    for record in records:
+        printer.write(record)
+    return out.getvalue(), err.getvalue()
+
+
+def test_streams_are_kept_apart_and_partial_records_joined(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(line(b"one ", tag=b"P") + line(b"oops", stream=b"stderr") + line(b"line") + line(b""))
+    reader = crilog.LogReader(path)
+    records = list(reader.read())
+    assert printed(records) == (b"one line\n\n", b"oops\n")
+    assert printed(records, timestamps=True) == (TIME + b" one line\n" + TIME + b" \n", TIME + b" oops\n")
+    reader.close()
+
+
+def test_what_is_not_a_log_is_refused() -> None:
+    with pytest.raises(DataLoss, match="CRI logging format"):
+        crilog.parse(b"just some text\n")
+
+
+def test_record_that_is_still_being_written_is_read_once_complete(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    whole = line(b"hello")
+    path.write_bytes(whole[:-3])
+    reader = crilog.LogReader(path)
+    assert list(reader.read()) == []
+    with path.open("ab") as file:
+        file.write(whole[-3:])
+    assert [record.text for record in reader.read()] == [b"hello\n"]
+    assert list(reader.read()) == []
+    reader.close()
+
+
+def test_reading_goes_on_in_the_new_file_after_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(line(b"first"))
+    reader = crilog.LogReader(path)
+    assert [record.text for record in reader.read()] == [b"first\n"]
+    with path.open("ab") as file:
+        file.write(line(b"second"))
+    path.rename(tmp_path / "0.log.old")
+    assert [record.text for record in reader.read()] == [b"second\n"]
+    path.write_bytes(line(b"third"))
+    assert [record.text for record in reader.read()] == [b"third\n"]
+    reader.close()
+
+
+def test_missing_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=str(tmp_path / "0.log")):
+        crilog.LogReader(tmp_path / "0.log")
+
+
+@given(
+    texts=st.lists(st.tuples(st.binary(max_size=9).map(lambda text: text.replace(b"\n", b"")), st.booleans())),
+    count=st.integers(min_value=0, max_value=12),
+    block=st.integers(min_value=1, max_value=90),
+)
+def test_tail_is_the_end_of_the_whole(texts: list[tuple[bytes, bool]], count: int, block: int) -> None:
+    data = b"".join(line(text, tag=b"P" if partial else b"F") for text, partial in texts)
+    file = io.BytesIO(data)
+    start = crilog.tail_offset(file, count, block=block)
+    everything = [crilog.parse(item + b"\n") for item in data.split(b"\n")[:-1]]
+    tail = [crilog.parse(item + b"\n") for item in data[start:].split(b"\n")[:-1]]
+    assert everything[len(everything) - len(tail) :] == tail
+    full = sum(1 for record in everything if not record.partial)
+    assert sum(1 for record in tail if not record.partial) == min(count, full)
+
+
+def test_tail_of_an_open_reader(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(b"".join(line(b"%d" % number) for number in range(5000)))
+    reader = crilog.LogReader(path, tail=2)
+    assert [record.text for record in reader.read()] == [b"4998\n", b"4999\n"]
+    reader.close()
+
+
+def test_previous_attempt() -> None:
+    assert previous_attempt(Path("/logs/c/10.log")) == Path("/logs/c/9.log")
+    for path in ("/logs/c/0.log", "/logs/c/named.log"):
+        with pytest.raises(NotFound):
+            previous_attempt(Path(path))

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from podkeep.base.errors import NotFound
+from podkeep.cli import main
+
+PODKEEP = str(Path(sys.executable).with_name("podkeep"))
+
+
+def podkeep(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PODKEEP, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_help_lists_every_verb_and_imports_none() -> None:
+    code = (
+        "import sys\nfrom podkeep.cli.main import main\n"
+        "try:\n    main(['--help'])\nfinally:\n"
+        "    print('IMPORTED', [name for name in sys.modules if name.startswith('podkeep.') or name == 'grpc'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    for name, verb in main.VERBS.items():
+        assert name in done.stdout
+        assert verb.help in done.stdout
+        assert f"'{verb.module}'" not in done.stdout
+    assert "'grpc'" not in done.stdout
+
+
+def test_help_of_the_group_and_of_the_verb_agree() -> None:
+    context = click.Context(main.podkeep)
+    group = main.podkeep
+    assert isinstance(group, main.LazyGroup)
+    for name, verb in main.VERBS.items():
+        command = group.get_command(context, name)
+        assert command is not None
+        assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == verb.help, name
+
+
+def test_unknown_verb_is_wrong_usage() -> None:
+    done = podkeep("frobnicate")
+    assert done.returncode == main.EXIT_USAGE
+    assert "frobnicate" in done.stderr
+
+
+def test_error_is_one_line_and_a_hint_without_traceback(tmp_path: Path) -> None:
+    done = podkeep("--config", str(tmp_path / "absent.toml"), "ps")
+    assert done.returncode == main.EXIT_FAILED
+    assert done.stderr == f"podkeep: {tmp_path}/absent.toml: no such configuration file\n"
+
+
+def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
+    done = podkeep("--debug", "--config", str(tmp_path / "absent.toml"), "ps")
+    assert done.returncode == main.EXIT_FAILED
+    assert "Traceback" in done.stderr
+
+
+def test_verb_without_a_runtime_says_how_to_start_one(tmp_path: Path) -> None:
+    config = tmp_path / "podkeep.toml"
+    config.write_text(f'[runtime]\nsocket = "{tmp_path}/none.sock"\n')
+    done = podkeep("ps", PODKEEP_CONFIG=str(config))
+    assert done.returncode == main.EXIT_FAILED
+    assert done.stderr == (
+        f"podkeep: no runtime answers on {tmp_path}/none.sock: no such socket\n"
+        f"hint: start it as root: podkeep --config {config} runtime\n"
+    )
+
+
+def test_error_of_several_lines_becomes_one() -> None:
+    error = NotFound("first\nsecond", hint="do this")
+    assert main.error_text(error) == "podkeep: first second\nhint: do this"
+
+
+def test_reader_that_leaves_early_causes_no_noise() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [PODKEEP, "doctor"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    os.close(writing)
+    assert done.returncode == main.EXIT_FAILED
+    assert done.stderr == ""
+
+
+def test_exec_refuses_what_needs_streaming() -> None:
+    done = podkeep("exec", "-it", "web", "--", "sh")
+    assert done.returncode == main.EXIT_FAILED
+    assert "which this version does not serve" in done.stderr
+
+
+@pytest.mark.parametrize(("words", "expected"), [("podkeep do", "doctor"), ("podkeep image l", "load")])
+def test_completion(words: str, expected: str) -> None:
+    done = podkeep(_PODKEEP_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+    assert done.returncode == 0
+    assert f"plain,{expected}" in done.stdout.splitlines()
+
+
+def test_doctor_reports_json() -> None:
+    done = podkeep("doctor", "-o", "json")
+    findings = json.loads(done.stdout)
+    assert {"kernel", "crun", "seccomp profile"} <= {finding["name"] for finding in findings}
+    assert done.returncode == (1 if any(finding["level"] == "missing" for finding in findings) else 0)
+    assert all(finding["mend"] for finding in findings if finding["level"] != "ok")

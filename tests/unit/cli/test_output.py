@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from podkeep.cli import output
+
+
+def test_table_aligns_columns_and_leaves_no_trailing_space() -> None:
+    text = output.table(("NAME", "AGE"), [("a-long-name", "1s"), ("b", "2d")])
+    assert text.splitlines() == ["NAME          AGE", "a-long-name   1s", "b             2d"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0s"),
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (185, "3m5s"),
+        (600, "10m"),
+        (10799, "179m"),
+        (10800, "3h"),
+        (3 * 3600 + 720, "3h12m"),
+        (8 * 3600, "8h"),
+        (48 * 3600, "2d"),
+        (49 * 3600, "2d1h"),
+        (9 * 86400, "9d"),
+    ],
+)
+def test_age(seconds: float, text: str) -> None:
+    assert output.age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1024, "1 KiB"), (1_500_000, "1.43 MiB"), (3 << 40, "3 TiB")]
+)
+def test_size(count: int, text: str) -> None:
+    assert output.size(count) == text

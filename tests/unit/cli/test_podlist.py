@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+
+from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.cli import podlist, pods
+from podkeep.cri.v1 import api_pb2
+
+
+def sandbox(
+    name: str, *, namespace: str = "default", identity: str = "s", ready: bool = True, created: int = 1
+) -> api_pb2.PodSandbox:
+    return api_pb2.PodSandbox(
+        id=identity,
+        metadata=api_pb2.PodSandboxMetadata(name=name, namespace=namespace, uid="u"),
+        state=api_pb2.SANDBOX_READY if ready else api_pb2.SANDBOX_NOTREADY,
+        created_at=created,
+    )
+
+
+def container(
+    name: str, *, attempt: int = 0, sandbox_id: str = "s", state: api_pb2.ContainerState = api_pb2.CONTAINER_RUNNING
+) -> api_pb2.Container:
+    return api_pb2.Container(
+        id=f"{name}-{attempt}",
+        pod_sandbox_id=sandbox_id,
+        metadata=api_pb2.ContainerMetadata(name=name, attempt=attempt),
+        image=api_pb2.ImageSpec(image="sha256:1", user_specified_image="busybox"),
+        state=state,
+    )
+
+
+def row(state: str, *, exit_code: int | None = None, reason: str = "") -> podlist.ContainerRow:
+    return podlist.ContainerRow(
+        name="c", id="c", image="i", state=state, restarts=0, exit_code=exit_code, reason=reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("ready", "rows", "word"),
+    [
+        (True, [], "ContainerCreating"),
+        (True, [row("created")], "ContainerCreating"),
+        (True, [row("running"), row("created")], "Running"),
+        (True, [row("running"), row("exited", exit_code=0)], "Running"),
+        (False, [row("running")], "NotReady"),
+        (False, [], "NotReady"),
+        (True, [row("exited", exit_code=0)], "Completed"),
+        (False, [row("exited", exit_code=0, reason="Completed")], "Completed"),
+        (True, [row("exited", exit_code=0), row("exited", exit_code=3)], "Error"),
+        (True, [row("exited", exit_code=137, reason="OOMKilled")], "OOMKilled"),
+        (True, [row("running"), row("unknown")], "Unknown"),
+    ],
+)
+def test_status_word(ready: bool, rows: list[podlist.ContainerRow], word: str) -> None:
+    assert podlist.status_word(ready, rows) == word
+
+
+def test_pod_row_of_a_pod_with_a_user_namespace() -> None:
+    options = api_pb2.NamespaceOption(
+        userns_options=api_pb2.UserNamespace(
+            mode=api_pb2.POD, uids=[api_pb2.IDMapping(host_id=65536, container_id=0, length=65536)]
+        )
+    )
+    status = api_pb2.PodSandboxStatus(
+        network=api_pb2.PodSandboxNetworkStatus(ip="10.183.0.2"),
+        linux=api_pb2.LinuxPodSandboxStatus(namespaces=api_pb2.Namespace(options=options)),
+    )
+    pod = podlist.pod_row(sandbox("web", created=10**9), status, [container("c", attempt=2)], {})
+    cells = pod.cells(now=61.0)
+    assert cells == ("web", "default", "1/1", "Running", "2", "60s", "10.183.0.2", "65536-131071")
+    assert len(cells) == len(podlist.HEADER)
+    assert pod.as_json()["containers"] == (
+        {"name": "c", "id": "c-2", "image": "busybox", "state": "running"}
+        | {"restarts": 2, "exit_code": None, "reason": ""},
+    )
+
+
+def test_pod_row_of_a_pod_on_the_host_network_and_host_users() -> None:
+    status = api_pb2.PodSandboxStatus(
+        linux=api_pb2.LinuxPodSandboxStatus(
+            namespaces=api_pb2.Namespace(
+                options=api_pb2.NamespaceOption(userns_options=api_pb2.UserNamespace(mode=api_pb2.NODE))
+            )
+        )
+    )
+    done = container("c", state=api_pb2.CONTAINER_EXITED)
+    exits = {done.id: api_pb2.ContainerStatus(state=api_pb2.CONTAINER_EXITED, exit_code=0, reason="Completed")}
+    cells = podlist.pod_row(sandbox("web"), status, [done], exits).cells(now=0)
+    assert cells[2:4] == ("0/1", "Completed")
+    assert cells[6:] == ("<none>", "host")
+
+
+def test_newest_attempts() -> None:
+    listed = [container("b"), container("a", attempt=1), container("a", attempt=10), container("a", sandbox_id="t")]
+    newest = podlist.newest_attempts(listed)
+    assert [(item.pod_sandbox_id, item.metadata.name, item.metadata.attempt) for item in newest] == [
+        ("s", "a", 10),
+        ("s", "b", 0),
+        ("t", "a", 0),
+    ]
+
+
+def test_choose_pod_prefers_ready_then_newest() -> None:
+    candidates = [
+        sandbox("web", identity="old", created=1),
+        sandbox("web", identity="new", created=2),
+        sandbox("web", identity="stopped", created=3, ready=False),
+        sandbox("web", identity="other", namespace="prod", created=4),
+    ]
+    assert pods.choose_pod(candidates, "web", "default").id == "new"
+
+
+def test_choose_pod_names_the_namespace_that_has_it() -> None:
+    with pytest.raises(NotFound) as caught:
+        pods.choose_pod([sandbox("web", namespace="prod")], "web", "default")
+    assert caught.value.hint == "there is one in prod: add -n prod"
+
+
+def test_choose_container_asks_which_when_there_are_several() -> None:
+    both = [container("a"), container("b")]
+    assert pods.choose_container(both, "web", "b").metadata.name == "b"
+    with pytest.raises(InvalidArgument, match="containers a, b"):
+        pods.choose_container(both, "web", None)
+    with pytest.raises(NotFound, match="no container c"):
+        pods.choose_container(both, "web", "c")
+    with pytest.raises(NotFound, match="no container"):
+        pods.choose_container([], "web", None)
+
+
+def test_choose_container_takes_the_newest_attempt() -> None:
+    attempts = [container("a", attempt=2), container("a", attempt=11), container("a", attempt=1)]
+    assert pods.choose_container(attempts, "web", None).metadata.attempt == 11

@@ -24,7 +24,7 @@ import grpc
 from bench import images, isolation, measure, memory, report
 from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
 from bench.measure import Scale
-from bench.pods import PodOptions, Pods
+from bench.pods import PodOptions, Pods, Unmeasurable
 from bench.report import Cell, Row
 from bench.samples import Samples, Summary
 
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return isolation.run("bench.compare", argv, arguments.directory)
     except KeyboardInterrupt:
         return 130
-    except RuntimeError as error:
+    except (DaemonError, Unmeasurable) as error:
         print(f"bench: {error}", file=sys.stderr)
     except grpc.RpcError as error:
         print(f"bench: {error.code().name}: {error.details()}", file=sys.stderr)

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from bench import measure, memory
-from bench.pods import PodOptions, Pods
+from bench.pods import PodOptions, Pods, Unmeasurable
 from bench.samples import Samples, Summary
 
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except grpc.RpcError as error:
         print(f"bench.cri: {arguments.socket}: {error.code().name}: {error.details()}")
         return 1
-    except RuntimeError as error:
+    except Unmeasurable as error:
         print(f"bench.cri: {arguments.socket}: {error}")
         return 1
     print(json.dumps(result, indent=2) if arguments.json else _table(result))

@@ -27,7 +27,7 @@ _START_SECONDS = 30.0
 _STOP_SECONDS = 20.0
 
 
-class DaemonError(RuntimeError):
+class DaemonError(Exception):
     """A daemon did not start or answer; the message has the end of its log."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from bench.pods import Pod, PodOptions, Pods
+from bench.pods import Pod, PodOptions, Pods, Unmeasurable
 from bench.samples import Samples, Summary
 from podkeep.cri.v1 import api_pb2 as pb
 
@@ -22,13 +22,13 @@ POLLS = 20
 def warm_up(pods: Pods, options: PodOptions) -> None:
     """One pod that is not counted: it pays for caches and bridges, and shows that what was asked for is there.
 
-    :raises RuntimeError: if a user namespace was asked for and the runtime ran the pod without.
+    :raises Unmeasurable: if a user namespace was asked for and the runtime ran the pod without.
     """
     samples = Samples()
     pod = pods.up(options, samples)
     uid_map = pods.output(pod, ["cat", "/proc/self/uid_map"]).split()
     if options.userns and uid_map[:2] == ["0", "0"]:
-        raise RuntimeError("the runtime ignored the user namespace: /proc/self/uid_map in the pod is the host's")
+        raise Unmeasurable("the runtime ignored the user namespace: /proc/self/uid_map in the pod is the host's")
     pods.down(pod, samples)
 
 

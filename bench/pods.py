@@ -33,6 +33,10 @@ IDS_PER_POD = 65536
 """KEP-127: each pod has its own 64k block of IDs."""
 
 
+class Unmeasurable(Exception):
+    """The runtime answered, but not with what was to be measured; the message says what is wrong."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PodOptions:
     """What kind of pod is measured: one container of ``image`` that sleeps."""
@@ -106,12 +110,12 @@ class Pods(AbstractContextManager["Pods"]):
     def output(self, pod: Pod, command: Sequence[str]) -> str:
         """What ``command`` prints in the container.
 
-        :raises RuntimeError: for any exit code but 0.
+        :raises Unmeasurable: for any exit code but 0.
         """
         request = pb.ExecSyncRequest(container_id=pod.container, cmd=command, timeout=10)
         response = self.runtime.ExecSync(request, timeout=CALL_SECONDS)
         if response.exit_code != 0:
-            raise RuntimeError(f"{' '.join(command)} in a pod ended with {response.exit_code}: {response.stderr!r}")
+            raise Unmeasurable(f"{' '.join(command)} in a pod ended with {response.exit_code}: {response.stderr!r}")
         return response.stdout.decode()
 
     def down(self, pod: Pod, samples: Samples) -> None:

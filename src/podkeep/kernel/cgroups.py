@@ -179,10 +179,10 @@ _MKDIR_HINT = "the cgroup tree may be read-only here, or cgroup.max.descendants 
 
 
 def _relative(path: str) -> Path:
-    parts = path.split("/")
-    if parts[0] != "" or any(part in {"", ".", ".."} or "\0" in part for part in parts[1:] if path != "/"):
+    parts = [] if path == "/" else path.split("/")[1:]
+    if not path.startswith("/") or any(part in {"", ".", ".."} or "\0" in part for part in parts):
         raise InvalidArgument(f"cgroup path {path!r} is not absolute and normal", hint="write it like /podkeep/pod1")
-    return Path(path.lstrip("/"))
+    return Path(*parts)
 
 
 def _enable_controllers(directory: Path) -> None:

@@ -29,7 +29,7 @@ def mount_count() -> int:
     return len(mountinfo.read())
 
 
-@pytest.mark.requirement("U65", "U66", "U67", "U85")
+@pytest.mark.requirement("U65", "U66", "U67")
 @pytest.mark.parametrize("prepare", [on_disk, on_tmpfs])
 def test_worked_example_of_kep_127(prepare: Callable[[Path], None], open_dir: Path, userns: int) -> None:
     """Block 65536/0/65536, file foo of host root: root inside through the idmapped mount, nobody without it."""
@@ -122,7 +122,6 @@ def test_a_closed_clone_leaves_nothing(tmp_path: Path, userns: int) -> None:
     assert len(os.listdir("/proc/self/fd")) == fds
 
 
-@pytest.mark.requirement("U69")
 @pytest.mark.parametrize("recursive", [False, True])
 @in_new_namespaces()
 def test_bind_readonly_with_submounts(recursive: bool, tmp_path: Path) -> None:
@@ -141,7 +140,6 @@ def test_bind_readonly_with_submounts(recursive: bool, tmp_path: Path) -> None:
     assert [item.propagation for item in mountinfo.under(target)] == [()] * (2 if recursive else 1)
 
 
-@pytest.mark.requirement("U69")
 @in_new_namespaces()
 def test_an_idmapped_mount_can_be_recursive_and_readonly(tmp_path: Path, userns: int) -> None:
     (tmp_path / "below").mkdir()

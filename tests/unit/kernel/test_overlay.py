@@ -84,7 +84,6 @@ def test_readonly(by_path: bool, tmp_path: Path) -> None:
         (target / "new").touch()
 
 
-@pytest.mark.requirement("V51")
 @in_new_namespaces()
 def test_one_readonly_layer_needs_no_overlay(tmp_path: Path, userns: int) -> None:
     fds = clones([layer(tmp_path / "a", f="a")], userns)

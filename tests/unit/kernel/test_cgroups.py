@@ -1,0 +1,184 @@
+"""Cgroup directories: real ones of this machine, and version 2 layouts in a temporary directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel.isolation import in_new_namespaces
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.kernel import cgroups, mountinfo, mounts
+from podkeep.kernel.cgroups import CgroupLayout, Cgroups
+
+
+@pytest.fixture
+def tree() -> Iterator[tuple[Cgroups, str]]:
+    """The machine's cgroups, and the path of one of our own that goes afterwards."""
+    groups = Cgroups()
+    path = f"/podkeep-test-{uuid.uuid4().hex[:8]}"
+    yield groups, path
+    groups.kill(path)
+    groups.remove(path)
+    assert not groups.exists(path)
+
+
+def start(groups: Cgroups, path: str, program: str = "exec sleep 300") -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(["/bin/sh", "-c", f"read go; {program}"], stdin=subprocess.PIPE)
+    groups.add(path, process.pid)
+    assert process.stdin is not None
+    process.stdin.write(b"go\n")
+    process.stdin.close()
+    return process
+
+
+def test_create_fill_kill_and_remove(tree: tuple[Cgroups, str]) -> None:
+    groups, path = tree
+    deep = f"{path}/pod1/ctr"
+    assert not groups.exists(deep)
+    assert groups.processes(deep) == groups.children(deep) == []
+    groups.create(deep)
+    groups.create(deep)
+    assert groups.exists(deep)
+    assert all(directory.is_dir() for directory in groups.directories(deep))
+    assert groups.children(path) == [f"{path}/pod1"]
+    assert groups.children(f"{path}/pod1") == [deep]
+
+    process = start(groups, deep)
+    assert groups.processes(deep) == [process.pid]
+    assert groups.processes(path) == []
+    assert groups.processes(path, recursive=True) == [process.pid]
+    groups.kill(path)
+    assert process.wait(10) == -signal.SIGKILL
+    groups.remove(path)
+    assert not groups.exists(path)
+    groups.remove(path)
+    groups.kill(path)
+
+
+def test_kill_gets_every_process_of_a_family(tree: tuple[Cgroups, str]) -> None:
+    groups, path = tree
+    groups.create(f"{path}/a")
+    process = start(groups, f"{path}/a", "sleep 300 & sleep 300 & (sleep 300; sleep 300) & wait")
+    groups.kill(path)
+    assert process.wait(10) == -signal.SIGKILL
+    assert groups.processes(path, recursive=True) == []
+
+
+def test_an_occupied_cgroup_is_not_removed(tree: tuple[Cgroups, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, path = tree
+    groups.create(path)
+    process = start(groups, path)
+    monkeypatch.setattr(cgroups, "_BUSY_PATIENCE_S", 0.05)
+    with pytest.raises(KernelCallError, match=rf"rmdir\(.*{path}\): EBUSY.*processes in it: \[{process.pid}\]"):
+        groups.remove(path)
+    process.kill()
+    process.wait()
+
+
+def test_removal_waits_for_a_process_that_is_ending(tree: tuple[Cgroups, str]) -> None:
+    groups, path = tree
+    groups.create(path)
+    process = start(groups, path, "true")
+    groups.remove(path)
+    assert process.wait(10) == 0
+
+
+def test_adding_what_does_not_exist(tree: tuple[Cgroups, str]) -> None:
+    groups, path = tree
+    with pytest.raises(KernelCallError, match=r"write\(.*cgroup.procs, '1'\): ENOENT"):
+        groups.add(path, 1)
+    groups.create(path)
+    with pytest.raises(KernelCallError, match=r"write\(.*cgroup.procs, '99999999'\): E"):
+        groups.add(path, 99999999)
+
+
+def test_this_machine_is_understood() -> None:
+    layout = cgroups.detect()
+    v1 = {item.device for item in mountinfo.read() if item.fs_type == "cgroup"}
+    assert layout.version == (1 if v1 else 2)
+    if v1:
+        assert len(layout.hierarchies) == len(v1), "each version 1 hierarchy once, the version 2 tree left out"
+        assert not any((path / "cgroup.controllers").exists() for path in layout.hierarchies)
+        cpusets = [path for path in layout.hierarchies if path.name == "cpuset"]
+        assert cpusets
+
+
+def test_a_version_1_cpuset_can_be_entered_at_once(tree: tuple[Cgroups, str]) -> None:
+    groups, path = tree
+    groups.create(f"{path}/a/b")
+    cpusets = [directory for directory in groups.directories(f"{path}/a/b") if (directory / "cpuset.cpus").exists()]
+    assert all((directory / "cpuset.cpus").read_text().strip() for directory in cpusets)
+    process = start(groups, f"{path}/a/b")
+    assert groups.processes(f"{path}/a/b") == [process.pid]
+    groups.kill(path)
+    process.wait(10)
+
+
+@in_new_namespaces()
+def test_a_real_version_2_tree(tmp_path: Path) -> None:
+    """Below a cgroup of our own as the root, so that the machine's root keeps its controllers."""
+    mounts.mount("none", tmp_path, fstype="cgroup2")
+    root = tmp_path / f"podkeep-test-{uuid.uuid4().hex[:8]}"
+    root.mkdir()
+    try:
+        groups = Cgroups(root)
+        assert groups.version == 2
+        assert groups.directories("/a/b") == (root / "a" / "b",)
+        groups.create("/a/b")
+        process = start(groups, "/a/b", "sleep 300 & wait")
+        assert process.pid in groups.processes("/a/b")
+        assert groups.children("/") == ["/a"]
+        groups.kill("/a")
+        assert process.wait(10) == -signal.SIGKILL
+        groups.remove("/a")
+        assert groups.children("/") == []
+    finally:
+        root.rmdir()
+
+
+def test_version_2_enables_what_is_there_on_the_way(tmp_path: Path) -> None:
+    """Plain files stand for the root's interface files; the kernel makes them for each child."""
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu\n")
+    groups = Cgroups(tmp_path)
+    assert groups.layout == CgroupLayout(version=2, hierarchies=(tmp_path,))
+    groups.create("/podkeep")
+    assert (tmp_path / "cgroup.subtree_control").read_text().startswith("+memory +pids")
+    assert groups.exists("/podkeep")
+    assert groups.children("/") == ["/podkeep"]
+
+
+def test_half_a_creation_is_undone(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    groups = Cgroups(tmp_path)
+    with pytest.raises(KernelCallError, match=r"read\(.*/a/cgroup.controllers\): ENOENT"):
+        groups.create("/a/b")
+    assert not (tmp_path / "a").exists()
+
+
+def test_no_cgroups_at_all(tmp_path: Path) -> None:
+    with pytest.raises(FailedPrecondition, match=r"no cgroup hierarchy is mounted at .*mount -t cgroup2"):
+        Cgroups(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["", "a", "a/b", "/a//b", "/a/", "/../a", "/a/./b", "/a\0b", "//"])
+def test_paths_must_be_absolute_and_normal(path: str, tmp_path: Path) -> None:
+    groups = Cgroups(layout=CgroupLayout(version=2, hierarchies=(tmp_path,)))
+    for operation in (groups.create, groups.remove, groups.processes, groups.children, groups.exists, groups.kill):
+        with pytest.raises(InvalidArgument, match="absolute and normal"):
+            operation(path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_root_stays(tmp_path: Path) -> None:
+    groups = Cgroups(layout=CgroupLayout(version=2, hierarchies=(tmp_path,)))
+    with pytest.raises(InvalidArgument, match="root cgroup"):
+        groups.remove("/")
+    assert tmp_path.is_dir()

@@ -1,0 +1,88 @@
+"""Processes, told apart by start time."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from podkeep.base.errors import NotFound
+from podkeep.kernel import procfs
+from podkeep.kernel.procfs import ProcessId
+
+
+@pytest.fixture
+def sleeper(nothing_leaks: None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits for a signal."""
+    process = subprocess.Popen(["/bin/sleep", "300"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_is_alive_until_it_is_dead_not_until_it_is_reaped(sleeper: subprocess.Popen[bytes]) -> None:
+    process = procfs.identify(sleeper.pid)
+    assert process.pid == sleeper.pid
+    assert procfs.alive(process)
+    fd = procfs.pidfd_open(process)
+    assert procfs.kill(process, signal.SIGKILL)
+    assert select.select([fd], [], [], 10)[0] == [fd]
+    os.close(fd)
+    assert not procfs.alive(process), "a zombie is not alive"
+    sleeper.wait()
+    assert not procfs.alive(process)
+    assert not procfs.kill(process, signal.SIGKILL)
+    with pytest.raises(NotFound, match=f"process {process.pid} is gone"):
+        procfs.pidfd_open(process)
+    with pytest.raises(NotFound, match=f"process {process.pid} is gone"):
+        procfs.identify(process.pid)
+
+
+def test_another_process_with_the_same_id_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
+    current = procfs.identify(sleeper.pid)
+    earlier = ProcessId(pid=current.pid, start_time=current.start_time - 1)
+    assert not procfs.alive(earlier)
+    assert not procfs.kill(earlier, signal.SIGKILL)
+    with pytest.raises(NotFound, match="belongs to another process"):
+        procfs.pidfd_open(earlier)
+    assert sleeper.poll() is None
+    assert procfs.alive(current)
+
+
+def test_a_command_name_with_spaces_and_parentheses() -> None:
+    program = "import os; open('/proc/self/comm', 'w').write('a) R 1 (b'); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert procfs.alive(procfs.identify(process.pid))
+        process.communicate(b"\n")
+
+
+def test_find_by_argument() -> None:
+    mark = uuid.uuid4().hex
+    program = "print(flush=True); input()"
+    argv = [sys.executable, "-c", program, f"--id={mark}"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert procfs.find_by_argument(mark) == [procfs.identify(process.pid)]
+        process.communicate(b"\n")
+    assert procfs.find_by_argument(mark) == []
+
+
+def test_capabilities_are_the_kernels() -> None:
+    names = procfs.capability_bounding_set()
+    assert "CAP_SYS_ADMIN" in names, "these tests run as root"
+    assert len(set(procfs.CAPABILITIES)) == len(procfs.CAPABILITIES) == 41
+    assert procfs.CAPABILITIES[21] == "CAP_SYS_ADMIN"
+    assert procfs.CAPABILITIES[40] == "CAP_CHECKPOINT_RESTORE"
+
+
+def test_boot_id_is_a_uuid() -> None:
+    assert str(uuid.UUID(procfs.boot_id())) == procfs.boot_id()

@@ -158,6 +158,8 @@ class Cgroups:
     def kill(self, path: str) -> None:
         """Kill every process in the cgroup and below it, and return when none is left; a missing one is no error.
 
+        Version 1: frozen cgroups are thawed, because a frozen process does not die there.
+
         :raises KernelCallError: if processes survive two seconds (uninterruptible I/O).
         """
         deadline = time.monotonic() + _BUSY_PATIENCE_S
@@ -165,6 +167,8 @@ class Cgroups:
             for directory in self.directories(path):
                 if (directory / "cgroup.kill").exists():  # Linux 5.14
                     _ignoring_missing(partial(_write, directory / "cgroup.kill", "1"))
+        else:
+            self._thaw(path)
         while pids := [pid for pid in self.processes(path, recursive=True) if not _is_zombie(pid)]:
             if time.monotonic() > deadline:
                 raise KernelCallError(
@@ -173,6 +177,12 @@ class Cgroups:
             for pid in pids:
                 _ignoring_missing(partial(os.kill, pid, signal.SIGKILL))
             time.sleep(_PAUSE_S)
+
+    def _thaw(self, path: str) -> None:
+        for directory in self.directories(path):
+            for cgroup in reversed(_bottom_up(directory)):
+                if (cgroup / "freezer.state").exists():
+                    _ignoring_missing(partial(_write, cgroup / "freezer.state", "THAWED"))
 
 
 _MKDIR_HINT = "the cgroup tree may be read-only here, or cgroup.max.descendants reached"

@@ -81,6 +81,8 @@ class NamespaceRequest:
             raise InvalidArgument("ID mappings and a user namespace go together: one was asked for without the other")
         if self.hostname is not None and NamespaceKind.UTS not in self.kinds:
             raise InvalidArgument(f"hostname {self.hostname!r} needs a UTS namespace of the pod's own")
+        if self.hostname is not None and (not self.hostname.isascii() or "\0" in self.hostname):
+            raise InvalidArgument(f"hostname {self.hostname!r} is not a DNS name")
         names = [kind.name for kind in self.kinds]
         for name, value in self.sysctls.items():
             nshelper.sysctl_path(name, value, names)

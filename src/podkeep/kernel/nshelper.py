@@ -233,6 +233,8 @@ def sysctl_path(name: str, value: str, kinds: list[str]) -> tuple[str, str]:
     separator = next((character for character in name if character in "./"), ".")
     if separator == "/":
         dotted = name.translate(str.maketrans("./", "/."))
+    if not value.isascii() or "\0" in value:
+        raise InvalidArgument(f"sysctl {name!r}: the value {value!r} is not plain text")
     parts = [part.replace("/", ".") for part in dotted.split(".")]
     if len(parts) < 2 or any(part in {"", ".", ".."} or "\0" in part for part in parts):
         raise InvalidArgument(f"sysctl {name!r} is not a sysctl name")

@@ -70,6 +70,18 @@ def test_kill_gets_every_process_of_a_family(tree: tuple[Cgroups, str]) -> None:
     assert groups.processes(path, recursive=True) == []
 
 
+def test_frozen_processes_are_killed_too(tree: tuple[Cgroups, str]) -> None:
+    groups, path = tree
+    groups.create(f"{path}/a")
+    process = start(groups, f"{path}/a")
+    name, frozen = ("freezer.state", "FROZEN") if groups.version == 1 else ("cgroup.freeze", "1")
+    files = [directory / name for directory in groups.directories(path) if (directory / name).exists()]
+    assert len(files) == 1
+    files[0].write_text(frozen)
+    groups.kill(path)
+    assert process.wait(10) == -signal.SIGKILL
+
+
 def test_an_occupied_cgroup_is_not_removed(tree: tuple[Cgroups, str], monkeypatch: pytest.MonkeyPatch) -> None:
     groups, path = tree
     groups.create(path)

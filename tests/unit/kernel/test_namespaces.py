@@ -150,6 +150,9 @@ def test_hostname_loopback_and_sysctls(helper: NamespaceHelper, kinds: frozenset
         (NamespaceRequest(kinds=frozenset({NET}), sysctls={"kernel.shmmax": "1"}), "shares the host's IPC"),
         (NamespaceRequest(kinds=ALL - {USER}, sysctls={"vm.swappiness": "1"}), "'vm.swappiness' is not namespaced"),
         (pod(idmap=block(65536, 0)), "no length"),
+        (pod(hostname="wéb"), "not a DNS name"),
+        (pod(hostname="a\0b"), "not a DNS name"),
+        (pod(sysctls={"net.core.somaxconn": "1\0"}), "not plain text"),
         (pod(sysctls={"net.core.somaxconn": "1" * 200_000}), "bytes; fewer sysctls"),
     ],
 )

@@ -21,8 +21,8 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallE
 from podkeep.kernel import mountinfo
 
 DEFAULT_ROOT = Path("/sys/fs/cgroup")
-_BUSY_PATIENCE_S = 2.0
-"""How long a removal waits for the kernel to let go of processes that already ended."""
+PATIENCE_S = 2.0
+"""How long removing and killing wait for the kernel to let go of processes that are ending."""
 _PAUSE_S = 0.002
 
 
@@ -56,12 +56,15 @@ def detect(root: Path = DEFAULT_ROOT) -> CgroupLayout:
 class Cgroups:
     """The cgroup directories of one machine. Holds no state but the layout, so any thread may use it."""
 
-    def __init__(self, root: Path = DEFAULT_ROOT, *, layout: CgroupLayout | None = None) -> None:
+    def __init__(
+        self, root: Path = DEFAULT_ROOT, *, layout: CgroupLayout | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
         """Use ``layout``, or what :func:`detect` finds at ``root``.
 
         :raises FailedPrecondition: if no cgroup hierarchy is mounted there.
         """
         self.layout = layout or detect(root)
+        self._patience_s = patience_s
 
     @property
     def version(self) -> int:
@@ -119,11 +122,11 @@ class Cgroups:
         """Remove the cgroup and those below it, children first; a missing one is no error.
 
         :raises InvalidArgument: if ``path`` is malformed or the root.
-        :raises KernelCallError: if processes are still in it after two seconds of patience.
+        :raises KernelCallError: if processes are still in it after ``patience_s`` seconds.
         """
         if not _relative(path).parts:
             raise InvalidArgument("the root cgroup cannot be removed")
-        deadline = time.monotonic() + _BUSY_PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         for directory in self.directories(path):
             for below in _bottom_up(directory):
                 _remove_directory(below, deadline)
@@ -160,9 +163,9 @@ class Cgroups:
 
         Version 1: frozen cgroups are thawed, because a frozen process does not die there.
 
-        :raises KernelCallError: if processes survive two seconds (uninterruptible I/O).
+        :raises KernelCallError: if processes survive ``patience_s`` seconds (uninterruptible I/O).
         """
-        deadline = time.monotonic() + _BUSY_PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         if self.version == 2:
             for directory in self.directories(path):
                 if (directory / "cgroup.kill").exists():  # Linux 5.14

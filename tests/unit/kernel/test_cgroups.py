@@ -82,13 +82,12 @@ def test_frozen_processes_are_killed_too(tree: tuple[Cgroups, str]) -> None:
     assert process.wait(10) == -signal.SIGKILL
 
 
-def test_an_occupied_cgroup_is_not_removed(tree: tuple[Cgroups, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_occupied_cgroup_is_not_removed(tree: tuple[Cgroups, str]) -> None:
     groups, path = tree
     groups.create(path)
     process = start(groups, path)
-    monkeypatch.setattr(cgroups, "_BUSY_PATIENCE_S", 0.05)
     with pytest.raises(KernelCallError, match=rf"rmdir\(.*{path}\): EBUSY.*processes in it: \[{process.pid}\]"):
-        groups.remove(path)
+        Cgroups(patience_s=0.05).remove(path)
     process.kill()
     process.wait()
 

@@ -14,7 +14,7 @@ setup: ## install missing packages and .venv, for checks and tests
 
 demo: ## run a pod in its own user namespace, show it from both sides, clean up (root)
 	@tools/setup demo
-	@$(PYTHON) tools/demo
+	@$(PYTHON) tools/demo.py
 
 test: ## every check and every test (root)
 	@test "$$(id -u)" = 0 || { \

@@ -143,9 +143,8 @@ def _status(result: Any) -> int:
 
 
 def error_text(error: PodkeepError) -> str:
-    """Return the lines that tell a person what failed and what to do next."""
-    message = " ".join(error.message.split("\n"))
-    lines = [f"podkeep: {message}"]
+    """Return the lines that tell a person what failed (one per problem) and what to do next."""
+    lines = [f"podkeep: {line}" for line in error.message.split("\n")]
     if error.hint:
         lines.append(f"hint: {error.hint}")
     return "\n".join(lines)

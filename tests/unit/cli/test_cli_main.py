@@ -80,9 +80,9 @@ def test_verb_without_a_runtime_says_how_to_start_one(tmp_path: Path) -> None:
     )
 
 
-def test_error_of_several_lines_becomes_one() -> None:
+def test_each_problem_has_a_line() -> None:
     error = NotFound("first\nsecond", hint="do this")
-    assert main.error_text(error) == "podkeep: first second\nhint: do this"
+    assert main.error_text(error) == "podkeep: first\npodkeep: second\nhint: do this"
 
 
 def test_reader_that_leaves_early_causes_no_noise() -> None:

@@ -1,0 +1,52 @@
+"""What the documents say of files, targets, verbs and manifests is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from podkeep.api import manifest
+from podkeep.cli import main
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/configuration.md")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    document = ROOT / name
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_readme_lists_every_verb() -> None:
+    listed = set(re.findall(r"^\| `podkeep (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE))
+    assert listed == main.VERBS.keys()
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_make_targets_exist(name: str) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    mentioned = set(re.findall(r"^make (\w+)|`make (\w+)", (ROOT / name).read_text(), flags=re.MULTILINE))
+    assert {first or second for first, second in mentioned} <= targets
+
+
+def test_readme_names_every_package_that_setup_installs() -> None:
+    setup = (ROOT / "tools" / "setup").read_text()
+    wanted = re.findall(r"packages\+?=\(([^)]*)\)", setup)
+    assert len(wanted) >= 3
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert [package for line in wanted for package in line.split() if package not in text] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_valid(path: Path) -> None:
+    assert manifest.parse(path.read_text(), source=path.name).pods
+
+
+def test_manifest_in_the_readme_is_valid() -> None:
+    [text] = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    [pod] = manifest.parse(text, source="README.md").pods
+    assert pod.spec.host_users is False

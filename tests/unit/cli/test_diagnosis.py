@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podkeep.base import config
+from podkeep.cli.diagnosis import daemon, finding, machine, mounting, programs
+from podkeep.cli.diagnosis.finding import Level
+from podkeep.cri.v1 import api_pb2
+from podkeep.kernel import mountinfo
+
+PODKEEP = str(Path(sys.executable).with_name("podkeep"))
+
+
+@pytest.mark.parametrize(
+    ("release", "level"),
+    [
+        ("6.18.44", Level.OK),
+        ("6.3.0-1-amd64", Level.OK),
+        ("6.1.0-37-cloud-amd64", Level.WARNING),
+        ("5.10.0", Level.MISSING),
+        ("strange", Level.MISSING),
+    ],
+)
+def test_kernel(release: str, level: Level) -> None:
+    assert machine.kernel(release).level is level
+
+
+@pytest.mark.parametrize(
+    ("limit", "level"), [(None, Level.MISSING), (0, Level.MISSING), (109, Level.WARNING), (110, Level.OK)]
+)
+def test_user_namespaces(limit: int | None, level: Level) -> None:
+    found = machine.user_namespaces(limit, 110)
+    assert found.level is level
+    assert ("sysctl -w user.max_user_namespaces=" in found.mend) == (limit in {0, 109})
+
+
+def test_cgroups() -> None:
+    needed = ["cpu", "memory", "pids"]
+    assert machine.cgroup_layout(version=2, hybrid=False, controllers=needed).level is Level.OK
+    hybrid = machine.cgroup_layout(version=1, hybrid=True, controllers=needed)
+    assert hybrid.level is Level.OK
+    assert "hides that tree" in hybrid.detail
+    without = machine.cgroup_layout(version=2, hybrid=False, controllers=["cpu", "pids"])
+    assert without.level is Level.WARNING
+    assert "memory" in without.why
+
+
+def test_other_facts() -> None:
+    assert machine.forwarding(1).level is Level.OK
+    assert machine.forwarding(0).mend == "sysctl -w net.ipv4.ip_forward=1"
+    assert machine.user(1000).level is Level.MISSING
+    assert machine.resources(frozenset()).level is Level.WARNING
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("crun version 1.8.1\ncommit: 123", "1.8.1"),
+        ("nftables v1.0.6 (Lester Gooch #5)", "1.0.6"),
+        ("usage: getsubids", "present, no version told"),
+    ],
+)
+def test_version(said: str, version: str) -> None:
+    assert programs.version(said) == version
+
+
+def test_program_that_is_not_there(tmp_path: Path) -> None:
+    absent = config.RuntimeConfig(
+        conmon=str(tmp_path / "conmon"), catatonit=str(tmp_path / "catatonit"), seccomp_profile=str(tmp_path / "s.json")
+    )
+    found = {item.name: item for item in programs.examine(config.Config(runtime=absent))}
+    assert found["crun"].level is Level.OK
+    assert found["conmon"].level is Level.MISSING
+    assert found["conmon"].mend == "apt-get install conmon"
+    assert found["catatonit"].level is Level.WARNING
+    assert found["seccomp profile"].level is Level.MISSING
+
+
+def test_only_the_default_handler_is_required(tmp_path: Path) -> None:
+    handlers = {name: config.HandlerConfig(path=str(tmp_path / name)) for name in ("crun", "kata")}
+    used = programs.programs(config.Config(runtime=config.RuntimeConfig(handlers=handlers)))
+    assert {Path(item.path).name for item in used if item.required} == {"crun", "conmon", "nft"}
+
+
+def test_handlers() -> None:
+    features = api_pb2.RuntimeHandlerFeatures(user_namespaces=True)
+    crun, runc = daemon.handlers(
+        [api_pb2.RuntimeHandler(name="", features=features), api_pb2.RuntimeHandler(name="runc")]
+    )
+    assert crun.level is Level.OK
+    assert runc.level is Level.WARNING
+    [network] = daemon.conditions(
+        [api_pb2.RuntimeCondition(type="NetworkReady", reason="NoBridge", message="it broke")]
+    )
+    assert network.level is Level.MISSING
+    assert network.detail == "NoBridge: it broke"
+
+
+def test_report() -> None:
+    found = [
+        finding.ok("crun", "1.8.1"),
+        finding.missing("conmon", "absent", why="needed", mend="apt-get install conmon"),
+    ]
+    assert finding.report(found).splitlines() == [
+        "ok       crun    1.8.1",
+        "missing  conmon  absent",
+        "                 why: needed",
+        "                 mend: apt-get install conmon",
+        "1 ok, 0 warning, 1 missing",
+    ]
+
+
+def test_existing_parent(tmp_path: Path) -> None:
+    assert mounting.existing_parent(tmp_path / "a" / "b") == tmp_path
+    assert mounting.existing_parent(tmp_path) == tmp_path
+
+
+def doctor(directory: Path, *wrapper: str, root: Path | None = None) -> dict[str, dict[str, str]]:
+    """Run the verb with the runtime's root in ``root`` or ``directory`` and return the findings by name."""
+    path = directory / "podkeep.toml"
+    path.write_text(f'[runtime]\nroot = "{root or directory}/root"\nsocket = "{directory}/none.sock"\n')
+    argv = [*wrapper, PODKEEP, "--config", str(path), "doctor", "-o", "json"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return {item["name"]: item for item in json.loads(done.stdout)}
+
+
+def test_idmapped_mounts_are_tried_and_leave_nothing(tmp_path: Path) -> None:
+    before = mountinfo.read()
+    found = doctor(tmp_path)
+    assert found[f"idmapped mount in {tmp_path}"]["level"] == "ok"
+    assert found["overlay on idmapped layers"]["level"] == "ok"
+    assert found["idmapped tmpfs"]["level"] == "ok"
+    assert mountinfo.read() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["podkeep.toml"]
+
+
+def test_file_system_that_cannot_be_idmapped_is_found(tmp_path: Path) -> None:
+    ramfs = tmp_path / "ramfs"
+    ramfs.mkdir()
+    mount = 'mount -t ramfs none "$1" && shift && exec "$@"'
+    found = doctor(tmp_path, "unshare", "--mount", "sh", "-c", mount, "sh", str(ramfs), root=ramfs)
+    refused = found[f"idmapped mount in {ramfs}"]
+    assert refused["level"] == "missing"
+    assert "EINVAL" in refused["detail"]
+    assert "ext4" in refused["mend"]
+    assert found["overlay on idmapped layers"]["level"] == "missing"
+    assert found["idmapped tmpfs"]["level"] == "ok"

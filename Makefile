@@ -18,12 +18,12 @@ demo: ## run a pod in its own user namespace, show it from both sides, clean up 
 
 test: ## every check and every test (root)
 	@test "$$(id -u)" = 0 || { \
-		echo "make test: the integration tests run containers and must be root" >&2; \
-		echo "hint: run 'sudo make test', or 'make check' for what works without root" >&2; exit 1; }
+		echo "make test: the tests run containers and use the kernel as only root may" >&2; \
+		echo "hint: sudo make test" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check
 	$(PYTHON) -m pytest tests/integration
 
-check: setup ## lint, format, types, import rules, unit and contract tests
+check: setup ## lint, format, types, import rules, unit and contract tests (root)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/mypy

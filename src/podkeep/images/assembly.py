@@ -13,9 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from podkeep.base.errors import DataLoss, Internal, NotFound, PodkeepError, Unavailable
+from podkeep.base.errors import (
+    DataLoss,
+    FailedPrecondition,
+    Internal,
+    NotFound,
+    PermissionDenied,
+    PodkeepError,
+    Unavailable,
+)
 from podkeep.images.channel import Channel
 from podkeep.images.layers import LayerJob, Limits, UnpackProcess, mark_opaque
+
+ELSEWHERE = (DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unavailable)
+"""Errors after which another source may do better."""
 
 
 class BlobSource(Protocol):
@@ -97,7 +108,7 @@ class Assembly:
             running -= 1
             if not isinstance(outcome, PodkeepError):
                 results.append(outcome)
-            elif isinstance(outcome, (DataLoss, NotFound, Unavailable)) and task.source + 1 < len(sources):
+            elif isinstance(outcome, ELSEWHERE) and task.source + 1 < len(sources):
                 waiting.append((task.job, task.source + 1))
             else:
                 raise outcome

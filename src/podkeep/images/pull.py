@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PermissionDenied, PodkeepError, Unavailable
+from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import Digest, parse_digest
 from podkeep.images import manifest, selection
-from podkeep.images.assembly import Assembly
+from podkeep.images.assembly import ELSEWHERE, Assembly
 from podkeep.images.channel import Channel
 from podkeep.images.reference import Reference
 from podkeep.images.registry import Registry
 
 _Answer = TypeVar("_Answer")
-_NEXT = (DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unavailable)
-"""Errors after which another endpoint may do better."""
 
 
 def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[dict[str, Any]]:
@@ -87,7 +85,7 @@ class _Pull:
         for registry in self._registries:
             try:
                 return ask(registry)
-            except _NEXT as error:
+            except ELSEWHERE as error:
                 failure = error
         if failure is None:
             raise FailedPrecondition(f"{self._name}: no registry to ask")

@@ -110,7 +110,7 @@ class Registry:
 
     def _get(self, path: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Send a request, log in if asked to, and return an answer with status 200 or 206."""
-        what = f"{self._host}/v2/{self._repository}/{path}"
+        what = self._shown(path)
         response = self._send(path, headers)
         if response.status == 401:
             challenge = response.headers.get("WWW-Authenticate", "")
@@ -128,7 +128,7 @@ class Registry:
                 f"{what}: the registry refuses access ({status}){said}", hint="check the credentials"
             )
         if status >= 500 or status in _DOWN:
-            raise self._down(f"answered {status} for {path}{said}")
+            raise self._down(f"answered {status} for {what}{said}")
         raise FailedPrecondition(f"{what}: the registry answered {status}{said}")
 
     def _send(self, path: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
@@ -230,6 +230,12 @@ class Registry:
         if len(data) > most:
             raise DataLoss(f"{self}: {what} has more than the {most} bytes allowed")
         return data
+
+    def _shown(self, path: str) -> str:
+        kind, _, target = path.partition("/")
+        if kind == "blobs":
+            return f"blob {target} of {self}"
+        return f"{self}@{target}" if ":" in target else f"{self}:{target}"
 
     def _down(self, why: str, *, hint: str = "") -> Unavailable:
         return Unavailable(f"RegistryUnavailable: {self._host}: {why}", hint=hint)

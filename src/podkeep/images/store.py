@@ -8,6 +8,9 @@ Crash safety: a worker unpacks into a staging directory; the store renames each 
 and layers in one transaction. What is killed in between leaves files without a record, which ``open`` removes.
 Workers hold the store's lock too, so the next store waits for the last worker of the one before.
 
+Against a loss of power: layers are not synced while a pod waits for them. A while after a pull everything is synced
+at once and recorded as such; layers that were not before the machine went down are pulled again.
+
 Removal does not ask whether containers use the image: the runtime knows, and must not remove what it has mounted.
 """
 
@@ -25,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.errors import InvalidArgument, KernelCallError, NotFound
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.singleflight import SingleFlight
@@ -35,12 +38,15 @@ from podkeep.images.image import Image, PullProgress, RegistryAuth
 from podkeep.images.snapshots.directories import DirectoriesDriver
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.workers import run_worker
+from podkeep.kernel.openat import syncfs
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[PullProgress], None]
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MIN_ID_PREFIX = 3
+_SYNC_DELAY = 30.0
+"""Seconds after a pull: by then the kernel has written most of it, and the pod that waited for it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +82,8 @@ class ImageStore:
         self._flights: SingleFlight[Image] = SingleFlight()
         self._listeners: dict[str, list[Progress]] = {}
         self._boot_id = _BOOT_ID.read_text().strip()
+        self._timer: threading.Timer | None = None
+        self._closed = False
         self._layers: dict[Digest, LayerRecord] = {}
         self._images: dict[ImageID, Image] = {}
         self._names: dict[str, ImageID] = {}
@@ -243,7 +251,43 @@ class ImageStore:
             new = [_new_image(record) for record in records]
             self._database.add(new, fresh)
             self._refresh()
+            self._sync_later()
             return [self._images[image.id] for image in new]
+
+    def _sync_later(self) -> None:
+        with self._changing:
+            if self._closed or self._timer is not None or not any(layer.boot_id for layer in self._layers.values()):
+                return
+            self._timer = threading.Timer(_SYNC_DELAY, self._sync_in_time)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def sync(self) -> None:
+        """Write every layer to the disk now, so that it outlives a loss of power. Blocks.
+
+        :raises KernelCallError: if the disk fails.
+        """
+        with self._changing:
+            layers = [layer.diff_id for layer in self._layers.values() if layer.boot_id]
+        if not layers:
+            return
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            syncfs(fd)
+        finally:
+            os.close(fd)
+        with self._changing:
+            if not self._closed:
+                self._database.mark_synced(layers)
+                self._refresh()
+
+    def _sync_in_time(self) -> None:
+        try:
+            self.sync()
+        except KernelCallError as error:
+            log.warning("layers may not outlive a loss of power: %s", error)
+        with self._changing:
+            self._timer = None
 
     def _finish(self, staging: Path, leased: list[Digest]) -> None:
         with self._changing:
@@ -294,9 +338,17 @@ class ImageStore:
             return self._driver.lowers(image.layers, userns=userns)
 
     def close(self) -> None:
-        """Let go of the database and the lock. Pulls must have ended or been cancelled before."""
-        self._database.close()
-        os.close(self._lock_fd)
+        """Let go of the database and the lock; a second call does nothing. Pulls must have ended before."""
+        with self._changing:
+            if self._closed:
+                return
+            self._closed = True
+            timer = self._timer
+            self._database.close()
+            os.close(self._lock_fd)
+        if timer is not None:
+            timer.cancel()
+            timer.join()
 
     def _recover(self) -> None:
         """Bring records and files into step after whatever ended the process before."""
@@ -312,6 +364,7 @@ class ImageStore:
             self._database.remove_layers(lost)
         self._refresh()
         self._collect()
+        self._sync_later()
 
     def _collect(self) -> None:
         """Remove layers that no image and no running pull needs."""

@@ -182,8 +182,9 @@ class TarReader:
             block += self._source.exactly(BLOCK - len(block))
         if block == _ZERO:
             return None
-        stored = _number(block[148:156], "checksum")
-        if stored != sum(block) - sum(block[148:156]) + 8 * 32:
+        stored = block[148:156].partition(b"\0")[0].strip(b" ")
+        expected = sum(block) - sum(block[148:156]) + 8 * 32
+        if not stored or stored.strip(b"01234567") or int(stored, 8) != expected:
             raise TarError("not a tar archive, or a damaged one: a header fails its checksum")
         return block
 
@@ -206,7 +207,7 @@ class TarReader:
         full = pax.get("path") or name or short
         if kind is None:
             raise TarError(f"entry {full!r} has the unknown type {raw_kind!r}")
-        if kind is EntryKind.FILE and raw_kind != b"S" and full.endswith(b"/"):
+        if raw_kind == b"\0" and full.endswith(b"/"):
             kind = EntryKind.DIRECTORY  # as archives before POSIX wrote them
         entry = Entry(kind, full)
         entry.link = pax.get("linkpath") or link or fields[8].partition(b"\0")[0]

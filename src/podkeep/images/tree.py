@@ -226,42 +226,61 @@ class TreeWriter:
         if not path:
             return self._root
         fd = self._parents.get(path)
-        if fd is not None:
-            return fd
-        try:
-            fd = openat2(self._root, path, os.O_PATH | os.O_DIRECTORY, _BENEATH)
-        except KernelCallError as error:
-            fd = self._missing_parent(path, entry, error, create=create)
-        if len(self._parents) >= _MAX_OPEN_PARENTS:
-            self._forget_parents()
-        self._parents[path] = fd
+        if fd is None:
+            fd = self._open_parent(path, entry, create=create)
+            if len(self._parents) >= _MAX_OPEN_PARENTS:
+                self._forget_parents()
+            self._parents[path] = fd
         return fd
 
-    def _missing_parent(self, path: bytes, entry: Entry, error: KernelCallError, *, create: bool) -> int:
-        """Make a directory that no entry came for yet, or say why there cannot be one."""
+    def _open_parent(self, path: bytes, entry: Entry, *, create: bool) -> int:
+        missing: list[bytes] = []
+        existing = path
+        while True:
+            try:
+                fd = openat2(self._root, existing or b".", os.O_PATH | os.O_DIRECTORY, _BENEATH)
+                break
+            except KernelCallError as error:
+                self._refuse_unless_missing(existing, entry, error, create=create)
+            missing.append(existing)
+            existing = existing.rpartition(b"/")[0]
+        for directory in reversed(missing):
+            try:
+                self._make_parent(fd, directory, entry)
+            finally:
+                os.close(fd)
+            fd = openat2(self._root, directory, os.O_PATH | os.O_DIRECTORY, _BENEATH)
+        return fd
+
+    def _refuse_unless_missing(self, path: bytes, entry: Entry, error: KernelCallError, *, create: bool) -> None:
         who = f"entry {_shown(entry.name)}: "
         if error.errno in (errno.EXDEV, errno.ELOOP):
             raise TreeError(f"{who}its parent {_shown(path)} is a symbolic link that leaves the layer") from error
         if not create and error.errno == errno.ENOENT:
             raise TreeError(f"{who}hard link to {_shown(entry.link)}, which this layer does not have") from error
-        if error.errno != errno.ENOENT and not self._below_whiteout(path):
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise error
+        if error.errno == errno.ENOTDIR and not self._below_whiteout(path):
             raise TreeError(f"{who}its parent {_shown(path)} is not a directory") from error
-        above, _, name = path.rpartition(b"/")
-        parent = self._parent(above, entry)
+
+    def _make_parent(self, above: int, path: bytes, entry: Entry) -> None:
+        """Make a directory that no entry came for; a whiteout of it becomes an opaque directory."""
+        name = path.rpartition(b"/")[2]
         if path in self._whiteouts:
-            os.unlink(name, dir_fd=parent)
+            os.unlink(name, dir_fd=above)
             self._whiteouts.discard(path)
             self.opaque[path] = None
         self._count()
         try:
-            os.mkdir(name, 0o755, dir_fd=parent)
-        except FileExistsError:
-            raise TreeError(f"{who}its parent {_shown(path)} is a symbolic link to nothing") from error
+            os.mkdir(name, 0o755, dir_fd=above)
+        except FileExistsError as error:
+            raise TreeError(
+                f"entry {_shown(entry.name)}: its parent {_shown(path)} is a symbolic link to nothing"
+            ) from error
         if self._must_chown:
-            os.chown(name, 0, 0, dir_fd=parent)
+            os.chown(name, 0, 0, dir_fd=above)
         self._mtimes.setdefault(path, 0)
         self.size += _BLOCK
-        return openat2(self._root, path, os.O_PATH | os.O_DIRECTORY, _BENEATH)
 
     def _below_whiteout(self, path: bytes) -> bool:
         """Tell whether ``path`` or a directory above it is hidden by a whiteout, which a directory may replace."""

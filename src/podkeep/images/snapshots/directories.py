@@ -10,13 +10,13 @@ is pulled again; an image cannot be pushed from here.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from podkeep.base.errors import DataLoss, Internal
 from podkeep.base.ids import Digest
+from podkeep.images.removal import remove_path
 from podkeep.kernel import mounts
 
 
@@ -39,7 +39,7 @@ class DirectoriesDriver:
 
     def discard(self, staging: Path) -> None:
         """Remove a staging directory and what is in it."""
-        _remove_tree(staging)
+        remove_path(staging)
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
         """Move an unpacked tree into place; one that is there already wins."""
@@ -49,7 +49,7 @@ class DirectoriesDriver:
         except OSError as error:
             if not target.is_dir():
                 raise Internal(f"cannot move layer {layer} from {unpacked} to {target}: {error.strerror}") from error
-            _remove_tree(unpacked)
+            remove_path(unpacked)
 
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
@@ -62,17 +62,17 @@ class DirectoriesDriver:
             os.rename(self._path(layer), doomed / "layer")
         except FileNotFoundError:
             pass
-        _remove_tree(doomed)
+        remove_path(doomed)
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
         """Remove what no record knows; return the known layers that are gone."""
         for directory in (self._staging, self._trash):
             for leftover in directory.iterdir():
-                _remove_tree(leftover)
+                remove_path(leftover)
         names = {self._path(layer).name: layer for layer in known}
         present = {entry.name for entry in self._layers.iterdir()}
         for name in present - names.keys():
-            _remove_tree(self._layers / name)
+            remove_path(self._layers / name)
         return frozenset(layer for name, layer in names.items() if name not in present)
 
     def lowers(self, layers: Sequence[Digest], *, userns: int | None) -> list[int]:
@@ -99,11 +99,3 @@ class DirectoriesDriver:
         path = self._layers.parent / "empty"
         path.mkdir(mode=0o755, exist_ok=True)
         return path
-
-
-def _remove_tree(path: Path) -> None:
-    """Remove a tree of someone else's making: ``shutil.rmtree`` follows no symbolic link on its way."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    shutil.rmtree(path)

@@ -1,0 +1,94 @@
+"""Fixtures of the image tests: nothing may leak, a store, and a real registry."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.config import ImagesConfig, RegistryConfig
+from podkeep.images.store import ImageStore
+from support.images import Layout, busybox_layout
+from support.registry import Registry
+
+OpenStore = Callable[..., ImageStore]
+
+
+def children() -> set[int]:
+    """Return this process's children."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread that ended meanwhile
+            found.update(int(pid) for pid in (task / "children").read_text().split())
+    return found
+
+
+def _resources() -> dict[str, object]:
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "mounts": Path("/proc/self/mountinfo").read_text(),
+        "children": children(),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+    }
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A docker-registry over plain HTTP."""
+    with Registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def busybox(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """The busybox image."""
+    return busybox_layout(tmp_path_factory.mktemp("busybox") / "layout")
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(registry: Registry, busybox: Layout) -> Iterator[None]:
+    """Fail a test that leaves a descriptor, mount, child process or thread behind."""
+    before = _resources()
+    yield
+    deadline = time.monotonic() + 5  # threads that wait for a child end a moment after it
+    while _resources() != before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _resources() == before
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where the test's store keeps its things."""
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def open_store(root: Path, registry: Registry, nothing_leaks: None) -> Iterator[OpenStore]:
+    """Open the store below ``root``; what is opened is closed at the end, and no staging directory may be left then."""
+    opened: list[ImageStore] = []
+
+    def open_(*hosts: str, registries: dict[str, RegistryConfig] | None = None, **limits: int) -> ImageStore:
+        insecure = {host: RegistryConfig(insecure=True) for host in (registry.host, *hosts)}
+        store = ImageStore.open(root, config=ImagesConfig(**limits), registries=insecure | (registries or {}))
+        opened.append(store)
+        return store
+
+    yield open_
+    for store in opened:
+        store.close()
+    assert leftovers(root) == []
+
+
+def leftovers(root: Path) -> list[str]:
+    """Return what is in the staging and trash directories of a store."""
+    return [str(path) for name in ("staging", "trash") for path in sorted((root / name).glob("*"))]
+
+
+def layer_directory(root: Path, diff_id: str) -> Path:
+    """Return the directory of a layer."""
+    return root / "layers" / diff_id.replace(":", "-")

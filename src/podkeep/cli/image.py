@@ -41,9 +41,12 @@ async def pull_image(client: CriClient, reference: str) -> str:
     """Pull one image, showing progress on standard error, and return the runtime's reference to it."""
     from podkeep.cli.pullprogress import shown
     from podkeep.cri.v1 import api_pb2
+    from podkeep.images.reference import parse
 
+    # Progress is reported under the full name.
+    name = str(parse(reference))
     request = api_pb2.PullImageRequest(image=api_pb2.ImageSpec(image=reference))
-    answer = await shown(client, reference, client.images.PullImage(request), sys.stderr)
+    answer = await shown(client, name, client.images.PullImage(request), sys.stderr)
     return answer.image_ref
 
 
@@ -55,10 +58,12 @@ def load(invocation: Invocation, archive: Path, output: str) -> None:
     """Load the images of an OCI layout directory or of an image archive (OCI or docker save)."""
 
     async def load_archive(client: CriClient) -> list[str]:
+        from podkeep.cli.pullprogress import shown
         from podkeep.cri.v1 import podkeep_pb2
 
-        answer = await client.node.LoadImage(podkeep_pb2.LoadImageRequest(path=str(archive.resolve())))
-        return list(answer.image_refs)
+        path = str(archive.resolve())
+        request = podkeep_pb2.LoadImageRequest(path=path)
+        return list((await shown(client, path, client.node.LoadImage(request), sys.stderr)).image_refs)
 
     _echo_references(connection.run(invocation, load_archive), form=output)
 

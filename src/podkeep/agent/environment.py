@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from podkeep.agent.sources import Sources
-from podkeep.api.containers import Container, EnvVarSource
+from podkeep.api.containers import ConfigMapKeySelector, Container, EnvVarSource, SecretKeySelector
 from podkeep.api.pod import Pod
 from podkeep.base.errors import InvalidArgument, NotFound
 
@@ -75,19 +75,18 @@ def _referenced(source: EnvVarSource, pod: Pod, sources: Sources, facts: PodFact
     namespace = pod.metadata.namespace
     if source.field_ref is not None:
         return _field(source.field_ref.field_path, pod, facts)
+    key: ConfigMapKeySelector | SecretKeySelector
     if source.config_map_key_ref is not None:
         key, what = source.config_map_key_ref, f"ConfigMap {namespace}/{source.config_map_key_ref.name}"
-        optional = bool(key.optional)
-        data = sources.config_map(namespace, key.name, optional=optional)
+        data = sources.config_map(namespace, key.name, optional=bool(key.optional))
     elif source.secret_key_ref is not None:
         key, what = source.secret_key_ref, f"Secret {namespace}/{source.secret_key_ref.name}"
-        optional = bool(key.optional)
-        data = sources.secret(namespace, key.name, optional=optional)
+        data = sources.secret(namespace, key.name, optional=bool(key.optional))
     else:
         raise InvalidArgument("this kind of reference is not supported by this version")
     if key.key in data:
         return _text(data[key.key], key.key)
-    if optional:
+    if key.optional:
         return None
     raise NotFound(f"couldn't find key {key.key} in {what}")
 

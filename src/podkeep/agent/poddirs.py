@@ -16,13 +16,25 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from podkeep.agent import userns
+from podkeep.base import atomicfile
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
 from podkeep.base.undo import UndoStack
 from podkeep.kernel import mountinfo, mounts
 
 LOCK_NAME = ".podkeep.lock"
+_IDENTITY = "pod.json"
+_DELETION = "deletion-grace-period"
+
+
+class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pod a directory belongs to; kept in it, so that the pod can be found before it has a sandbox."""
+
+    namespace: str
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +89,7 @@ class PodDirs:
         :raises FailedPrecondition: if another process works on this pod.
         """
         directory = self.pods / uid
-        directory.mkdir(mode=0o750, exist_ok=True)
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,21 +101,60 @@ class PodDirs:
             raise
         return fd
 
+    def identify(self, uid: PodUID, identity: PodIdentity) -> None:
+        """Note in the directory of pod ``uid`` which pod it is."""
+        atomicfile.write(self.pods / uid / _IDENTITY, msgspec.json.encode(identity))
+
+    def find(self, identity: PodIdentity) -> list[PodUID]:
+        """Return the pods with this namespace and name that have a directory."""
+        return [uid for uid in self.all() if self.identity(uid) == identity]
+
+    def all(self) -> list[PodUID]:
+        """Return every pod that has a directory."""
+        try:
+            return [PodUID(entry) for entry in sorted(os.listdir(self.pods)) if (self.pods / entry).is_dir()]
+        except FileNotFoundError:
+            return []
+
+    def identity(self, uid: PodUID) -> PodIdentity | None:
+        """Return which pod a directory belongs to, ``None`` if it does not say."""
+        try:
+            return msgspec.json.decode((self.pods / uid / _IDENTITY).read_bytes(), type=PodIdentity)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def request_deletion(self, uid: PodUID, grace: int) -> None:
+        """Ask the process that owns pod ``uid`` to end it; nothing happens if the directory is gone.
+
+        :param grace: seconds between the stop signal and SIGKILL.
+        """
+        try:
+            atomicfile.write(self.pods / uid / _DELETION, str(grace).encode())
+        except FileNotFoundError:
+            return
+
+    def requested_deletion(self, uid: PodUID) -> int | None:
+        """Return the grace period somebody asked for when asking to end pod ``uid``; ``None`` if nobody did."""
+        try:
+            return int((self.pods / uid / _DELETION).read_bytes())
+        except FileNotFoundError:
+            return None
+
     def orphans(self, known: Collection[str]) -> list[PodUID]:
         """Return the pods that have a directory, that no process owns, and that are not in ``known``.
 
         The caller holds :meth:`locked`.
         """
         found = []
-        for entry in sorted(os.listdir(self.pods)):
-            if entry in known or not (self.pods / entry).is_dir():
+        for uid in self.all():
+            if uid in known:
                 continue
             try:
-                fd = self.own(PodUID(entry))
+                fd = self.own(uid)
             except FailedPrecondition:
                 continue
             os.close(fd)
-            found.append(PodUID(entry))
+            found.append(uid)
         return found
 
     def remove(self, uid: PodUID) -> None:

@@ -69,7 +69,7 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
         command=expand_all(container.command, plan.environment),
         args=expand_all(container.args, plan.environment),
         working_dir=container.working_dir,
-        envs=[api_pb2.KeyValue(key=key, value=value) for key, value in plan.environment.items()],
+        envs=[api_pb2.KeyValue(key=key, value=value.encode()) for key, value in plan.environment.items()],
         mounts=[_mount(mount, plan.userns_start) for mount in plan.mounts],
         labels=names.pod_labels(pod) | {names.CONTAINER_NAME: container.name},
         annotations=_annotations(pod, container, plan.attempt),

@@ -1,0 +1,135 @@
+"""Taking a pod on: may it run here, its directory, its lock, and its block of IDs, all before its sandbox is asked for.
+
+Several processes admit pods side by side; the lock of the agent's root orders them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from podkeep.agent import teardown, userns
+from podkeep.agent.convert import names
+from podkeep.agent.events import StepFailed
+from podkeep.agent.node import Node
+from podkeep.agent.poddirs import PodDir, PodIdentity
+from podkeep.api.pod import Pod
+from podkeep.base.errors import AlreadyExists, PodkeepError
+from podkeep.base.failpoints import reach
+from podkeep.base.ids import PodUID, parse_pod_uid
+from podkeep.cri.v1 import api_pb2
+
+FAILED_SANDBOX = "FailedCreatePodSandBox"
+_PREFIX = "Failed to create pod sandbox: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """A pod that this process runs. ``lock`` is a descriptor that holds it; ``userns_start`` its first host ID."""
+
+    uid: PodUID
+    directory: PodDir
+    lock: int
+    userns_start: int | None
+
+    def release(self) -> None:
+        """Give up the pod's lock; its state stays."""
+        os.close(self.lock)
+
+
+def with_identity(pod: Pod) -> Pod:
+    """Return ``pod`` with a UID and a creation time, which a pod that comes from a file does not have yet."""
+    metadata = pod.metadata
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(
+            metadata,
+            uid=metadata.uid or str(uuid.uuid4()),
+            creation_timestamp=metadata.creation_timestamp or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        ),
+    )
+
+
+async def admit(pod: Pod, node: Node) -> Admitted:
+    """Take on ``pod``; when this fails nothing of it is left.
+
+    :raises AlreadyExists: if a pod of this namespace and name is there.
+    :raises StepFailed: with reason FailedCreatePodSandBox, if its user namespace is impossible.
+    """
+    uid = parse_pod_uid(pod.metadata.uid)
+    if pod.spec.host_users is False:
+        await _require_user_namespaces(pod, node)
+    identity = PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name)
+    async with _locked(node):
+        await teardown.reclaim_orphans(node.client, node.dirs, node.config)
+        await _require_new(pod, node, identity)
+        lock = await asyncio.to_thread(node.dirs.own, uid)
+        try:
+            start = await asyncio.to_thread(_prepare, pod, node, uid, identity)
+        except BaseException as error:
+            os.close(lock)
+            await asyncio.to_thread(node.dirs.remove, uid)
+            if isinstance(error, PodkeepError):
+                raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
+            if isinstance(error, OSError):
+                raise StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) from error
+            raise
+    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, userns_start=start)
+
+
+def _prepare(pod: Pod, node: Node, uid: PodUID, identity: PodIdentity) -> int | None:
+    node.dirs.identify(uid, identity)
+    if pod.spec.host_users is not False:
+        return None
+    start = userns.allocate(node.dirs.pods, uid, node.id_range)
+    reach("agent.userns.recorded")
+    return start
+
+
+@asynccontextmanager
+async def _locked(node: Node) -> AsyncIterator[None]:
+    """Hold the root lock without blocking the event loop while another process has it."""
+    lock = node.dirs.locked()
+    await asyncio.to_thread(lock.__enter__)
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+async def _require_new(pod: Pod, node: Node, identity: PodIdentity) -> None:
+    selector = api_pb2.PodSandboxFilter(
+        label_selector={names.POD_NAMESPACE: identity.namespace, names.POD_NAME: identity.name}
+    )
+    listed = await node.client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
+    if not listed.items and not await asyncio.to_thread(node.dirs.find, identity):
+        directory = node.dirs.directory(parse_pod_uid(pod.metadata.uid)).path
+        if directory.exists():
+            raise AlreadyExists(f"a pod with UID {pod.metadata.uid} already exists: {directory}")
+        return
+    option = "" if identity.namespace == "default" else f" --namespace {identity.namespace}"
+    raise AlreadyExists(
+        f"pod {identity.namespace}/{identity.name} already exists",
+        hint=f"remove it with `podkeep rm{option} {identity.name}`",
+    )
+
+
+async def _require_user_namespaces(pod: Pod, node: Node) -> None:
+    """Ask the runtime whether the pod's handler can give it a user namespace (KEP-127, version skew)."""
+    handler = pod.spec.runtime_class_name or ""
+    answer = await node.client.runtime.Status(api_pb2.StatusRequest())
+    for known in answer.runtime_handlers:
+        if known.name == handler and known.features.user_namespaces:
+            return
+    raise StepFailed(
+        f"{_PREFIX}user namespaces is not supported by the runtime",
+        reason=FAILED_SANDBOX,
+        hint="`podkeep doctor` says what is missing; without `hostUsers: false` the pod would run as root of the node",
+    )

@@ -1,0 +1,139 @@
+"""Everything of the node that one container sees: its volume mounts, /etc/hosts and the termination log.
+
+Owns the files it makes below the pod's directory. Blocking; called from a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+
+from podkeep.agent.convert.container import PlannedMount
+from podkeep.agent.environment import expand
+from podkeep.agent.poddirs import PodDir
+from podkeep.agent.volumes import sub_path
+from podkeep.agent.volumes.setup import MountedVolume
+from podkeep.api.containers import Container, VolumeMount
+from podkeep.api.volume_validation import inner_path
+from podkeep.base import atomicfile
+from podkeep.base.errors import InvalidArgument
+
+HOSTS = "/etc/hosts"
+_MAX_MESSAGE = 4096
+_MAX_LOG_BYTES = 2048
+_MAX_LOG_LINES = 80
+
+
+def write_hosts(directory: PodDir, text: str) -> None:
+    """Write the pod's /etc/hosts, readable by everybody.
+
+    The file is replaced in place: containers of the pod that run already have this very file mounted.
+    """
+    if directory.hosts.exists():
+        directory.hosts.write_text(text)
+    else:
+        atomicfile.write(directory.hosts, text.encode(), mode=0o644)
+
+
+def mounts(
+    container: Container,
+    attempt: int,
+    directory: PodDir,
+    volumes: Mapping[str, MountedVolume],
+    environment: Mapping[str, str],
+) -> list[PlannedMount]:
+    """Prepare and return the mounts of one attempt of ``container``.
+
+    :raises InvalidArgument: if an expanded ``subPathExpr`` is no path inside a volume.
+    :raises FailedPrecondition: if a ``subPath`` leads out of its volume.
+    """
+    planned = [
+        _volume_mount(mount, index, container, directory, volumes, environment)
+        for index, mount in enumerate(container.volume_mounts)
+    ]
+    taken = {mount.container_path for mount in planned}
+    if HOSTS not in taken:
+        planned.append(PlannedMount(host_path=directory.hosts, container_path=HOSTS))
+    if container.termination_message_path not in taken:
+        log = termination_log(directory, container.name, attempt)
+        _make_termination_log(log)
+        planned.append(PlannedMount(host_path=log, container_path=container.termination_message_path))
+    return planned
+
+
+def _volume_mount(
+    mount: VolumeMount,
+    index: int,
+    container: Container,
+    directory: PodDir,
+    volumes: Mapping[str, MountedVolume],
+    environment: Mapping[str, str],
+) -> PlannedMount:
+    volume = volumes[mount.name]
+    path = volume.path
+    inner = mount.sub_path or expand(mount.sub_path_expr, environment)
+    if inner:
+        if why := inner_path(inner):
+            raise InvalidArgument(f'subPath "{inner}" of volume "{mount.name}" {why}')
+        path = sub_path.pin(path, inner, directory.sub_path(mount.name, container.name, index))
+    return PlannedMount(
+        host_path=path,
+        # A path without a leading slash is taken from the root, as a kubelet does.
+        container_path=posixpath.join("/", mount.mount_path),
+        read_only=mount.read_only or volume.read_only,
+        propagation=mount.mount_propagation,
+    )
+
+
+def termination_log(directory: PodDir, container: str, attempt: int) -> Path:
+    """Return the file in which an attempt of ``container`` may leave its last words."""
+    return directory.container(container) / f"termination-log.{attempt}"
+
+
+def _make_termination_log(path: Path) -> None:
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        # Whatever user the container runs as writes here.
+        os.fchmod(fd, 0o666)
+    finally:
+        os.close(fd)
+
+
+def termination_message(path: Path, log: Path, *, fall_back: bool) -> str:
+    """Return the last words of a container, at most 4096 bytes.
+
+    :param path: its termination log.
+    :param log: its output in CRI log format, whose end is used when there are no last words and ``fall_back`` is set.
+    """
+    text = _head(path)
+    if text or not fall_back:
+        return text.decode(errors="replace")
+    return _log_tail(log).decode(errors="replace")
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_MESSAGE)
+    except (FileNotFoundError, IsADirectoryError):
+        return b""
+
+
+def _log_tail(log: Path) -> bytes:
+    """Return the end of what a container wrote: at most 80 lines and 2048 bytes."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 4 * _MAX_LOG_BYTES))
+            lines = file.read().splitlines()[-_MAX_LOG_LINES:]
+    except FileNotFoundError:
+        return b""
+    text = b""
+    for line in lines:
+        parts = line.split(b" ", 3)
+        if len(parts) == 4:
+            text += parts[3] + (b"" if b"P" in parts[2].split(b":") else b"\n")
+    return text[-_MAX_LOG_BYTES:]

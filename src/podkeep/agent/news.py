@@ -1,0 +1,66 @@
+"""Waiting until something changes at the runtime, without asking all the time.
+
+Owns following ``GetContainerEvents``; a runtime that does not serve it is polled instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from podkeep.base.errors import Unavailable, Unimplemented
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+"""Pause between looks at a runtime that sends no events."""
+_RECONNECT_S = 1.0
+
+
+class News:
+    """Tells one waiter that it should look again."""
+
+    def __init__(self, client: CriClient) -> None:
+        self._client = client
+        self._changed = asyncio.Event()
+        self._follows = False
+
+    async def watch(self) -> None:
+        """Follow the runtime's events until cancelled, or until it turns out to have none."""
+        try:
+            while True:
+                await self._follow()
+                await asyncio.sleep(_RECONNECT_S)
+        except Unimplemented:
+            return
+
+    async def _follow(self) -> None:
+        try:
+            async for _ in self._client.runtime.GetContainerEvents(api_pb2.GetEventsRequest()):
+                self._follows = True
+                self._changed.set()
+        except Unavailable as error:
+            log.debug("no events: %s", error.message)
+        finally:
+            self._follows = False
+            self._changed.set()
+
+    def wake(self) -> None:
+        """Make the waiter look again."""
+        self._changed.set()
+
+    async def wait(self, pause: float) -> None:
+        """Return when there is news, or after ``pause`` seconds at most; sooner if there is nobody to bring news."""
+        limit = pause if self._follows else min(pause, _POLL_S)
+        try:
+            await asyncio.wait_for(self._changed.wait(), limit)
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    async def woken(self) -> None:
+        """Return when there is news."""
+        await self._changed.wait()
+        self._changed.clear()

@@ -1,0 +1,71 @@
+"""The node as its pods see it: names, addresses, memory, and what every pod on it shares."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.agent.dns import ResolvConf
+from podkeep.agent.dns import parse as parse_resolv_conf
+from podkeep.agent.images import Images, ShowPull
+from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.userns import IdRange, default_range
+from podkeep.base.config import Config
+from podkeep.cri.client import CriClient
+
+# RFC 5737: for documentation. Connecting a datagram socket sends nothing; it only looks up a route.
+_ANYWHERE = ("192.0.2.1", 9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """What pods of this node share. ``memory`` in bytes; ``hosts_file`` is the text of the node's /etc/hosts."""
+
+    client: CriClient
+    images: Images
+    config: Config
+    dirs: PodDirs
+    id_range: IdRange
+    name: str
+    host_ips: tuple[str, ...]
+    memory: int
+    dns: ResolvConf
+    hosts_file: str
+
+
+def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = None) -> Node:
+    """Return the node this process runs on.
+
+    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges).
+    """
+    return Node(
+        client=client,
+        images=Images(client, show_pull),
+        config=config,
+        dirs=PodDirs(Path(config.agent.root)),
+        id_range=default_range(config.agent.max_pods),
+        name=socket.gethostname().lower(),
+        host_ips=_host_ips(),
+        memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        dns=parse_resolv_conf(_read("/etc/resolv.conf")),
+        hosts_file=_read("/etc/hosts"),
+    )
+
+
+def _host_ips() -> tuple[str, ...]:
+    """Return the address from which this machine reaches others; none if it reaches nobody."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ANYWHERE)
+        except OSError:
+            return ()
+        return (str(probe.getsockname()[0]),)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except FileNotFoundError:
+        return ""

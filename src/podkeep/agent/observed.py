@@ -1,0 +1,156 @@
+"""What the runtime says about a pod: read in one go per cycle, turned into plain values.
+
+Protobuf stops here. Everything is found by the pod's UID label, so a restarted agent finds what an earlier one made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from podkeep.agent.convert import names
+from podkeep.base.errors import NotFound
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+
+class State(Enum):
+    """State of a container (CRI: ContainerState)."""
+
+    CREATED = api_pb2.CONTAINER_CREATED
+    RUNNING = api_pb2.CONTAINER_RUNNING
+    EXITED = api_pb2.CONTAINER_EXITED
+    UNKNOWN = api_pb2.CONTAINER_UNKNOWN
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxView:
+    """One sandbox of a pod."""
+
+    id: str
+    ready: bool
+    attempt: int
+    created_at: int
+    """Nanoseconds since 1970."""
+    ips: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerView:
+    """One container of a pod, one attempt. Times in nanoseconds since 1970, 0 for never."""
+
+    id: str
+    name: str
+    sandbox_id: str
+    attempt: int
+    state: State
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: int = 0
+    finished_at: int = 0
+    image: str = ""
+    image_ref: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """A pod as the runtime has it: sandboxes newest first; for each container its attempts, newest first."""
+
+    sandboxes: tuple[SandboxView, ...] = ()
+    containers: Mapping[str, tuple[ContainerView, ...]] = field(default_factory=dict)
+
+    @property
+    def sandbox(self) -> SandboxView | None:
+        """The newest sandbox."""
+        return self.sandboxes[0] if self.sandboxes else None
+
+    def latest(self, name: str) -> ContainerView | None:
+        """Return the newest attempt of container ``name``."""
+        attempts = self.containers.get(name, ())
+        return attempts[0] if attempts else None
+
+    def inside(self, sandbox: SandboxView) -> list[ContainerView]:
+        """Return every container of ``sandbox``."""
+        return [view for views in self.containers.values() for view in views if view.sandbox_id == sandbox.id]
+
+
+class Observer:
+    """Reads one pod from the runtime. What cannot change any more (exits, addresses) is asked once."""
+
+    def __init__(self, client: CriClient, uid: str) -> None:
+        self._client = client
+        self._labels = {names.POD_UID: uid}
+        self._final: dict[str, ContainerView] = {}
+        self._ips: dict[str, tuple[str, ...]] = {}
+
+    async def read(self) -> Observed:
+        """Return the pod as it is now.
+
+        :raises PodkeepError: if the runtime does not answer.
+        """
+        listed = await self._client.runtime.ListPodSandbox(
+            api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=self._labels))
+        )
+        sandboxes = [await self._sandbox(item) for item in listed.items]
+        sandboxes.sort(key=lambda view: (view.attempt, view.created_at), reverse=True)
+        answer = await self._client.runtime.ListContainers(
+            api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=self._labels))
+        )
+        by_name: dict[str, list[ContainerView]] = {}
+        for item in answer.containers:
+            view = await self._container(item)
+            if view is not None:
+                by_name.setdefault(view.name, []).append(view)
+        ordered = {
+            name: tuple(sorted(views, key=lambda view: view.attempt, reverse=True)) for name, views in by_name.items()
+        }
+        return Observed(sandboxes=tuple(sandboxes), containers=ordered)
+
+    async def _sandbox(self, item: api_pb2.PodSandbox) -> SandboxView:
+        ready = item.state == api_pb2.SANDBOX_READY
+        if ready and item.id not in self._ips:
+            try:
+                answer = await self._client.runtime.PodSandboxStatus(
+                    api_pb2.PodSandboxStatusRequest(pod_sandbox_id=item.id)
+                )
+            except NotFound:
+                ready = False
+            else:
+                network = answer.status.network
+                addresses = (network.ip, *(extra.ip for extra in network.additional_ips))
+                self._ips[item.id] = tuple(address for address in addresses if address)
+        return SandboxView(
+            id=item.id,
+            ready=ready,
+            attempt=item.metadata.attempt,
+            created_at=item.created_at,
+            ips=self._ips.get(item.id, ()),
+        )
+
+    async def _container(self, item: api_pb2.Container) -> ContainerView | None:
+        if item.id in self._final:
+            return self._final[item.id]
+        try:
+            answer = await self._client.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=item.id))
+        except NotFound:
+            return None
+        status = answer.status
+        view = ContainerView(
+            id=status.id,
+            name=status.metadata.name,
+            sandbox_id=item.pod_sandbox_id,
+            attempt=status.metadata.attempt,
+            state=State(status.state),
+            exit_code=status.exit_code,
+            reason=status.reason,
+            message=status.message,
+            started_at=status.started_at,
+            finished_at=status.finished_at,
+            image=status.image.user_specified_image or status.image.image,
+            image_ref=status.image_ref,
+        )
+        if view.state is State.EXITED:
+            self._final[view.id] = view
+        return view

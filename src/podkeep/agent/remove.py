@@ -1,0 +1,76 @@
+"""Removing a pod by name, whoever ran it: its containers, its sandbox, and everything the node holds of it.
+
+Called by ``podkeep rm``. It works from outside of the runtime's mount namespace too: removing a directory detaches what
+other namespaces have mounted there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from podkeep.agent import teardown
+from podkeep.agent.convert import names
+from podkeep.agent.poddirs import PodDirs, PodIdentity
+from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.ids import PodUID, parse_pod_uid
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+_PATIENCE_S = 30.0
+"""Seconds beyond the grace period that the process which runs a pod may take to remove it."""
+_STEP_S = 0.05
+
+
+async def remove_pod(client: CriClient, config: Config, name: str, namespace: str, grace: int) -> None:
+    """Stop and remove the pod called ``name`` in ``namespace`` with all its state on the node.
+
+    :param grace: seconds between the stop signal and SIGKILL.
+    :raises NotFound: if there is no such pod.
+    :raises FailedPrecondition: if the process that runs the pod does not let go of it.
+    :raises PodkeepError: naming what could not be removed.
+    """
+    dirs = PodDirs(Path(config.agent.root))
+    uids = await _find(client, dirs, PodIdentity(namespace=namespace, name=name))
+    if not uids:
+        raise NotFound(f"pod {namespace}/{name} not found", hint="`podkeep ps` lists pods")
+    for uid in uids:
+        lock = await _own(dirs, uid, grace)
+        try:
+            await teardown.stop_containers(client, await _running(client, uid), grace)
+            await teardown.remove_pod_state(client, dirs, config, uid)
+        finally:
+            os.close(lock)
+
+
+async def _find(client: CriClient, dirs: PodDirs, identity: PodIdentity) -> list[PodUID]:
+    selector = {names.POD_NAMESPACE: identity.namespace, names.POD_NAME: identity.name}
+    request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=selector))
+    listed = await client.runtime.ListPodSandbox(request)
+    found = [parse_pod_uid(sandbox.labels[names.POD_UID]) for sandbox in listed.items]
+    found += await asyncio.to_thread(dirs.find, identity)
+    return list(dict.fromkeys(found))
+
+
+async def _running(client: CriClient, uid: PodUID) -> list[str]:
+    selector = api_pb2.ContainerFilter(label_selector={names.POD_UID: uid})
+    listed = await client.runtime.ListContainers(api_pb2.ListContainersRequest(filter=selector))
+    return [item.id for item in listed.containers if item.state == api_pb2.CONTAINER_RUNNING]
+
+
+async def _own(dirs: PodDirs, uid: PodUID, grace: int) -> int:
+    """Return the pod's lock. A process that has it is asked to end the pod first, and given time for that."""
+    deadline = asyncio.get_running_loop().time() + grace + _PATIENCE_S
+    asked = False
+    while True:
+        try:
+            return await asyncio.to_thread(dirs.own, uid)
+        except FailedPrecondition:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+        if not asked:
+            await asyncio.to_thread(dirs.request_deletion, uid, grace)
+            asked = True
+        await asyncio.sleep(_STEP_S)

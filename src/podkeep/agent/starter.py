@@ -1,0 +1,197 @@
+"""Carrying out what ``plan`` decided: a sandbox, a container. Every failure says in the kubelet's words what failed.
+
+Owns the order of steps and their undo. Each step is safe to repeat after a crash: what an earlier attempt left is
+found by its labels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from podkeep.agent import container_files, hosts, qos
+from podkeep.agent.admission import FAILED_SANDBOX, Admitted
+from podkeep.agent.convert import names
+from podkeep.agent.convert.container import ContainerPlan, PlannedMount, container_config
+from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
+from podkeep.agent.dns import resolv_conf
+from podkeep.agent.environment import PodFacts, environment
+from podkeep.agent.events import Event, PodListener, StepFailed
+from podkeep.agent.images import LocalImage
+from podkeep.agent.node import Node
+from podkeep.agent.observed import Observed, SandboxView
+from podkeep.agent.plan import StartContainer
+from podkeep.agent.sources import Sources
+from podkeep.agent.volumes import setup
+from podkeep.agent.volumes.setup import MountedVolume
+from podkeep.api.containers import Container
+from podkeep.api.pod import Pod
+from podkeep.base.errors import Cancelled, NotFound, PodkeepError
+from podkeep.base.failpoints import reach
+from podkeep.cri.v1 import api_pb2
+
+Result = TypeVar("Result")
+
+
+class Starter:
+    """Makes the sandbox and the containers of one pod."""
+
+    def __init__(self, *, pod: Pod, sources: Sources, node: Node, listener: PodListener) -> None:
+        self._pod = pod
+        self._sources = sources
+        self._node = node
+        self._listener = listener
+        self._handler = pod.spec.runtime_class_name or ""
+        self._interrupted = asyncio.Event()
+
+    def interrupt(self) -> None:
+        """Give up what may take long (a pull) and is not worth finishing; later steps do not start."""
+        self._interrupted.set()
+
+    async def create_sandbox(self, attempt: int, admitted: Admitted) -> None:
+        """Make the volumes and the sandbox.
+
+        :raises StepFailed: with reason FailedMount or FailedCreatePodSandBox.
+        """
+        await self._volumes(admitted)
+        request = api_pb2.RunPodSandboxRequest(
+            config=self._sandbox_config(attempt, admitted), runtime_handler=self._handler
+        )
+        try:
+            await self._node.client.runtime.RunPodSandbox(request)
+        except PodkeepError as error:
+            raise StepFailed(
+                f"Failed to create pod sandbox: {error.message}", reason=FAILED_SANDBOX, hint=error.hint
+            ) from error
+        reach("agent.sandbox.created")
+
+    async def start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
+        """Pull, create and start one container, and forget the attempt before the last.
+
+        :raises StepFailed: with the kubelet's reason for the step that failed.
+        """
+        container, sandbox = action.container, observed.sandbox
+        if sandbox is None:
+            raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
+        config = self._sandbox_config(sandbox.attempt, admitted)
+        image = await self._unless_interrupted(
+            self._node.images.ensure(container, self._handler, config, self._listener.event), container
+        )
+        message = await self._configure(action, sandbox, admitted, image)
+        created = await self._create(container, sandbox, config, message)
+        await self._start(action, created)
+        await self._forget(observed, action)
+
+    def _sandbox_config(self, attempt: int, admitted: Admitted) -> api_pb2.PodSandboxConfig:
+        plan = SandboxPlan(
+            userns_start=admitted.userns_start,
+            dns=resolv_conf(self._pod.spec, self._node.dns),
+            cgroup_root=self._node.config.runtime.cgroup_parent,
+            pod_logs=self._node.config.agent.pod_logs,
+            attempt=attempt,
+        )
+        return sandbox_config(self._pod, plan)
+
+    async def _volumes(self, admitted: Admitted) -> Mapping[str, MountedVolume]:
+        try:
+            return await asyncio.to_thread(setup.set_up, self._pod, admitted.directory, self._sources)
+        except PodkeepError as error:
+            raise StepFailed(
+                error.message, reason="FailedMount", waiting="ContainerCreating", hint=error.hint
+            ) from error
+
+    async def _configure(
+        self, action: StartContainer, sandbox: SandboxView, admitted: Admitted, image: LocalImage
+    ) -> api_pb2.ContainerConfig:
+        """Return the container's configuration, after making the files it mounts."""
+        pod, container = self._pod, action.container
+        ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
+        facts = PodFacts(pod_ips=ips, host_ips=self._node.host_ips, node_name=self._node.name)
+        volumes = await self._volumes(admitted)
+        try:
+            variables = environment(pod, container, self._sources, facts)
+            hosts_text = hosts.render(pod.spec, names.hostname(pod), sandbox.ips, self._node.hosts_file)
+
+            def prepare() -> list[PlannedMount]:
+                container_files.write_hosts(admitted.directory, hosts_text)
+                return container_files.mounts(container, action.attempt, admitted.directory, volumes, variables)
+
+            plan = ContainerPlan(
+                attempt=action.attempt,
+                image_ref=image.ref,
+                image_user=image.user,
+                environment=variables,
+                mounts=await asyncio.to_thread(prepare),
+                resources=qos.linux_resources(pod, container, self._node.memory),
+                userns_start=admitted.userns_start,
+            )
+            return container_config(pod, container, plan)
+        except (PodkeepError, OSError) as error:
+            hint = error.hint if isinstance(error, PodkeepError) else ""
+            text = error.message if isinstance(error, PodkeepError) else str(error)
+            raise _failed(container, "CreateContainerConfigError", text, hint) from error
+
+    async def _create(
+        self,
+        container: Container,
+        sandbox: SandboxView,
+        config: api_pb2.PodSandboxConfig,
+        message: api_pb2.ContainerConfig,
+    ) -> str:
+        request = api_pb2.CreateContainerRequest(pod_sandbox_id=sandbox.id, config=message, sandbox_config=config)
+        try:
+            answer = await self._node.client.runtime.CreateContainer(request)
+        except PodkeepError as error:
+            raise _failed(container, "CreateContainerError", error.message, error.hint) from error
+        self._report("Created", f"Created container: {container.name}", container)
+        return answer.container_id
+
+    async def _start(self, action: StartContainer, created: str) -> None:
+        container = action.container
+        try:
+            await self._node.client.runtime.StartContainer(api_pb2.StartContainerRequest(container_id=created))
+        except PodkeepError as error:
+            await self._remove(created)
+            raise _failed(container, "RunContainerError", error.message, error.hint) from error
+        self._report("Started", f"Started container {container.name}", container)
+        logs = Path(names.log_directory(self._node.config.agent.pod_logs, self._pod))
+        log = logs / names.log_path(container.name, action.attempt)
+        self._listener.started(container.name, action.attempt, log)
+
+    async def _forget(self, observed: Observed, action: StartContainer) -> None:
+        """Keep the attempt before this one, whose exit is worth knowing, and remove older ones."""
+        for view in observed.containers.get(action.container.name, ())[1:]:
+            await self._remove(view.id)
+
+    async def _remove(self, container: str) -> None:
+        try:
+            await self._node.client.runtime.RemoveContainer(api_pb2.RemoveContainerRequest(container_id=container))
+        except NotFound:
+            return
+
+    async def _unless_interrupted(self, work: Coroutine[Any, Any, Result], container: Container) -> Result:
+        """Return the result of ``work``, or give it up when the pod is to end.
+
+        :raises StepFailed: if it was given up.
+        """
+        task = asyncio.ensure_future(work)
+        interrupted = asyncio.ensure_future(self._interrupted.wait())
+        try:
+            await asyncio.wait({task, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                cause = Cancelled("the pod is to end")
+                raise _failed(container, "ContainerCreating", cause.message, "") from cause
+            return await task
+        finally:
+            task.cancel()
+            interrupted.cancel()
+            await asyncio.gather(task, interrupted, return_exceptions=True)
+
+    def _report(self, reason: str, message: str, container: Container) -> None:
+        self._listener.event(Event(type="Normal", reason=reason, message=message, container=container.name))
+
+
+def _failed(container: Container, waiting: str, message: str, hint: str) -> StepFailed:
+    return StepFailed(f"Error: {message}", reason="Failed", waiting=waiting, container=container.name, hint=hint)

@@ -1,0 +1,146 @@
+"""Taking a pod down: containers, sandboxes, then everything on the node, every step tried.
+
+Used by the pod worker and by ``remove``. Doing it again is harmless, and finishes what was left the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from podkeep.agent.convert import names
+from podkeep.agent.poddirs import PodDirs
+from podkeep.base.config import Config
+from podkeep.base.errors import Internal, KernelCallError, NotFound, PodkeepError
+from podkeep.base.ids import PodUID
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+from podkeep.kernel.cgroups import Cgroups
+
+log = logging.getLogger(__name__)
+
+_LEVELS = ("", "/burstable", "/besteffort")
+
+
+async def stop_containers(client: CriClient, ids: Iterable[str], grace: int) -> None:
+    """Stop containers side by side; one that is gone counts as stopped.
+
+    :param grace: seconds between the stop signal and SIGKILL.
+    :raises PodkeepError: of the first that could not be stopped, after all were tried.
+    """
+    requests = [api_pb2.StopContainerRequest(container_id=name, timeout=grace) for name in ids]
+    results = await asyncio.gather(
+        *(client.runtime.StopContainer(request) for request in requests), return_exceptions=True
+    )
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, NotFound):
+            raise result
+
+
+async def remove_sandboxes(client: CriClient, uid: str) -> None:
+    """Stop and remove every sandbox of pod ``uid`` with its containers.
+
+    :raises PodkeepError: of the first that could not be removed, after all were tried.
+    """
+    selector = api_pb2.PodSandboxFilter(label_selector={names.POD_UID: uid})
+    listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
+    problems = []
+    for sandbox in listed.items:
+        stop = client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
+        problems += await _attempt(stop)
+        remove = client.runtime.RemovePodSandbox(api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id))
+        problems += await _attempt(remove)
+    if problems:
+        raise problems[0]
+
+
+async def _attempt(call: Awaitable[object]) -> list[PodkeepError]:
+    try:
+        await call
+    except NotFound:
+        return []
+    except PodkeepError as error:
+        return [error]
+    return []
+
+
+def remove_node_state(dirs: PodDirs, config: Config, uid: PodUID) -> None:
+    """Remove what the node holds of pod ``uid`` beside the runtime: volumes, files, logs, cgroup, user IDs.
+
+    Blocking. The pod must have no containers any more.
+
+    :raises Internal: naming everything that could not be removed.
+    """
+    problems = []
+    steps: tuple[Callable[[], None], ...] = (
+        partial(_remove_logs, Path(config.agent.pod_logs), uid),
+        partial(_remove_cgroup, config.runtime.cgroup_parent, uid),
+        partial(dirs.remove, uid),
+    )
+    for step in steps:
+        try:
+            step()
+        except (PodkeepError, OSError) as error:
+            problems.append(str(error))
+    if problems:
+        raise Internal(f"pod {uid} is not completely removed: {'; '.join(problems)}")
+
+
+def _remove_logs(root: Path, uid: str) -> None:
+    try:
+        found = [entry for entry in root.iterdir() if entry.name.endswith(f"_{uid}")]
+    except FileNotFoundError:
+        return
+    for directory in found:
+        shutil.rmtree(directory)
+
+
+def _remove_cgroup(parent: str, uid: str) -> None:
+    """Remove the pod's cgroup, wherever its class put it, and the class's own when it is the last one there."""
+    cgroups = Cgroups()
+    for level in _LEVELS:
+        path = f"{parent.rstrip('/')}{level}/pod{uid}"
+        if not cgroups.exists(path):
+            continue
+        cgroups.remove(path)
+        if level:
+            _remove_if_empty(cgroups, f"{parent.rstrip('/')}{level}")
+
+
+def _remove_if_empty(cgroups: Cgroups, path: str) -> None:
+    for directory in cgroups.directories(path):
+        try:
+            directory.rmdir()
+        except OSError as error:
+            # Another pod of the class is still there, or came just now.
+            log.debug("%s stays: %s", directory, error.strerror)
+
+
+async def remove_pod_state(client: CriClient, dirs: PodDirs, config: Config, uid: PodUID) -> None:
+    """Remove everything of pod ``uid``, at the runtime and on the node. The caller holds the pod's lock.
+
+    What containers may still use stays if the runtime could not remove them.
+
+    :raises PodkeepError: naming what is left.
+    """
+    await remove_sandboxes(client, uid)
+    await asyncio.to_thread(remove_node_state, dirs, config, uid)
+
+
+async def reclaim_orphans(client: CriClient, dirs: PodDirs, config: Config) -> None:
+    """Remove what pods left whose process died before they had a sandbox. The caller holds the root lock.
+
+    An orphan that resists is reported in the log and keeps its IDs; it must not stop other pods.
+    """
+    listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
+    known = {sandbox.labels.get(names.POD_UID, "") for sandbox in listed.items}
+    for uid in await asyncio.to_thread(dirs.orphans, known):
+        try:
+            await asyncio.to_thread(remove_node_state, dirs, config, uid)
+            log.info("removed what was left of pod %s", uid)
+        except (PodkeepError, KernelCallError) as error:
+            log.warning("could not remove what is left of pod %s: %s", uid, error)

@@ -1,0 +1,283 @@
+"""One pod, from its manifest to its end: looks, decides, acts, and again, until the pod is done or told to stop.
+
+Owns the loop and the pod's back-offs. What to do is decided by ``plan``; how it is done is in ``starter`` and
+``teardown``. Used by ``podkeep run``, and later by the agent for every pod it is given; nothing here prints.
+
+    admit ──▶ observe ──▶ decide ──▶ act ──┐            stop() or a deletion request
+                ▲                          │                     │
+                └────── wait for news ◀────┘                     ▼
+                                          finished ──▶ stopped ──▶ tear_down()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.agent import teardown
+from podkeep.agent.admission import Admitted, admit
+from podkeep.agent.backoff import BackOff
+from podkeep.agent.container_files import termination_log, termination_message
+from podkeep.agent.convert import names
+from podkeep.agent.events import Event, PodListener, StepFailed
+from podkeep.agent.news import News
+from podkeep.agent.node import Node
+from podkeep.agent.observed import ContainerView, Observed, Observer, State
+from podkeep.agent.plan import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait, decide, is_sidecar
+from podkeep.agent.sources import Sources
+from podkeep.agent.starter import Starter
+from podkeep.agent.status import StatusFacts, Waiting, exit_code, pod_status
+from podkeep.api.pod import Pod
+from podkeep.api.status import PodStatus
+from podkeep.base.errors import FailedPrecondition, Unavailable
+from podkeep.cri.v1 import api_pb2
+
+log = logging.getLogger(__name__)
+
+_RUNTIME_PATIENCE = 30.0
+"""Seconds a runtime may be away before the pod is given up; its containers go on without it."""
+_LOOK_AGAIN = 10.0
+"""Seconds after which the pod is looked at even when there is no news."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodResult:
+    """How a pod ended. ``exit_code`` is that of the container that failed first, 0 if none did."""
+
+    exit_code: int
+    status: PodStatus
+
+
+class PodWorker:
+    """Runs one pod.
+
+    :param retry: keep trying after a failure on the way to a running container, with growing pauses, as a node does;
+        without it the failure ends :meth:`run`.
+    """
+
+    def __init__(self, *, pod: Pod, sources: Sources, node: Node, listener: PodListener, retry: bool) -> None:
+        self.pod = pod
+        self._node = node
+        self._listener = listener
+        self._retry = retry
+        self._observer = Observer(node.client, pod.metadata.uid)
+        self._starter = Starter(pod=pod, sources=sources, node=node, listener=listener)
+        self._back_off = BackOff()
+        self._waiting: dict[str, Waiting] = {}
+        self._news = News(node.client)
+        self._admitted: Admitted | None = None
+        self._grace: int | None = None
+        self._since = time.time()
+        self._end: Finish | None = None
+
+    # ------------------------------------------------------------------------------------------------ from outside
+
+    async def run(self) -> PodResult:
+        """Run the pod to its end, or until :meth:`stop`; its containers are then stopped, the rest is still there.
+
+        :raises AlreadyExists: if a pod of this name is there already; nothing was done then.
+        :raises StepFailed: if the pod cannot be started and ``retry`` is off.
+        :raises PodkeepError: if the runtime fails otherwise.
+        """
+        try:
+            self._admitted = await admit(self.pod, self._node)
+        except StepFailed as failure:
+            self._listener.event(failure.event())
+            raise
+        watch = asyncio.ensure_future(self._news.watch())
+        try:
+            await self._loop(self._admitted)
+            await self._stop_containers()
+            observed = await self._observer.read()
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        return PodResult(exit_code=exit_code(self.pod, observed), status=self._status(observed))
+
+    def stop(self, grace: int) -> None:
+        """End the pod; a second call may shorten the grace period.
+
+        :param grace: seconds between the stop signal and SIGKILL.
+        """
+        self._grace = grace if self._grace is None else min(self._grace, grace)
+        self._starter.interrupt()
+        self._news.wake()
+
+    async def tear_down(self) -> None:
+        """Remove everything of the pod; nothing happens if it was never taken on.
+
+        :raises PodkeepError: naming what is left.
+        """
+        if self._admitted is None:
+            return
+        try:
+            await self._stop_containers()
+            await teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, self._admitted.uid)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the pod and leave it as it is, for others to look at and remove."""
+        if self._admitted is not None:
+            self._admitted.release()
+            self._admitted = None
+
+    # ---------------------------------------------------------------------------------------------------- the loop
+
+    async def _loop(self, admitted: Admitted) -> None:
+        said = ""
+        while self._end is None:
+            requested = await asyncio.to_thread(self._node.dirs.requested_deletion, admitted.uid)
+            if requested is not None:
+                self.stop(requested)
+            if self._grace is not None:
+                self._end = Finish(failed=False)
+                return
+            observed = await self._look()
+            now = time.time()
+            decision = decide(self.pod, observed, now=now, since=self._since, delay=self._back_off.delay)
+            if decision.why != said:
+                log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
+                said = decision.why
+            self._note_crash_loops(observed, now)
+            await self._act(decision, observed, admitted)
+
+    async def _look(self) -> Observed:
+        """Return the pod as the runtime has it, waiting for a runtime that is being restarted.
+
+        :raises Unavailable: if it stays away.
+        """
+        deadline = time.monotonic() + _RUNTIME_PATIENCE
+        while True:
+            try:
+                return await self._observer.read()
+            except Unavailable as error:
+                if time.monotonic() > deadline or self._grace is not None:
+                    raise
+                log.warning("%s; trying again", error.message)
+                await self._news.wait(_LOOK_AGAIN)
+
+    async def _act(self, decision: Decision, observed: Observed, admitted: Admitted) -> None:
+        action = decision.action
+        if isinstance(action, Finish):
+            self._end = action
+            return
+        if isinstance(action, Wait):
+            pause = _LOOK_AGAIN if action.until is None else min(max(action.until - time.time(), 0.0), _LOOK_AGAIN)
+            await self._news.wait(pause)
+            return
+        key = action.container.name if isinstance(action, StartContainer) else ""
+        try:
+            await self._do(action, observed, admitted)
+        except StepFailed as failure:
+            if self._grace is not None:
+                return
+            self._listener.event(failure.event())
+            self._waiting[key] = Waiting(reason=failure.waiting or failure.reason, message=failure.message)
+            if not self._retry:
+                raise
+            await self._news.wait(self._back_off.failed(f"start/{key}"))
+        else:
+            self._back_off.succeeded(f"start/{key}")
+            self._waiting.pop(key, None)
+
+    async def _do(
+        self, action: StopSandbox | CreateSandbox | StartContainer, observed: Observed, admitted: Admitted
+    ) -> None:
+        if isinstance(action, StopSandbox):
+            request = api_pb2.StopPodSandboxRequest(pod_sandbox_id=action.sandbox.id)
+            await self._node.client.runtime.StopPodSandbox(request)
+        elif isinstance(action, CreateSandbox):
+            await self._starter.create_sandbox(action.attempt, admitted)
+        else:
+            previous = action.previous
+            if previous is not None:
+                self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
+            await self._starter.start_container(action, observed, admitted)
+
+    def _note_crash_loops(self, observed: Observed, now: float) -> None:
+        """Say so when a container waits for its next attempt."""
+        for container in (*self.pod.spec.init_containers, *self.pod.spec.containers):
+            latest = observed.latest(container.name)
+            delay = self._back_off.delay(container.name)
+            in_back_off = latest is not None and latest.state is State.EXITED and latest.finished_at / 1e9 + delay > now
+            if not in_back_off or container.name in self._waiting:
+                continue
+            text = f"back-off {delay:g}s restarting failed container={container.name} pod={self.pod.metadata.name}"
+            self._waiting[container.name] = Waiting(reason="CrashLoopBackOff", message=text)
+            self._listener.event(Event(type="Warning", reason="BackOff", message=text, container=container.name))
+
+    # ------------------------------------------------------------------------------------------------- the way out
+
+    async def _stop_containers(self) -> None:
+        """Stop what runs: the containers side by side, then the sidecars in reverse order."""
+        grace = self._grace
+        if grace is None:
+            grace = self.pod.spec.termination_grace_period_seconds or 0
+        sidecars = [container.name for container in self.pod.spec.init_containers if is_sidecar(container)]
+        observed = await self._observer.read()
+        running = {name: view for name, view in _running(observed).items() if name not in sidecars}
+        await self._stop(running, grace)
+        for name in reversed(sidecars):
+            latest = observed.latest(name)
+            if latest is not None and latest.state is State.RUNNING:
+                await self._stop({name: latest}, grace)
+
+    async def _stop(self, running: dict[str, ContainerView], grace: int) -> None:
+        """Stop containers, sooner if the grace period gets shorter meanwhile."""
+        if not running:
+            return
+        for name in running:
+            message = f"Stopping container {name}"
+            self._listener.event(Event(type="Normal", reason="Killing", message=message, container=name))
+        ids = [view.id for view in running.values()]
+        stopping = asyncio.ensure_future(teardown.stop_containers(self._node.client, ids, grace))
+        try:
+            while not stopping.done():
+                woken = asyncio.ensure_future(self._news.woken())
+                await asyncio.wait({stopping, woken}, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+                if not stopping.done() and self._grace is not None and self._grace < grace:
+                    grace = self._grace
+                    await teardown.stop_containers(self._node.client, ids, grace)
+        finally:
+            await stopping
+
+    # ---------------------------------------------------------------------------------------------------- the status
+
+    def _status(self, observed: Observed) -> PodStatus:
+        end = self._end
+        facts = StatusFacts(
+            since=self._since,
+            host_ips=self._node.host_ips,
+            waiting=self._waiting,
+            message=self._last_words,
+            finished=end is not None,
+            failed=(end is not None and end.failed) or exit_code(self.pod, observed) != 0,
+            reason="" if end is None else end.reason,
+            text="" if end is None else end.message,
+        )
+        return pod_status(self.pod, observed, facts)
+
+    def _last_words(self, view: ContainerView) -> str:
+        if self._admitted is None:
+            raise FailedPrecondition("the pod was never taken on")
+        policies = {
+            container.name: container.termination_message_policy
+            for container in (*self.pod.spec.init_containers, *self.pod.spec.containers)
+        }
+        file = termination_log(self._admitted.directory, view.name, view.attempt)
+        output = Path(names.log_directory(self._node.config.agent.pod_logs, self.pod))
+        fall_back = policies.get(view.name) == "FallbackToLogsOnError" and view.exit_code != 0
+        return termination_message(file, output / names.log_path(view.name, view.attempt), fall_back=fall_back)
+
+
+def _running(observed: Observed) -> dict[str, ContainerView]:
+    return {
+        name: views[0]
+        for name, views in observed.containers.items()
+        if views and views[0].state in {State.RUNNING, State.UNKNOWN}
+    }

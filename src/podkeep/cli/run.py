@@ -1,0 +1,207 @@
+"""``podkeep run``: run the pods of a manifest, show what they print, and clean up after them.
+
+Owns: the order of things (read the file, have a runtime, enter its mount namespace, only then threads and gRPC),
+signals, and the exit status. Does not own: what a pod needs (``agent``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.output import output_option
+
+if TYPE_CHECKING:
+    from podkeep.agent.worker import PodResult, PodWorker
+    from podkeep.api.manifest import Manifest
+    from podkeep.base.config import Config
+    from podkeep.cli.run_output import RunOutput
+
+
+@click.command(name="run")
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True, dir_okay=False))
+@click.option(
+    "--keep", is_flag=True, help="Leave the ended pods for `podkeep logs` and `podkeep exec`; see `podkeep rm`."
+)
+@output_option
+@pass_invocation
+def command(invocation: Invocation, file: Path, keep: bool, output: str) -> int:
+    """Run the pods in FILE (- for standard input) until they end, and print what they print.
+
+    ConfigMaps and Secrets in FILE are there for its pods. Ctrl-C stops the pods and removes them, a second Ctrl-C does
+    not wait. The exit status is that of the container that failed first, 128+n if signal n ended it.
+    """
+    manifest = _read(file)
+    if not manifest.pods:
+        raise InvalidArgument(f"{file}: there is no Pod in it")
+    config = invocation.config
+    _have_runtime(config, invocation.config_path)
+    return asyncio.run(_run(manifest, config, keep=keep, form=output))
+
+
+def _read(file: Path) -> Manifest:
+    from podkeep.api import manifest
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except OSError as error:
+        raise InvalidArgument(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{file}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+    try:
+        return manifest.parse(text, source=str(file))
+    except InvalidArgument as error:
+        # One line per wrong field; the last one is left to the caller, who ends the process.
+        *problems, last = error.message.split("\n")
+        for problem in problems:
+            click.echo(f"podkeep: {problem}", err=True)
+        raise InvalidArgument(last, hint=error.hint) from error
+
+
+def _have_runtime(config: Config, config_path: Path | None) -> None:
+    """Bring the runtime up if none answers, and enter its mount namespace: volumes are mounted where it sees them."""
+    from podkeep.cli.runtime import ensure_running
+    from podkeep.mountns import container_mounts
+
+    ensure_running(config, config_path)
+    if config.runtime.hide_mounts:
+        container_mounts.join(Path(config.runtime.run))
+
+
+async def _run(manifest: Manifest, config: Config, *, keep: bool, form: str) -> int:
+    from podkeep.agent.admission import with_identity
+    from podkeep.agent.node import this_node
+    from podkeep.agent.sources import Sources
+    from podkeep.agent.worker import PodWorker
+    from podkeep.cli.pullprogress import shown
+    from podkeep.cli.run_output import RunOutput
+    from podkeep.cri.client import CriClient
+
+    pods = [with_identity(pod) for pod in manifest.pods]
+    containers = sum(len(pod.spec.containers) + len(pod.spec.init_containers) for pod in pods)
+    # JSON has standard output for itself.
+    out = RunOutput(
+        stdout=sys.stderr.buffer if form == "json" else sys.stdout.buffer,
+        stderr=sys.stderr.buffer,
+        prefixed=containers > 1,
+    )
+    sources = Sources(config_maps=manifest.config_maps, secrets=manifest.secrets)
+    async with CriClient(config.runtime.socket) as client:
+
+        async def show_pull(image: str, pull: Awaitable[str]) -> str:
+            return await shown(client, image, pull, sys.stderr)
+
+        node = this_node(client, config, show_pull)
+        workers = [
+            PodWorker(
+                pod=pod,
+                sources=sources,
+                node=node,
+                listener=out.listener(pod.metadata.name if len(pods) > 1 else ""),
+                retry=False,
+            )
+            for pod in pods
+        ]
+        supervisor = _Supervisor(workers, out)
+        results = await supervisor.run(keep=keep)
+    if form == "json":
+        _echo_json([worker.pod for worker in workers], results)
+    return supervisor.exit_status(results)
+
+
+class _Supervisor:
+    """Runs all pods of a manifest together: when one cannot run, none goes on."""
+
+    def __init__(self, workers: Sequence[PodWorker], out: RunOutput) -> None:
+        self._workers = workers
+        self._out = out
+        self._signal: int | None = None
+        self._failure: BaseException | None = None
+
+    async def run(self, *, keep: bool) -> list[PodResult]:
+        """Run the pods to their end and clean up.
+
+        :raises PodkeepError: of the first pod that could not run, after everything was cleaned up.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupted, number)
+        following = asyncio.ensure_future(self._follow())
+        results = await asyncio.gather(*(self._one(worker) for worker in self._workers))
+        self._out.ended.set()
+        await following
+        await asyncio.gather(*(self._clean_up(worker, keep) for worker in self._workers))
+        if self._failure is not None:
+            raise self._failure
+        return [result for result in results if result is not None]
+
+    async def _one(self, worker: PodWorker) -> PodResult | None:
+        try:
+            return await worker.run()
+        except PodkeepError as error:
+            self._fail(error)
+            return None
+
+    async def _follow(self) -> None:
+        try:
+            await self._out.follow()
+        except (OSError, PodkeepError) as error:
+            self._fail(error)
+
+    async def _clean_up(self, worker: PodWorker, keep: bool) -> None:
+        if keep and self._failure is None:
+            worker.release()
+            return
+        try:
+            await worker.tear_down()
+        except PodkeepError as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._stop()
+        else:
+            click.echo(f"podkeep: {error}", err=True)
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.stop(worker.pod.spec.termination_grace_period_seconds or 0)
+
+    def _interrupted(self, number: int) -> None:
+        if self._signal is not None:
+            for worker in self._workers:
+                worker.stop(0)
+            return
+        self._signal = number
+        if sys.stderr.isatty():
+            click.echo("stopping; Ctrl-C again to kill", err=True)
+        self._stop()
+
+    def exit_status(self, results: Sequence[PodResult]) -> int:
+        """Return the exit status: of the signal that ended this command, or of the first pod that failed."""
+        if self._signal is not None:
+            return 128 + self._signal
+        return next((result.exit_code for result in results if result.exit_code), 0)
+
+
+def _echo_json(pods: Sequence[Any], results: Sequence[PodResult]) -> None:
+    """Print the pods with their last status: one object, or a List of several."""
+    import msgspec
+
+    items = [
+        json.loads(msgspec.json.encode(msgspec.structs.replace(pod, status=result.status)))
+        for pod, result in zip(pods, results, strict=True)
+    ]
+    click.echo(
+        json.dumps(items[0] if len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items}, indent=2)
+    )

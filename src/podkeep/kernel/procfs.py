@@ -7,6 +7,7 @@ process may hand out, and the boot ID. Does not own: cgroups.
 from __future__ import annotations
 
 import os
+import select
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,31 @@ def find_by_argument(text: str) -> list[ProcessId]:
         except (OSError, NotFound):
             continue  # it ended while we looked
     return found
+
+
+def executable(process: ProcessId) -> str:
+    """Return the path of the program that exactly this process runs; empty if it is gone or a kernel thread."""
+    try:
+        path = os.readlink(_PROC / str(process.pid) / "exe")
+    except OSError:
+        return ""
+    return path if alive(process) else ""
+
+
+def wait(process: ProcessId, timeout: float) -> bool:
+    """Wait until exactly this process has ended; return whether it did.
+
+    :param timeout: seconds.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    try:
+        fd = pidfd_open(process)
+    except NotFound:
+        return True
+    try:
+        return bool(select.select([fd], [], [], timeout)[0])
+    finally:
+        os.close(fd)
 
 
 def capability_bounding_set() -> frozenset[str]:

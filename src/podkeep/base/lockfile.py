@@ -1,0 +1,35 @@
+"""One owner per directory: an advisory lock on a file, which the kernel gives back when its owner ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from podkeep.base.errors import FailedPrecondition
+
+_PAUSE_S = 0.02
+
+
+def acquire(path: Path, *, patience_s: float = 0.0, hint: str = "") -> int:
+    """Lock ``path``, made if missing, and return the descriptor that holds the lock until it is closed.
+
+    :param patience_s: how long to wait for another holder, for example the last processes of a killed one.
+    :param hint: what to do if somebody else holds it; default: how to find out who.
+    :raises FailedPrecondition: if somebody else still holds it then.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(_PAUSE_S)
+                continue
+            os.close(fd)
+            raise FailedPrecondition(
+                f"{path.parent} is in use by another process", hint=hint or f"`fuser {path}` names it"
+            ) from None
+        return fd

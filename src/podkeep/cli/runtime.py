@@ -1,0 +1,157 @@
+"""``podkeep runtime``: serve the CRI socket; ``podkeep runtime stop``: end the one that serves.
+
+Owns: the order of a daemon's first steps, which must happen while the process has one thread: the lock of its
+directories, its mount namespace; and starting a daemon in the background for verbs that need one. Does not own: what it
+serves (``runtime.daemon``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
+from podkeep.cli import connection
+from podkeep.cli.invocation import Invocation, pass_invocation
+
+START_PATIENCE_S = 30.0
+"""How long a daemon started in the background may take until it serves; it takes about half a second."""
+STOP_PATIENCE_S = 30.0
+BACKGROUND_IDLE_EXIT_S = 60.0
+"""A daemon that ``podkeep run`` started ends after this many seconds without a pod and without a request."""
+
+
+@click.group(name="runtime", invoke_without_command=True)
+@click.option(
+    "--idle-exit",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="End after this time without a pod and without a request.",
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.pass_context
+def command(ctx: click.Context, idle_exit: float | None, log_level: str) -> None:
+    """Serve the CRI socket until SIGTERM; containers run on."""
+    if ctx.invoked_subcommand is None:
+        serve(ctx.ensure_object(Invocation).config, idle_exit, log_level)
+
+
+@command.command(name="stop")
+@pass_invocation
+def stop(invocation: Invocation) -> None:
+    """End the runtime that serves. Pods run on; if there are none, everything it made is removed."""
+    config = invocation.config
+    lock = Path(config.runtime.run) / "runtime.lock"
+    shut_down(invocation)
+    _wait_until_unlocked(lock)
+
+
+def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
+    """Become the runtime and serve until told to stop.
+
+    :raises FailedPrecondition: if another runtime uses the directories, or the machine lacks something.
+    """
+    from podkeep.base import lockfile, log
+    from podkeep.mountns import container_mounts
+
+    if os.geteuid() != 0:
+        raise FailedPrecondition("the runtime needs root", hint="run it as root")
+    log.configure(log_level, sys.stderr)
+    run = Path(config.runtime.run)
+    run.mkdir(mode=0o711, parents=True, exist_ok=True)
+    lock = lockfile.acquire(run / "runtime.lock", hint="a runtime serves already; end it with `podkeep runtime stop`")
+    origin = container_mounts.enter(run) if config.runtime.hide_mounts else None
+    # From here on threads may start: gRPC is imported only now.
+    from podkeep.runtime import daemon
+
+    if daemon.serve(config, daemon.Options(idle_exit=idle_exit)):
+        if origin is not None:
+            container_mounts.remove(run, origin)
+        shutil.rmtree(run)
+    os.close(lock)
+
+
+def ensure_running(config: Config, config_path: Path | None) -> bool:
+    """Start a runtime in the background unless one answers, and wait until it serves.
+
+    :returns: whether it was started.
+    :raises FailedPrecondition: with the last lines of its log, if it ended instead.
+    :raises Unavailable: if it does not serve in time.
+    """
+    path = config.runtime.socket
+    if _listens(path):
+        return False
+    log_path = Path(config.runtime.root) / "runtime.log"
+    log_path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    argv = [sys.executable, "-m", "podkeep", *(["--config", str(config_path)] if config_path else [])]
+    argv += ["runtime", "--idle-exit", str(BACKGROUND_IDLE_EXIT_S)]
+    with log_path.open("ab") as log:
+        start = log.tell()
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+        )
+    deadline = time.monotonic() + START_PATIENCE_S
+    while not _listens(path):
+        if process.poll() is not None and not _listens(path):
+            raise FailedPrecondition(
+                f"the runtime ended at once: {_last_line(log_path, start)}", hint=f"its log is {log_path}"
+            )
+        if time.monotonic() > deadline:
+            process.send_signal(signal.SIGTERM)
+            raise Unavailable(
+                f"the runtime does not serve {path} after {START_PATIENCE_S:g} s", hint=f"its log is {log_path}"
+            )
+        time.sleep(0.01)
+    return True
+
+
+def shut_down(invocation: Invocation) -> None:
+    """Ask the runtime to end.
+
+    :raises Unavailable: if none answers.
+    """
+    from podkeep.cri.client import CriClient
+    from podkeep.cri.v1 import podkeep_pb2
+
+    path = invocation.config.runtime.socket
+    connection.check_listening(path, start=connection.start_command(invocation))
+
+    async def ask() -> None:
+        async with CriClient(path) as client:
+            await client.node.Shutdown(podkeep_pb2.ShutdownRequest())
+
+    asyncio.run(ask())
+
+
+def _wait_until_unlocked(lock: Path) -> None:
+    """Wait until the daemon that held the lock has ended (then its directory may be gone)."""
+    from podkeep.base import lockfile
+
+    try:
+        os.close(lockfile.acquire(lock, patience_s=STOP_PATIENCE_S, hint="the runtime did not end"))
+    except FileNotFoundError:
+        return
+
+
+def _listens(path: str) -> bool:
+    try:
+        connection.check_listening(path, start="")
+    except PodkeepError:
+        return False
+    return True
+
+
+def _last_line(path: Path, start: int) -> str:
+    with path.open("rb") as log:
+        log.seek(start)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+    return next((line.removeprefix("podkeep: ") for line in reversed(lines) if not line.startswith("hint:")), "no log")

@@ -1,0 +1,332 @@
+"""Making and unmaking containers: the kernel's side.
+
+Owns: the root file system, the bundle, the lookups in the image that the configuration needs, and removal. Does not
+own: records (``containers.py``) or the configuration's content (``oci/spec.py``). Everything blocks; the server calls
+it on threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from podkeep.base import failpoints
+from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.undo import UndoStack
+from podkeep.images.image import Image
+from podkeep.images.store import ImageStore
+from podkeep.kernel import mounts, openat, overlay, procfs
+from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.kernel.openat import Resolve
+from podkeep.kernel.procfs import ProcessId
+from podkeep.runtime.layout import Layout, container_cgroup
+from podkeep.runtime.oci import spec, users
+from podkeep.runtime.oci.driver import Created, Driver, ExecResult, Stdio
+from podkeep.runtime.records import (
+    Container,
+    ContainerConfig,
+    Device,
+    NamespaceMode,
+    Sandbox,
+    Seccomp,
+    SeccompKind,
+)
+from podkeep.runtime.sandbox_executor import SandboxExecutor
+
+_PASSWD_LIMIT = 1 << 20
+"""Bytes of the image's passwd and group files that are looked at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerPlan:
+    """A container to be made, with everything it refers to."""
+
+    container: Container
+    sandbox: Sandbox
+    image: Image
+    log: Path | None
+    target: ProcessId | None = None
+    """The process whose PID namespace it joins (NamespaceMode TARGET)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeContainer:
+    """What is only known once a container exists."""
+
+    created: Created
+    user: users.User
+
+
+@dataclass(frozen=True)
+class ContainerExecutor:
+    """Makes and unmakes containers below one layout."""
+
+    layout: Layout
+    images: ImageStore
+    sandboxes: SandboxExecutor
+    seccomp_default: Path
+
+    def create(self, plan: ContainerPlan, driver: Driver) -> MadeContainer:
+        """Make the root file system and the bundle, and have the container created.
+
+        :raises PodkeepError: if anything fails; what was made until then is gone again.
+        """
+        container = plan.container
+        with UndoStack() as undo:
+            undo.push(f"undo container {container.id}", lambda: self.remove(container, driver))
+            self._make_rootfs(plan)
+            failpoints.reach("container.rootfs")
+            user = self._user(plan)
+            config = spec.build(self._spec_input(plan, user))
+            bundle = self.layout.bundle(container.id)
+            _write_private(bundle / "config.json", json.dumps(config))
+            if plan.log is not None:
+                plan.log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            failpoints.reach("container.bundle")
+            stdio = Stdio(
+                log=plan.log,
+                stdin=container.config.stdin,
+                stdin_once=container.config.stdin_once,
+                tty=container.config.tty,
+            )
+            created = driver.create(container.id, bundle, self.layout.exits, stdio)
+            failpoints.reach("container.created")
+        return MadeContainer(created=created, user=user)
+
+    def remove(self, container: Container, driver: Driver) -> None:
+        """Remove everything of a container whose processes are dead or may be killed; safe to repeat.
+
+        :raises PodkeepError: if something cannot be removed.
+        """
+        driver.delete(container.id)
+        mounts.unmount(self.layout.rootfs(container.id), lazy=True)
+        for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
+            if directory.exists():
+                shutil.rmtree(directory)
+        self.layout.exit_file(container.id).unlink(missing_ok=True)
+
+    def kill_rest(self, container: Container, sandbox: Sandbox) -> None:
+        """Kill every process in the container's cgroup."""
+        cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
+        self.sandboxes.cgroups.kill(cgroup)
+
+    def exec_sync(
+        self, container: Container, driver: Driver, command: tuple[str, ...], timeout: float | None
+    ) -> ExecResult:
+        """Run a command in a running container.
+
+        :param timeout: seconds; None: as long as it takes.
+        :raises DeadlineExceeded: if it took longer and was killed.
+        """
+        bundle = self.layout.bundle(container.id)
+        config = json.loads((bundle / "config.json").read_text())
+        return driver.exec_sync(container.id, bundle, spec.process_for_exec(config, command), timeout)
+
+    def _make_rootfs(self, plan: ContainerPlan) -> None:
+        container, idmap = plan.container, plan.sandbox.config.namespaces.userns
+        bundle, data = self.layout.bundle(container.id), self.layout.container_data(container.id)
+        bundle.mkdir(mode=0o711)
+        rootfs = self.layout.rootfs(container.id)
+        rootfs.mkdir(mode=0o755)
+        data.mkdir(mode=0o700)
+        upper, work = data / "upper", data / "work"
+        upper.mkdir()
+        upper.chmod(0o755)
+        work.mkdir(mode=0o700)
+        if idmap is not None:
+            # New files get the pod's own host IDs; only the root of the tree must be given to the pod's root.
+            os.chown(upper, idmap.host_uid(0), idmap.host_gid(0))
+        with ExitStack() as closing:
+            userns = None
+            if idmap is not None:
+                userns = os.open(self.layout.namespace_pin(plan.sandbox.id, NamespaceKind.USER), os.O_RDONLY)
+                closing.callback(os.close, userns)
+                _check_idmappable(container.config, userns)
+            lowers = self.images.lowers(plan.image, userns=userns)
+            for fd in lowers:
+                closing.callback(os.close, fd)
+            overlay.mount_overlay(lowers, upper=upper, work=work, target=rootfs)
+
+    def _user(self, plan: ContainerPlan) -> users.User:
+        root = os.open(self.layout.rootfs(plan.container.id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            passwd, group = _read_inside(root, b"etc/passwd"), _read_inside(root, b"etc/group")
+        finally:
+            os.close(root)
+        user = users.resolve(plan.container.config.security, plan.image.config.user, passwd=passwd, group=group)
+        spec.check_mapped(user, plan.sandbox.config.namespaces.userns)
+        return user
+
+    def _spec_input(self, plan: ContainerPlan, user: users.User) -> spec.SpecInput:
+        container, sandbox = plan.container, plan.sandbox
+        privileged = container.config.security.privileged
+        return spec.SpecInput(
+            sandbox=sandbox.config,
+            container=container.config,
+            image=plan.image.config,
+            user=user,
+            host=self._host_facts_with_devices if privileged else self._host_facts,
+            rootfs=str(self.layout.rootfs(container.id)),
+            cgroup=container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id),
+            namespaces=self._namespaces(plan),
+            files=self.sandboxes.files(sandbox),
+            devices=tuple(_device(device) for device in container.config.devices),
+            seccomp_profile=self._seccomp(container.config.security.seccomp),
+        )
+
+    def _namespaces(self, plan: ContainerPlan) -> dict[str, str]:
+        """Return OCI namespace types with what to join, or an empty path for a new one."""
+        options, sandbox = plan.container.config.namespaces, plan.sandbox
+
+        def pin(kind: NamespaceKind) -> str:
+            return str(self.layout.namespace_pin(sandbox.id, kind))
+
+        result = {"mount": ""}
+        if sandbox.config.namespaces.userns is not None:
+            result["user"] = pin(NamespaceKind.USER)
+        if sandbox.config.namespaces.network is NamespaceMode.POD:
+            result |= {"network": pin(NamespaceKind.NET), "uts": pin(NamespaceKind.UTS)}
+        if options.ipc is NamespaceMode.POD:
+            result["ipc"] = pin(NamespaceKind.IPC)
+        elif options.ipc is NamespaceMode.CONTAINER:
+            result["ipc"] = ""
+        if options.pid is NamespaceMode.POD:
+            result["pid"] = pin(NamespaceKind.PID)
+        elif options.pid is NamespaceMode.CONTAINER:
+            result["pid"] = ""
+        elif options.pid is NamespaceMode.TARGET and plan.target is not None:
+            result["pid"] = f"/proc/{plan.target.pid}/ns/pid"
+        if not plan.container.config.security.privileged:
+            result["cgroup"] = ""
+        return result
+
+    def _seccomp(self, profile: Seccomp) -> Mapping[str, Any] | None:
+        if profile.kind is SeccompKind.UNCONFINED:
+            return None
+        if profile.kind is SeccompKind.RUNTIME_DEFAULT:
+            return self._default_profile
+        return _read_profile(Path(profile.path))
+
+    @cached_property
+    def _default_profile(self) -> Mapping[str, Any]:
+        return _read_profile(self.seccomp_default)
+
+    @cached_property
+    def _host_facts(self) -> spec.HostFacts:
+        capabilities = procfs.capability_bounding_set()
+        own = int(Path("/proc/self/oom_score_adj").read_text())
+        floor = -1000 if "CAP_SYS_RESOURCE" in capabilities else own
+        return spec.HostFacts(capabilities=capabilities, machine=os.uname().machine, oom_score_floor=floor)
+
+    @property
+    def _host_facts_with_devices(self) -> spec.HostFacts:
+        facts = self._host_facts
+        return spec.HostFacts(
+            capabilities=facts.capabilities,
+            machine=facts.machine,
+            oom_score_floor=facts.oom_score_floor,
+            devices=tuple(machine_devices()),
+        )
+
+
+def machine_devices(top: Path = Path("/dev")) -> list[dict[str, Any]]:
+    """Return the machine's device nodes in OCI's form, without terminals and what lies on other mounts of /dev."""
+    skipped = {"pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev"}
+    result = []
+    for directory, names, files in os.walk(top):
+        names[:] = [name for name in names if name not in skipped]
+        for name in files:
+            path = Path(directory, name)
+            if name == "console" or path.is_symlink():
+                continue
+            device = _device_node(str(path), str(path))
+            if device is not None:
+                result.append(device)
+    return result
+
+
+def _device(device: Device) -> dict[str, Any]:
+    node = _device_node(device.host_path, device.container_path)
+    if node is None:
+        raise InvalidArgument(f"device {device.host_path} is not a device node of this machine")
+    return {**node, "access": device.permissions}
+
+
+def _device_node(path: str, target: str) -> dict[str, Any] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
+    if not kind:
+        return None
+    return {
+        "path": target,
+        "type": kind,
+        "major": os.major(status.st_rdev),
+        "minor": os.minor(status.st_rdev),
+        "fileMode": stat.S_IMODE(status.st_mode),
+        "uid": status.st_uid,
+        "gid": status.st_gid,
+    }
+
+
+def _check_idmappable(config: ContainerConfig, userns: int) -> None:
+    """Try the idmap of every mount that asks for one, so that the error names the path and says why (KEP-127).
+
+    :raises KernelCallError: for the first mount that cannot be idmapped.
+    """
+    for mount in config.mounts:
+        if mount.idmap is not None:
+            try:
+                os.close(mounts.clone_tree(mount.host_path, idmap_userns=userns))
+            except KernelCallError as error:
+                raise KernelCallError(error.call, error.errno, hint=error.hint) from error
+
+
+def _read_inside(root: int, path: bytes) -> str:
+    """Return the text of a file of an image, resolved inside it; empty if it is missing or no regular file."""
+    try:
+        fd = openat.openat2(root, path, os.O_RDONLY | os.O_NONBLOCK, Resolve.IN_ROOT | Resolve.NO_MAGICLINKS)
+    except KernelCallError:
+        return ""
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return file.read(_PASSWD_LIMIT).decode(errors="replace")
+
+
+def _read_profile(path: Path) -> Mapping[str, Any]:
+    try:
+        profile = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"seccomp profile {path} does not exist", hint="`podkeep doctor` says what is missing"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DataLoss(f"seccomp profile {path} cannot be read: {error}") from error
+    if not isinstance(profile, dict) or "defaultAction" not in profile:
+        raise InvalidArgument(f"seccomp profile {path} has no defaultAction")
+    return profile
+
+
+def _write_private(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+
+
+def exit_code_of(path: Path) -> tuple[int, int] | None:
+    """Return the exit code and the time (nanoseconds since the epoch) that conmon noted, or None if it did not."""
+    try:
+        return int(path.read_text()), path.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return None

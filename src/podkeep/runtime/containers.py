@@ -1,0 +1,343 @@
+"""The life of containers: records, exits, and the order of a request's steps.
+
+Owns: what happens to a container's record, waiting for its end. Does not own: the kernel side
+(``container_executor.py``), messages (``rpc/``). Runs on the event loop; blocking steps go to threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.ids import ContainerID, SandboxID, new_id
+from podkeep.base.singleflight import SingleFlight
+from podkeep.images.image import Image
+from podkeep.images.store import ImageStore
+from podkeep.kernel import procfs
+from podkeep.kernel.procfs import ProcessId
+from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
+from podkeep.runtime.layout import Layout
+from podkeep.runtime.monitor import ExitMonitor, Watched
+from podkeep.runtime.oci.driver import ExecResult
+from podkeep.runtime.records import (
+    Container,
+    ContainerConfig,
+    ContainerState,
+    ContainerStatus,
+    NamespaceMode,
+    Sandbox,
+)
+from podkeep.runtime.sandboxes import Sandboxes, require_ready
+from podkeep.runtime.state import State
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_EXIT_CODE = 255
+KILL_PATIENCE_S = 10.0
+"""How long a killed container may take to end before StopContainer gives up."""
+REOPEN_PATIENCE_S = 5.0
+_REOPEN_PAUSE_S = 0.01
+LIVE_STATES = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
+
+
+class Containers:
+    """The containers of one runtime. Repeating a request joins the running one or finds its result."""
+
+    def __init__(
+        self, state: State, executor: ContainerExecutor, sandboxes: Sandboxes, images: ImageStore, layout: Layout
+    ) -> None:
+        self._state = state
+        self._executor = executor
+        self._sandboxes = sandboxes
+        self._images = images
+        self._layout = layout
+        self._creating: SingleFlight[ContainerID] = SingleFlight()
+        self._changing: SingleFlight[None] = SingleFlight()
+        self._monitor = ExitMonitor(self._ended)
+        self._ends: dict[ContainerID, asyncio.Event] = {}
+
+    def watch_all(self) -> None:
+        """Watch every container that has not ended; called once when the daemon starts."""
+        for container in self._state.containers():
+            if container.status.state in LIVE_STATES:
+                self._watch(container)
+
+    def close(self) -> None:
+        """Stop watching; containers run on."""
+        self._monitor.close()
+
+    async def create(self, sandbox: Sandbox, config: ContainerConfig) -> ContainerID:
+        """Create a container, or return the one that an equal request made before.
+
+        :raises NotFound: if the image is not here.
+        :raises AlreadyExists: if a different container has this name.
+        :raises PodkeepError: if it cannot be made; nothing is left.
+        """
+        key = "/".join((sandbox.id, config.name, str(config.attempt)))
+        return await self._creating.do(key, lambda: self._create(key, sandbox.id, config))
+
+    async def _create(self, key: str, sandbox_id: SandboxID, config: ContainerConfig) -> ContainerID:
+        async with self._sandboxes.lock(sandbox_id):
+            sandbox = self._state.sandbox(sandbox_id)
+            require_ready(sandbox)
+            existing = self._state.container_by_key(key)
+            if existing is not None:
+                if existing.config == config and existing.status.state is ContainerState.CREATED:
+                    return existing.id
+                raise AlreadyExists(f"container {key} exists as {existing.id}", hint="raise metadata.attempt")
+            image = self._image(config.image)
+            container = Container(
+                id=ContainerID(new_id()),
+                sandbox_id=sandbox_id,
+                config=config,
+                image_id=image.id,
+                image_ref=image.repo_digests[0] if image.repo_digests else image.id,
+                status=ContainerStatus(state=ContainerState.CREATING, created_at=time.time_ns()),
+            )
+            plan = ContainerPlan(
+                container=container,
+                sandbox=sandbox,
+                image=image,
+                log=_log_path(sandbox, config),
+                target=self._target(sandbox, config),
+            )
+            self._state.add_container(container)
+            return await self._make(plan)
+
+    async def _make(self, plan: ContainerPlan) -> ContainerID:
+        container, driver = plan.container, self._sandboxes.driver(plan.sandbox)
+        try:
+            made = await asyncio.to_thread(self._executor.create, plan, driver)
+        except (PodkeepError, OSError) as error:
+            # The executor undid its work; doing it once more finds what its undo could not remove.
+            await asyncio.to_thread(self._executor.remove, container, driver)
+            self._state.forget_container(container.id)
+            if isinstance(error, OSError):
+                raise FailedPrecondition(f"container {container.config.name!r}: {error}") from error
+            raise
+        status = msgspec.structs.replace(
+            container.status,
+            state=ContainerState.CREATED,
+            process=made.created.process,
+            monitor=made.created.monitor,
+            user=(made.user.uid, made.user.gid, made.user.groups),
+        )
+        self._watch(self._state.set_container(container.id, status))
+        return container.id
+
+    def _image(self, reference: str) -> Image:
+        image = self._images.find(reference)
+        if image is None:
+            raise NotFound(f"image {reference!r} is not here", hint=f"pull it: `podkeep image pull {reference}`")
+        return image
+
+    def _target(self, sandbox: Sandbox, config: ContainerConfig) -> ProcessId | None:
+        options = config.namespaces
+        if options.pid is not NamespaceMode.TARGET:
+            return None
+        target = self._state.container(options.target_id)
+        if target.sandbox_id != sandbox.id or target.status.state is not ContainerState.RUNNING:
+            raise InvalidArgument(f"namespace_options.target_id: {target.id} is no running container of this sandbox")
+        return target.status.process
+
+    async def start(self, text: str) -> None:
+        """Run the program of a created container.
+
+        :raises NotFound: if there is no such container.
+        :raises FailedPrecondition: if it was started before.
+        """
+        container = self._state.container(text)
+        await self._changing.do(("start", container.id), lambda: self._start(container.id))
+
+    async def _start(self, container_id: ContainerID) -> None:
+        container = self._state.container(container_id)
+        if container.status.state is not ContainerState.CREATED:
+            raise FailedPrecondition(f"container {container_id} is {container.status.state.value}, not created")
+        sandbox = self._state.sandbox(container.sandbox_id)
+        require_ready(sandbox)
+        started = time.time_ns()
+        try:
+            await asyncio.to_thread(self._sandboxes.driver(sandbox).start, container_id)
+        except PodkeepError as error:
+            await self._fail_start(container_id, str(error))
+            raise
+        # It may have ended, and been noted so, before crun did.
+        current = self._state.container(container_id).status
+        state = ContainerState.RUNNING if current.state is ContainerState.CREATED else current.state
+        self._state.set_container(container_id, msgspec.structs.replace(current, state=state, started_at=started))
+
+    async def _fail_start(self, container_id: ContainerID, message: str) -> None:
+        container = self._state.container(container_id)
+        await self._kill(container)
+        status = msgspec.structs.replace(
+            self._state.container(container_id).status, reason="StartError", message=message, exit_code=128
+        )
+        self._state.set_container(container_id, status)
+
+    async def stop(self, text: str, timeout: float) -> None:
+        """Ask a container to end, and kill it when ``timeout`` seconds have passed; a missing one is no error."""
+        container = self._state.find_container(text)
+        if container is None or container.status.state not in LIVE_STATES:
+            return
+        number = _stop_signal(container.config.stop_signal or self._image_stop_signal(container))
+        ended = self._ends[container.id]
+        if timeout > 0 and container.status.process is not None:
+            procfs.kill(container.status.process, number)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), timeout)
+        if not ended.is_set():
+            await self._kill(container)
+
+    async def _kill(self, container: Container) -> None:
+        ended = self._ends.get(container.id)
+        if ended is None or ended.is_set():
+            return
+        if container.status.process is not None:
+            procfs.kill(container.status.process, signal.SIGKILL)
+        if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
+            # Its first process is not the init of a PID namespace: the others do not die with it.
+            await asyncio.to_thread(self._executor.kill_rest, container, self._state.sandbox(container.sandbox_id))
+        try:
+            await asyncio.wait_for(ended.wait(), KILL_PATIENCE_S)
+        except TimeoutError as error:
+            raise FailedPrecondition(
+                f"container {container.id} did not end within {KILL_PATIENCE_S:g} s after SIGKILL",
+                hint="one of its processes hangs in the kernel (state D); try again",
+            ) from error
+
+    def _image_stop_signal(self, container: Container) -> str:
+        image = self._images.find(container.image_id)
+        return image.config.stop_signal if image is not None else ""
+
+    async def end_all(self, sandbox_id: SandboxID) -> None:
+        """Kill what still runs in a sandbox and wait for it."""
+        for container in self._state.containers(sandbox_id):
+            if container.status.state in LIVE_STATES:
+                await self._kill(container)
+
+    async def remove(self, text: str) -> None:
+        """Remove a container, killing it first if it runs; a missing one is no error."""
+        container = self._state.find_container(text)
+        if container is not None:
+            await self._changing.do(("remove", container.id), lambda: self._remove(container.id))
+
+    async def _remove(self, container_id: ContainerID) -> None:
+        container = self._state.find_container(container_id)
+        if container is None:
+            return
+        if container.status.state in LIVE_STATES:
+            await self._kill(container)
+        sandbox = self._state.sandbox(container.sandbox_id)
+        latest = self._state.container(container_id)
+        self._state.set_container(container_id, msgspec.structs.replace(latest.status, state=ContainerState.REMOVING))
+        self._monitor.forget(container_id)
+        await asyncio.to_thread(self._executor.remove, container, self._sandboxes.driver(sandbox))
+        self._state.forget_container(container_id)
+        self._ends.pop(container_id, None)
+
+    async def exec_sync(self, text: str, command: tuple[str, ...], timeout: float | None) -> ExecResult:
+        """Run a command in a running container.
+
+        :raises FailedPrecondition: if the container does not run.
+        :raises DeadlineExceeded: if the command took longer than ``timeout`` seconds and was killed.
+        """
+        container = self._state.container(text)
+        if container.status.state is not ContainerState.RUNNING:
+            raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
+        driver = self._sandboxes.driver(self._state.sandbox(container.sandbox_id))
+        return await asyncio.to_thread(self._executor.exec_sync, container, driver, command, timeout)
+
+    async def reopen_log(self, text: str) -> None:
+        """Have conmon open the log file anew, after somebody moved it away.
+
+        :raises FailedPrecondition: if the container does not run, or conmon does not answer.
+        """
+        container = self._state.container(text)
+        if container.status.state is not ContainerState.RUNNING:
+            raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
+        path = _log_path(self._state.sandbox(container.sandbox_id), container.config)
+        if path is None:
+            raise FailedPrecondition(f"container {container.id} has no log file")
+        before = _inode(path)
+        control = self._layout.bundle(container.id) / "ctl"
+        await asyncio.to_thread(control.write_bytes, b"2 0 0\n")
+        deadline = time.monotonic() + REOPEN_PATIENCE_S
+        while _inode(path) is None and before is None:
+            if time.monotonic() > deadline:
+                raise FailedPrecondition(f"conmon of {container.id} did not reopen {path}")
+            await asyncio.sleep(_REOPEN_PAUSE_S)
+
+    def log_path(self, container: Container) -> str:
+        """Return the absolute path of a container's log, or an empty string."""
+        path = _log_path(self._state.sandbox(container.sandbox_id), container.config)
+        return "" if path is None else str(path)
+
+    def _watch(self, container: Container) -> None:
+        status = container.status
+        assert status.process is not None
+        assert status.monitor is not None
+        self._ends[container.id] = asyncio.Event()
+        self._monitor.watch(container.id, Watched(process=status.process, monitor=status.monitor))
+
+    def _ended(self, container_id: ContainerID) -> None:
+        container = self._state.find_container(container_id)
+        if container is None or container.status.state not in LIVE_STATES:
+            return
+        self._state.set_container(container_id, ended_status(container, self._layout))
+        self._ends[container_id].set()
+
+
+def ended_status(container: Container, layout: Layout) -> ContainerStatus:
+    """Return the status of a container whose processes are gone: what conmon noted, or that nobody knows."""
+    noted = exit_code_of(layout.exit_file(container.id))
+    if noted is None:
+        return msgspec.structs.replace(
+            container.status,
+            state=ContainerState.EXITED,
+            finished_at=time.time_ns(),
+            exit_code=UNKNOWN_EXIT_CODE,
+            reason="ContainerStatusUnknown",
+            message="its monitor ended before it could note the exit code",
+        )
+    code, finished = noted
+    reason = "Completed" if code == 0 else "Error"
+    if (layout.bundle(container.id) / "oom").exists():
+        reason = "OOMKilled"
+    return msgspec.structs.replace(
+        container.status, state=ContainerState.EXITED, finished_at=finished, exit_code=code, reason=reason
+    )
+
+
+def _log_path(sandbox: Sandbox, config: ContainerConfig) -> Path | None:
+    if not sandbox.config.log_directory or not config.log_path:
+        return None
+    return Path(sandbox.config.log_directory, config.log_path)
+
+
+def _stop_signal(text: str) -> signal.Signals:
+    """Return the signal that a name (``SIGTERM``, ``TERM``) or number means; SIGTERM for an empty text.
+
+    :raises InvalidArgument: if it is none.
+    """
+    if not text:
+        return signal.SIGTERM
+    with suppress(ValueError):
+        return signal.Signals(int(text))
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    if name in signal.Signals.__members__:
+        return signal.Signals[name]
+    raise InvalidArgument(f"stop signal {text!r} is none", hint="signal(7) lists them")
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None

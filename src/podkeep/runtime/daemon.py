@@ -1,0 +1,238 @@
+"""The runtime's process: putting the parts together, serving, stopping.
+
+Owns: the order of starting and stopping. The process holds the lock of its directories and is in its mount namespace
+already when this module is imported (``cli/runtime.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.config import Config
+from podkeep.base.errors import PodkeepError
+from podkeep.cri import server
+from podkeep.images.store import ImageStore
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.runtime.container_executor import ContainerExecutor
+from podkeep.runtime.containers import Containers
+from podkeep.runtime.handlers import HandlerTable
+from podkeep.runtime.layout import Layout
+from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.pull_watch import PullWatch
+from podkeep.runtime.recovery import Recovery
+from podkeep.runtime.rpc.container import ContainerRpc
+from podkeep.runtime.rpc.image import ImageRpc
+from podkeep.runtime.rpc.node import NodeRpc
+from podkeep.runtime.rpc.runtime import RuntimeRpc
+from podkeep.runtime.rpc.sandbox import SandboxRpc
+from podkeep.runtime.sandbox_executor import SandboxExecutor
+from podkeep.runtime.sandboxes import Sandboxes
+from podkeep.runtime.state import State
+
+log = logging.getLogger(__name__)
+
+THREADS = 64
+"""Blocking steps at a time: a thread is mostly waiting for a program."""
+STOP_PATIENCE_S = 5.0
+"""How long requests that are being served may take to finish when the daemon stops."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """``idle_exit``: seconds without sandboxes and requests after which the daemon ends; None: never."""
+
+    idle_exit: float | None = None
+    on_ready: Callable[[], None] = lambda: None
+
+
+def serve(config: Config, options: Options) -> bool:
+    """Run the runtime until it is told to stop (SIGTERM, SIGINT, Node.Shutdown) or is idle for long enough.
+
+    :returns: whether no sandbox is left, so that what serves all sandboxes (bridge, cgroup) was removed as well.
+    :raises FailedPrecondition: if the machine lacks something it needs.
+    :raises DataLoss: if the state cannot be read.
+    """
+    layout = Layout(root=Path(config.runtime.root), run=Path(config.runtime.run))
+    with ExitStack() as stack:
+        _make_directories(layout, Path(config.runtime.socket))
+        # The helper comes first: it must be started while this process is small and has no thread.
+        helper = stack.enter_context(NamespaceHelper())
+        daemon = _Daemon(config, options, layout, helper, stack)
+        asyncio.run(daemon.run())
+        empty = daemon.is_empty()
+        if empty:
+            daemon.clean_up()
+    return empty
+
+
+class _Daemon:
+    """All parts of a running daemon."""
+
+    def __init__(
+        self, config: Config, options: Options, layout: Layout, helper: NamespaceHelper, stack: ExitStack
+    ) -> None:
+        self._config, self._options, self._layout = config, options, layout
+        self._cgroups = Cgroups()
+        self._bridge = Bridge.from_config(config.network)
+        self._state = State(layout.state)
+        stack.callback(self._state.close)
+        self._images = ImageStore.open(layout.images, config=config.images, registries=config.registries)
+        stack.callback(self._images.close)
+        self._handlers = HandlerTable.from_config(
+            config.runtime.handlers, config.runtime.default_handler, conmon=config.runtime.conmon, layout=layout
+        )
+        self._sandbox_executor = SandboxExecutor(
+            layout=layout,
+            helper=helper,
+            cgroups=self._cgroups,
+            bridge=self._bridge,
+            catatonit=config.runtime.catatonit,
+        )
+        self._container_executor = ContainerExecutor(
+            layout, self._images, self._sandbox_executor, Path(config.runtime.seccomp_profile)
+        )
+        self._handlers.probe(layout, helper, self._cgroups, config.runtime.catatonit)
+        Recovery(self._state, layout, self._handlers, self._sandbox_executor, self._container_executor).run()
+        self._bridge.start()
+        self._last_request = time.monotonic()
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="work"))
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        sandboxes = Sandboxes(self._state, self._sandbox_executor, self._handlers, self._bridge)
+        containers = Containers(self._state, self._container_executor, sandboxes, self._images, self._layout)
+        containers.watch_all()
+        grpc_server = server.create_server()
+        watch = PullWatch()
+        for service, handlers in self._services(sandboxes, containers, watch, stop).items():
+            server.bind(grpc_server, service, {name: self._counted(rpc) for name, rpc in handlers.items()})
+        server.listen(grpc_server, self._config.runtime.socket)
+        await grpc_server.start()
+        log.info("serving %s", self._config.runtime.socket)
+        self._options.on_ready()
+        try:
+            await self._wait(stop)
+        finally:
+            await grpc_server.stop(STOP_PATIENCE_S)
+            containers.close()
+            Path(self._config.runtime.socket).unlink(missing_ok=True)
+
+    def _services(
+        self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, stop: asyncio.Event
+    ) -> dict[str, dict[str, Any]]:
+        runtime = RuntimeRpc(self._config, self._handlers)
+        sandbox = SandboxRpc(self._state, sandboxes, containers, self._config.runtime.cgroup_parent)
+        container = ContainerRpc(self._state, containers)
+        image = ImageRpc(self._images, self._state, watch)
+        node = NodeRpc(self._images, watch, stop.set)
+        return {
+            server.RUNTIME_SERVICE: {
+                "Version": runtime.version,
+                "Status": runtime.status,
+                "RuntimeConfig": runtime.runtime_config,
+                "RunPodSandbox": sandbox.run,
+                "StopPodSandbox": sandbox.stop,
+                "RemovePodSandbox": sandbox.remove,
+                "ListPodSandbox": sandbox.list,
+                "PodSandboxStatus": sandbox.status,
+                "CreateContainer": container.create,
+                "StartContainer": container.start,
+                "StopContainer": container.stop,
+                "RemoveContainer": container.remove,
+                "ListContainers": container.list,
+                "ContainerStatus": container.status,
+                "ExecSync": container.exec_sync,
+                "ReopenContainerLog": container.reopen_log,
+            },
+            server.IMAGE_SERVICE: {
+                "ListImages": image.list,
+                "ImageStatus": image.status,
+                "PullImage": image.pull,
+                "RemoveImage": image.remove,
+                "ImageFsInfo": image.fs_info,
+            },
+            server.NODE_SERVICE: {
+                "LoadImage": node.load_image,
+                "WatchPulls": node.watch_pulls,
+                "Shutdown": node.shutdown,
+            },
+        }
+
+    def _counted(self, handler: Any) -> Any:
+        """Note that a request came, for the idle clock; streams are noted when they begin."""
+        if asyncio.iscoroutinefunction(handler):
+
+            async def unary(request: Any) -> Any:
+                self._last_request = time.monotonic()
+                try:
+                    return await handler(request)
+                finally:
+                    self._last_request = time.monotonic()
+
+            return unary
+
+        async def stream(request: Any) -> Any:
+            self._last_request = time.monotonic()
+            async for item in handler(request):
+                yield item
+
+        return stream
+
+    async def _wait(self, stop: asyncio.Event) -> None:
+        idle_exit = self._options.idle_exit
+        if idle_exit is None:
+            await stop.wait()
+            return
+        while not stop.is_set():
+            idle = time.monotonic() - self._last_request
+            if self._state.sandboxes():
+                idle = 0.0
+            if idle >= idle_exit:
+                log.info("idle for %.0f s without a sandbox; ending", idle)
+                return
+            await _first(stop.wait(), idle_exit - idle)
+
+    def is_empty(self) -> bool:
+        """Return whether no sandbox is left."""
+        return not self._state.sandboxes()
+
+    def clean_up(self) -> None:
+        """Remove what serves all sandboxes: the bridge and the parent cgroup."""
+        try:
+            self._bridge.stop()
+            parent = self._config.runtime.cgroup_parent
+            if self._cgroups.exists(parent) and not self._cgroups.children(parent):
+                self._cgroups.remove(parent)
+        except PodkeepError as error:
+            log.warning("could not clean up: %s", error)
+
+
+async def _first(waiting: Awaitable[Any], seconds: float) -> None:
+    try:
+        await asyncio.wait_for(waiting, seconds)
+    except TimeoutError:
+        return
+
+
+def _make_directories(layout: Layout, socket: Path) -> None:
+    private = {layout.root, layout.exits, layout.run / "handlers"}
+    for directory in layout.shared_directories():
+        directory.mkdir(mode=0o700 if directory in private else 0o711, parents=True, exist_ok=True)
+    # The root file systems and files of pods are below; their names cannot be guessed and each has its own mode.
+    layout.root.chmod(0o711)
+    layout.run.chmod(0o711)
+    socket.parent.mkdir(mode=0o711, parents=True, exist_ok=True)

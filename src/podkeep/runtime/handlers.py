@@ -1,0 +1,182 @@
+"""Runtime handlers: which OCI runtimes there are and what each can really do.
+
+Owns: the table from the configuration and the probe of user namespaces. A handler's word is not trusted (Debian's runc
+1.1.5 reads ``mounts[].uidMappings`` and ignores it): the probe has it create a container with an idmapped mount and
+looks at the owner that the mounted file has inside.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.base.config import HandlerConfig
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.ids import ContainerID, HandlerName
+from podkeep.kernel import mounts, namespaces
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.idmap import block
+from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.runtime.layout import Layout
+from podkeep.runtime.oci.driver import Driver, Handler
+from podkeep.runtime.oci.spec import OCI_VERSION
+
+log = logging.getLogger(__name__)
+
+_PROBE_HOST_ID = 65536
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """CRI: RuntimeHandlerFeatures; ``why_not`` says why user namespaces do not work."""
+
+    user_namespaces: bool
+    recursive_read_only_mounts: bool = False
+    why_not: str = ""
+
+
+class HandlerTable:
+    """The handlers by name; the empty name is the default one."""
+
+    def __init__(self, drivers: Mapping[HandlerName, Driver], default: HandlerName) -> None:
+        """Use these handlers.
+
+        :raises InvalidArgument: if the default is not among them.
+        """
+        if default not in drivers:
+            raise InvalidArgument(
+                f"runtime.default_handler: {default!r} is not in runtime.handlers", hint="add it, or name one of them"
+            )
+        self._drivers = dict(drivers)
+        self.default = default
+        self.features: dict[HandlerName, Features] = {}
+
+    @classmethod
+    def from_config(
+        cls, handlers: Mapping[str, HandlerConfig], default: str, *, conmon: str, layout: Layout
+    ) -> HandlerTable:
+        """Return the table that ``[runtime.handlers]`` describes.
+
+        :raises InvalidArgument: if the default is not among them.
+        """
+        drivers = {}
+        for name, config in handlers.items():
+            root = Path(config.root) if config.root else layout.handler_root(HandlerName(name))
+            handler = Handler(name=HandlerName(name), path=config.path, root=root)
+            drivers[handler.name] = Driver(handler=handler, conmon=conmon)
+        return cls(drivers, HandlerName(default))
+
+    def driver(self, name: HandlerName) -> Driver:
+        """Return the driver of a handler.
+
+        :raises NotFound: if there is none of that name.
+        """
+        driver = self._drivers.get(name or self.default)
+        if driver is None:
+            raise NotFound(
+                f"runtime handler {name!r} is not configured",
+                hint=f"configured: {', '.join(sorted(self._drivers))} (runtime.handlers)",
+            )
+        return driver
+
+    def features_of(self, name: HandlerName) -> Features:
+        """Return what the probe found out about a handler."""
+        return self.features[name or self.default]
+
+    def require_user_namespaces(self, name: HandlerName) -> None:
+        """Check that a handler can run a pod in a user namespace.
+
+        :raises FailedPrecondition: if it cannot (KEP-127: never run such a pod without).
+        """
+        features = self.features_of(name)
+        if not features.user_namespaces:
+            raise FailedPrecondition(
+                f"user namespaces is not supported by the runtime handler {name or self.default!r}: {features.why_not}",
+                hint="`podkeep doctor` says what is missing",
+            )
+
+    def probe(self, layout: Layout, helper: NamespaceHelper, cgroups: Cgroups, program: str) -> None:
+        """Find out what every handler can do; blocks for about 20 ms each.
+
+        :param program: a static program for the probe's container; it is never run.
+        """
+        for name, driver in self._drivers.items():
+            driver.handler.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                _probe_idmap(driver, layout, helper, cgroups, program)
+            except (PodkeepError, OSError) as error:
+                self.features[name] = Features(user_namespaces=False, why_not=str(error))
+                log.warning("handler %s cannot run pods in user namespaces: %s", name, error)
+            else:
+                self.features[name] = Features(user_namespaces=True)
+
+
+def _probe_idmap(driver: Driver, layout: Layout, helper: NamespaceHelper, cgroups: Cgroups, program: str) -> None:
+    """Have a container created with an idmapped mount, and check from outside whose the mounted file is.
+
+    :raises PodkeepError: saying what does not work.
+    """
+    container = ContainerID(f"probe-{driver.handler.name}-{os.getpid()}")
+    bundle, source = layout.run / container, layout.root / container
+    pin, cgroup = bundle / "user", f"/{container}"
+    idmap = block(_PROBE_HOST_ID, 65536)
+    bundle.mkdir(mode=0o711)
+    source.mkdir(mode=0o755)
+    try:
+        rootfs = bundle / "rootfs"
+        rootfs.mkdir()
+        os.chown(rootfs, _PROBE_HOST_ID, _PROBE_HOST_ID)
+        fd = helper.user_namespace(idmap)
+        try:
+            namespaces.pin(fd, pin)
+            os.close(mounts.clone_tree(source, idmap_userns=fd))
+        finally:
+            os.close(fd)
+        mapping = [{"containerID": 0, "hostID": _PROBE_HOST_ID, "size": 65536}]
+        config = {
+            "ociVersion": OCI_VERSION,
+            "process": {"user": {"uid": 0, "gid": 0}, "args": ["/program"], "cwd": "/", "capabilities": {}},
+            "root": {"path": str(rootfs)},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+                {"destination": "/program", "type": "bind", "source": program, "options": ["bind", "ro"]},
+                {
+                    "destination": "/probe",
+                    "type": "bind",
+                    "source": str(source),
+                    "options": ["bind"],
+                    "uidMappings": mapping,
+                    "gidMappings": mapping,
+                },
+            ],
+            "linux": {
+                "namespaces": [{"type": "user", "path": str(pin)}, {"type": "pid"}, {"type": "mount"}],
+                "uidMappings": mapping,
+                "gidMappings": mapping,
+                "cgroupsPath": cgroup,
+                "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            },
+        }
+        (bundle / "config.json").write_text(json.dumps(config))
+        pid = driver.create_detached(container, bundle)
+        try:
+            seen = os.stat(f"/proc/{pid.pid}/root/probe").st_uid
+        finally:
+            driver.delete(container)
+        if seen != _PROBE_HOST_ID:
+            raise FailedPrecondition(
+                f"{driver.handler.path} ignores mounts[].uidMappings", hint="use crun, or runc 1.2 or newer"
+            )
+    finally:
+        namespaces.unpin(pin)
+        shutil.rmtree(bundle)
+        shutil.rmtree(source)
+        if cgroups.exists(cgroup):
+            cgroups.kill(cgroup)
+            cgroups.remove(cgroup)

@@ -1,0 +1,107 @@
+"""Where everything of the runtime lives. Pure: only paths, nothing is read or made.
+
+    <root>/state.db                     sandboxes, containers, addresses (SQLite)
+    <root>/images/                      the image store
+    <root>/sandboxes/<id>/              resolv.conf, hosts, hostname
+    <root>/containers/<id>/{upper,work} the writable layer
+    <run>/sandboxes/<id>/ns/<kind>      pinned namespaces
+    <run>/sandboxes/<id>/shm            /dev/shm of the pod
+    <run>/containers/<id>/              the OCI bundle: config.json, rootfs/, conmon's files
+    <run>/exits/<id>                    exit code, written by conmon
+    <run>/handlers/<name>/              state of the OCI runtime
+    <run>/mount-namespace/mnt           the pinned mount namespace (podkeep.mountns)
+
+Directories that a container's processes must traverse as an unprivileged host user have mode 0711, all else 0700.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.base.ids import ContainerID, HandlerName, SandboxID
+from podkeep.kernel.namespaces import NamespaceKind
+
+CGROUP_SANDBOX_PREFIX = "pod-"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths below the two directories of a runtime."""
+
+    root: Path
+    run: Path
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.db"
+
+    @property
+    def images(self) -> Path:
+        return self.root / "images"
+
+    @property
+    def exits(self) -> Path:
+        return self.run / "exits"
+
+    @property
+    def lock(self) -> Path:
+        return self.run / "runtime.lock"
+
+    def sandbox_data(self, sandbox: SandboxID) -> Path:
+        return self.root / "sandboxes" / sandbox
+
+    def sandbox_run(self, sandbox: SandboxID) -> Path:
+        return self.run / "sandboxes" / sandbox
+
+    def namespace_pin(self, sandbox: SandboxID, kind: NamespaceKind) -> Path:
+        return self.sandbox_run(sandbox) / "ns" / kind.value
+
+    def shm(self, sandbox: SandboxID) -> Path:
+        return self.sandbox_run(sandbox) / "shm"
+
+    def infra_bundle(self, sandbox: SandboxID) -> Path:
+        return self.sandbox_run(sandbox) / "infra"
+
+    def container_data(self, container: ContainerID) -> Path:
+        return self.root / "containers" / container
+
+    def bundle(self, container: ContainerID) -> Path:
+        return self.run / "containers" / container
+
+    def rootfs(self, container: ContainerID) -> Path:
+        return self.bundle(container) / "rootfs"
+
+    def exit_file(self, container: ContainerID) -> Path:
+        return self.exits / container
+
+    def handler_root(self, handler: HandlerName) -> Path:
+        return self.run / "handlers" / handler
+
+    def shared_directories(self) -> tuple[Path, ...]:
+        """Return the directories that exist while the runtime does."""
+        return (
+            self.root,
+            self.root / "sandboxes",
+            self.root / "containers",
+            self.run,
+            self.run / "sandboxes",
+            self.run / "containers",
+            self.exits,
+            self.run / "handlers",
+        )
+
+
+def veth_name(sandbox: SandboxID) -> str:
+    """Return the name of the host's end of a pod's cable; an interface name has at most 15 characters."""
+    return f"pk{sandbox[:12]}"
+
+
+def sandbox_cgroup(parent: str, sandbox: SandboxID) -> str:
+    """Return the cgroup of a sandbox below ``parent``."""
+    return f"{parent.rstrip('/')}/{CGROUP_SANDBOX_PREFIX}{sandbox}"
+
+
+def container_cgroup(parent: str, sandbox: SandboxID, container: ContainerID) -> str:
+    """Return the cgroup of a container."""
+    return f"{sandbox_cgroup(parent, sandbox)}/{container}"

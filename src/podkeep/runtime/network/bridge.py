@@ -1,0 +1,104 @@
+"""The built-in network: one bridge per machine, a cable and an IPv4 address per pod.
+
+Owns: the bridge, its address, masquerading, and a pod's cable. Does not own: which address a pod gets (``state.py``) or
+the namespace (``sandbox_executor.py``). Everything blocks; the server calls it on threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from pathlib import Path
+
+from podkeep.base import spawn
+from podkeep.base.config import NetworkConfig
+from podkeep.base.errors import InvalidArgument
+from podkeep.base.ids import SandboxID
+from podkeep.kernel import netlink
+from podkeep.runtime.layout import veth_name
+
+INNER_NAME = "eth0"
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+_MAX_PREFIX = 29
+"""Smallest subnet that makes sense: a gateway and a few pods."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bridge:
+    """The bridge network of one runtime."""
+
+    name: str
+    subnet: IPv4Network
+    masquerade: bool
+
+    @classmethod
+    def from_config(cls, config: NetworkConfig) -> Bridge:
+        """Return the network that ``[network]`` describes.
+
+        :raises InvalidArgument: if the subnet is none, or too small.
+        """
+        try:
+            subnet = IPv4Network(config.subnet)
+        except ValueError as error:
+            raise InvalidArgument(f"network.subnet: {error}", hint="write it as 10.183.0.0/16") from error
+        if subnet.prefixlen > _MAX_PREFIX:
+            raise InvalidArgument(f"network.subnet: {subnet} is too small", hint=f"use /{_MAX_PREFIX} or larger")
+        return cls(name=config.bridge, subnet=subnet, masquerade=config.masquerade)
+
+    @property
+    def gateway(self) -> IPv4Address:
+        """The bridge's own address: the first of the subnet."""
+        return self.subnet.network_address + 1
+
+    def start(self) -> None:
+        """Make the bridge and the masquerading rule, or adopt those that exist; let the machine forward.
+
+        :raises KernelCallError: if the kernel refuses the bridge.
+        :raises CommandFailed: if nft refuses the rule.
+        """
+        netlink.ensure_bridge(self.name, IPv4Interface((self.gateway, self.subnet.prefixlen)))
+        if _FORWARDING.read_text().strip() == "0":
+            _FORWARDING.write_text("1")
+        if self.masquerade:
+            spawn.run(["nft", "-f", "-"], stdin=self.rules().encode()).check()
+
+    def stop(self) -> None:
+        """Remove the bridge and the rule; missing ones are no error."""
+        netlink.delete_link(self.name)
+        if self.masquerade:
+            # "add" first, so that deleting a table that is not there is no error.
+            commands = f"add table ip {self._table}\ndelete table ip {self._table}\n"
+            spawn.run(["nft", "-f", "-"], stdin=commands.encode()).check()
+
+    def attach(self, sandbox: SandboxID, netns: int, address: str) -> None:
+        """Connect a network namespace and give it its address and default route.
+
+        :raises KernelCallError: if the kernel refuses; the cable is then to be removed by :meth:`detach`.
+        """
+        parsed = IPv4Address(address)
+        netlink.create_veth(
+            host_name=veth_name(sandbox),
+            bridge=self.name,
+            netns_fd=netns,
+            inner_name=INNER_NAME,
+            mac=netlink.hardware_address(parsed),
+        )
+        netlink.configure_inside(netns, INNER_NAME, IPv4Interface((parsed, self.subnet.prefixlen)), self.gateway)
+
+    def detach(self, sandbox: SandboxID) -> None:
+        """Remove a pod's cable; a missing one is no error."""
+        netlink.delete_link(veth_name(sandbox))
+
+    @property
+    def _table(self) -> str:
+        return f"podkeep-{self.name}"
+
+    def rules(self) -> str:
+        """Return the nft commands that put the masquerading rule in place, whatever was there."""
+        return (
+            f"add table ip {self._table}\n"
+            f"flush table ip {self._table}\n"
+            f"add chain ip {self._table} postrouting {{ type nat hook postrouting priority srcnat ; }}\n"
+            f"add rule ip {self._table} postrouting "
+            f'ip saddr {self.subnet} oifname != "{self.name}" masquerade\n'
+        )

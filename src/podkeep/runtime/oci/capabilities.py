@@ -1,0 +1,73 @@
+"""Which capabilities a container gets. Pure.
+
+Names are written ``CAP_NET_ADMIN`` in the OCI configuration and ``NET_ADMIN`` (or either) in a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.records import Security
+
+DEFAULT = frozenset(
+    f"CAP_{name}"
+    for name in (
+        "AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE NET_RAW "
+        "SETFCAP SETGID SETPCAP SETUID SYS_CHROOT"
+    ).split()
+)
+"""What a container has unless it asks for something else: the set that containerd gives."""
+KNOWN = frozenset(
+    f"CAP_{name}"
+    for name in (
+        "AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE DAC_READ_SEARCH "
+        "FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE MKNOD NET_ADMIN "
+        "NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_BOOT "
+        "SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM"
+    ).split()
+)
+"""capabilities(7)."""
+
+
+def container_set(security: Security, available: Collection[str]) -> frozenset[str]:
+    """Return the bounding, effective and permitted set of a container's first process.
+
+    ``ALL`` adds or drops everything; a single addition wins over ``drop: ALL`` and a single drop over ``add: ALL``.
+    What the daemon itself does not hold cannot be given: a privileged container gets what there is.
+
+    :param available: the daemon's bounding set.
+    :raises InvalidArgument: if a name is no capability, or one that was added by name is not available.
+    """
+    if security.privileged:
+        return frozenset(available)
+    add, drop = parse(security.add_capabilities), parse(security.drop_capabilities)
+    missing = sorted(add - {"ALL"} - set(available))
+    if missing:
+        raise InvalidArgument(
+            f"capabilities.add: {', '.join(missing)}: the runtime itself does not hold it",
+            hint="leave it out, or give it to the runtime (systemd: CapabilityBoundingSet=)",
+        )
+    result = set() if "ALL" in drop else set(DEFAULT)
+    if "ALL" in add:
+        result = set(available)
+    result = (result | (add - {"ALL"})) - (drop - {"ALL"})
+    return frozenset(result & set(available))
+
+
+def parse(names: Iterable[str]) -> frozenset[str]:
+    """Return names in the OCI form; ``ALL`` stays as it is.
+
+    :raises InvalidArgument: if one is no capability.
+    """
+    result = set()
+    for name in names:
+        full = name.upper()
+        if full in {"ALL", "CAP_ALL"}:
+            result.add("ALL")
+            continue
+        full = full if full.startswith("CAP_") else f"CAP_{full}"
+        if full not in KNOWN:
+            raise InvalidArgument(f"{name!r} is not a capability", hint="capabilities(7) lists them")
+        result.add(full)
+    return frozenset(result)

@@ -1,0 +1,254 @@
+"""Driving the OCI runtime and conmon, the programs that make and watch containers.
+
+Owns: command lines, conmon's protocol, ExecSync's pipes. Does not own: bundles (``container_executor.py``) or what a
+container's state means. Every function blocks; the server calls them on threads.
+
+    conmon ──▶ crun create ──▶ the container's first process, stopped before its program
+       │            (exits)
+       └── stays: stdout and stderr to the log file, exit code to <run>/exits/<id>
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podkeep.base import spawn
+from podkeep.base.errors import DeadlineExceeded, Internal, PodkeepError
+from podkeep.base.ids import ContainerID, HandlerName
+from podkeep.kernel import procfs
+from podkeep.kernel.procfs import ProcessId
+
+CREATE_TIMEOUT_S = 120.0
+"""How long an OCI runtime may take to create a container."""
+EXEC_OUTPUT_LIMIT = 16 << 20
+"""Bytes of each output stream that ExecSync returns, as containerd and CRI-O do; what is more is read and dropped."""
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handler:
+    """A runtime handler: the OCI runtime at ``path`` with its state below ``root``."""
+
+    name: HandlerName
+    path: str
+    root: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Created:
+    """A container that was created: its first process and its conmon."""
+
+    process: ProcessId
+    monitor: ProcessId
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stdio:
+    """How a container's standard streams are set up; ``log`` None: output is dropped."""
+
+    log: Path | None
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecResult:
+    """What a command run in a container left."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """Makes and ends containers of one runtime handler."""
+
+    handler: Handler
+    conmon: str
+
+    def create(self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio) -> Created:
+        """Create a container from its bundle, with a conmon that watches it.
+
+        :raises Internal: with the OCI runtime's own words, if it refuses.
+        :raises DeadlineExceeded: if it does not answer.
+        """
+        read_end, write_end = os.pipe()
+        try:
+            try:
+                argv = self._conmon_command(container, bundle, exits, stdio)
+                env = {**_ENVIRONMENT, "_OCI_SYNCPIPE": str(write_end)}
+                done = spawn.run(argv, env=env, pass_fds=(write_end,), timeout=CREATE_TIMEOUT_S)
+            finally:
+                os.close(write_end)
+            done.check()
+            pid = self._read_pid(container, read_end)
+        finally:
+            os.close(read_end)
+        monitor = int((bundle / "conmon.pid").read_text())
+        return Created(process=procfs.identify(pid), monitor=procfs.identify(monitor))
+
+    def start(self, container: ContainerID) -> None:
+        """Let a created container run its program.
+
+        :raises Internal: with the OCI runtime's words, if it refuses (the program does not exist, for example).
+        """
+        self._run("start", container)
+
+    def delete(self, container: ContainerID) -> None:
+        """Remove what the OCI runtime keeps of a container, killing what still runs; a missing one is no error."""
+        if not (self.handler.root / container).exists():
+            return
+        self._run("delete", "--force", container)
+
+    def create_detached(self, container: ContainerID, bundle: Path) -> ProcessId:
+        """Create a container without a conmon; its output is dropped and nobody notes its exit code.
+
+        :raises Internal: with the OCI runtime's words, if it refuses.
+        """
+        pid_file = bundle / "pid"
+        self._run("create", "--bundle", str(bundle), "--pid-file", str(pid_file), container)
+        return procfs.identify(int(pid_file.read_text()))
+
+    def exec_sync(
+        self, container: ContainerID, bundle: Path, process: Mapping[str, Any], timeout: float | None
+    ) -> ExecResult:
+        """Run a process in a running container and return its exit code and output.
+
+        :param process: the OCI process.
+        :param timeout: seconds after which it is killed; None: never.
+        :raises DeadlineExceeded: if it was killed for taking too long.
+        """
+        token = os.urandom(8).hex()
+        spec, pid_file = bundle / f"exec-{token}.json", bundle / f"exec-{token}.pid"
+        try:
+            spec.write_text(json.dumps(process))
+            spec.chmod(0o600)
+            argv = [*self._command(), "exec", "--process", str(spec), "--pid-file", str(pid_file), container]
+            return _run_limited(argv, pid_file, timeout)
+        finally:
+            spec.unlink(missing_ok=True)
+            pid_file.unlink(missing_ok=True)
+
+    def _command(self) -> list[str]:
+        return [self.handler.path, f"--root={self.handler.root}"]
+
+    def _run(self, *arguments: str) -> None:
+        done = spawn.run([*self._command(), *arguments], env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S)
+        if done.returncode != 0:
+            raise Internal(f"OCI runtime {arguments[0]} failed: {_said(done.stderr)}")
+
+    def _conmon_command(self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio) -> list[str]:
+        argv = [
+            self.conmon,
+            *("--cid", container, "--cuuid", container, "--name", container[:12]),
+            *("--bundle", str(bundle), "--runtime", self.handler.path),
+            *("--runtime-arg", f"--root={self.handler.root}"),
+            *("--container-pidfile", str(bundle / "pid"), "--conmon-pidfile", str(bundle / "conmon.pid")),
+            *("--exit-dir", str(exits), "--persist-dir", str(bundle), "--socket-dir-path", str(bundle)),
+            *("--log-path", "none" if stdio.log is None else str(stdio.log)),
+            *("--log-level", "warning", "--full-attach", "--no-sync-log"),
+        ]
+        if stdio.stdin:
+            argv.append("--stdin")
+            if not stdio.stdin_once:
+                argv.append("--leave-stdin-open")
+        if stdio.tty:
+            argv.append("--terminal")
+        return argv
+
+    def _read_pid(self, container: ContainerID, read_end: int) -> int:
+        """Read conmon's answer: a JSON line with the process ID, or -1 and a message."""
+        deadline, data = time.monotonic() + CREATE_TIMEOUT_S, b""
+        while not data.endswith(b"\n"):
+            readable, _, _ = select.select([read_end], [], [], max(deadline - time.monotonic(), 0))
+            if not readable:
+                raise DeadlineExceeded(f"OCI runtime create of {container} took longer than {CREATE_TIMEOUT_S:g} s")
+            chunk = os.read(read_end, 65536)
+            if not chunk:
+                break
+            data += chunk
+        try:
+            answer = json.loads(data)
+        except ValueError as error:
+            raise Internal(
+                f"OCI runtime create failed: conmon ended without an answer (it said {data!r})",
+                hint="its messages are in the system log",
+            ) from error
+        pid = int(answer.get("pid", answer.get("data", -1)))
+        if pid <= 0:
+            raise Internal(f"OCI runtime create failed: {_said(str(answer.get('message', '')).encode())}")
+        return pid
+
+
+def _said(stderr: bytes) -> str:
+    """Return an OCI runtime's message on one line, without the time stamps some put in front."""
+    lines = [line for line in stderr.decode(errors="replace").splitlines() if line.strip()]
+    return "; ".join(line.partition("Z: ")[2] or line for line in lines) or "it said nothing"
+
+
+def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> ExecResult:
+    """Run ``argv`` with bounded memory; the command inside is killed with its process group when time is up."""
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_ENVIRONMENT
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    deadline = None if timeout is None else time.monotonic() + timeout
+    outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    stdout, stderr = outputs.values()
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        _pump(outputs, pidfd, deadline)
+        if not select.select([pidfd], [], [], 0)[0]:
+            _kill_exec(pid_file)
+            process.kill()
+            raise DeadlineExceeded(f"the command did not finish within {timeout:g} s and was killed")
+    finally:
+        os.close(pidfd)
+        process.stdout.close()
+        process.stderr.close()
+        process.wait()
+    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    return ExecResult(exit_code=code, stdout=bytes(stdout), stderr=bytes(stderr))
+
+
+def _pump(outputs: dict[int, bytearray], pidfd: int, deadline: float | None) -> None:
+    """Read both outputs until the program ended, or time is up.
+
+    What a process left behind in the container writes later is not waited for.
+    """
+    open_fds = set(outputs)
+    while True:
+        remaining = None if deadline is None else max(deadline - time.monotonic(), 0)
+        readable, _, _ = select.select([*open_fds, pidfd], [], [], remaining)
+        if not readable:
+            return
+        for fd in open_fds.intersection(readable):
+            chunk = os.read(fd, 65536)
+            if not chunk:
+                open_fds.discard(fd)
+            kept = outputs[fd]
+            kept += chunk[: EXEC_OUTPUT_LIMIT - len(kept)]
+        if readable == [pidfd]:
+            return
+
+
+def _kill_exec(pid_file: Path) -> None:
+    with suppress(OSError, ValueError, PodkeepError):
+        inside = procfs.identify(int(pid_file.read_text()))
+        with suppress(OSError):
+            # crun makes the command the leader of a session of its own.
+            os.killpg(inside.pid, signal.SIGKILL)
+        procfs.kill(inside, signal.SIGKILL)

@@ -1,0 +1,297 @@
+"""The OCI configuration of a container. Pure: everything it needs comes in as a value.
+
+Sources of the rules: OCI runtime-spec (config.md, config-linux.md); CRI's field comments; KEP-127, handling of volumes,
+for the mappings. Called by ``container_executor.py``, which looks up the facts and writes the result into the bundle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.images.image import ImageRunConfig
+from podkeep.kernel.idmap import IdMap, IdMapping
+from podkeep.runtime.oci import capabilities, seccomp
+from podkeep.runtime.oci.users import User
+from podkeep.runtime.records import ContainerConfig, Mount, NamespaceMode, Propagation, Resources, SandboxConfig
+
+OCI_VERSION = "1.0.2"
+"""The newest version that every supported runtime reads (Debian's crun 1.8.1 refuses newer ones)."""
+DEFAULT_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_MASKED = (
+    "/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+    "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+)  # fmt: skip
+DEFAULT_READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_PROPAGATION = {
+    Propagation.PRIVATE: "rprivate",
+    Propagation.HOST_TO_CONTAINER: "rslave",
+    Propagation.BIDIRECTIONAL: "rshared",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodFiles:
+    """Host paths of what every container of a pod gets; an empty one is left out."""
+
+    hosts: str = ""
+    hostname: str = ""
+    resolv_conf: str = ""
+    shm: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """What the machine and the daemon can give."""
+
+    capabilities: frozenset[str]
+    """The daemon's capability bounding set."""
+    machine: str
+    oom_score_floor: int
+    """The lowest oom_score_adj that the daemon may write."""
+    devices: tuple[Mapping[str, Any], ...] = ()
+    """The machine's device nodes in OCI's form, for privileged containers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecInput:
+    """All that a container's configuration is made of."""
+
+    sandbox: SandboxConfig
+    container: ContainerConfig
+    image: ImageRunConfig
+    user: User
+    host: HostFacts
+    rootfs: str
+    cgroup: str
+    namespaces: Mapping[str, str]
+    """OCI namespace type to the path of one to join; an empty path: a new one. The host's are left out."""
+    files: PodFiles
+    devices: tuple[Mapping[str, Any], ...] = ()
+    """Device nodes the container asked for, in OCI's form, with ``access`` beside."""
+    seccomp_profile: Mapping[str, Any] | None = None
+    """The parsed profile; None: unconfined."""
+
+
+def build(given: SpecInput) -> dict[str, Any]:
+    """Return the content of ``config.json``.
+
+    :raises InvalidArgument: if the request contradicts itself or its image.
+    """
+    bounding = capabilities.container_set(given.container.security, given.host.capabilities)
+    security = given.container.security
+    idmap = given.sandbox.namespaces.userns
+    linux: dict[str, Any] = {
+        "namespaces": [
+            {"type": kind, "path": path} if path else {"type": kind} for kind, path in given.namespaces.items()
+        ],
+        "cgroupsPath": given.cgroup,
+        "resources": _resources(given.container.resources, privileged=security.privileged, devices=given.devices),
+        "rootfsPropagation": _rootfs_propagation(given.container.mounts),
+        "maskedPaths": _paths(security.masked_paths, DEFAULT_MASKED, privileged=security.privileged),
+        "readonlyPaths": _paths(security.readonly_paths, DEFAULT_READONLY, privileged=security.privileged),
+    }
+    devices = [{k: v for k, v in device.items() if k != "access"} for device in given.devices]
+    if security.privileged and idmap is None:
+        named = {device["path"] for device in devices}
+        devices += [dict(device) for device in given.host.devices if device["path"] not in named]
+    if devices:
+        linux["devices"] = devices
+    if idmap is not None:
+        linux["uidMappings"] = _oci_mappings(idmap.uids)
+        linux["gidMappings"] = _oci_mappings(idmap.gids)
+    if given.seccomp_profile is not None and not security.privileged:
+        linux["seccomp"] = seccomp.to_oci(given.seccomp_profile, capabilities=bounding, machine=given.host.machine)
+    return {
+        "ociVersion": OCI_VERSION,
+        "process": _process(given, bounding),
+        "root": {"path": given.rootfs, "readonly": security.readonly_rootfs},
+        "mounts": _mounts(given),
+        "linux": linux,
+    }
+
+
+def arguments(container: ContainerConfig, image: ImageRunConfig) -> tuple[str, ...]:
+    """Return the program and its arguments (CRI: ContainerConfig.command and args).
+
+    :raises InvalidArgument: if neither the request nor the image names one.
+    """
+    if container.command:
+        result = (*container.command, *container.args)
+    elif container.args:
+        result = (*image.entrypoint, *container.args)
+    else:
+        result = (*image.entrypoint, *image.cmd)
+    if not result:
+        raise InvalidArgument(
+            f"container {container.name!r}: no command: neither the request nor the image {container.image} names one",
+            hint="set command",
+        )
+    return result
+
+
+def _process(given: SpecInput, bounding: frozenset[str]) -> dict[str, Any]:
+    security, container = given.container.security, given.container
+    sets = sorted(bounding)
+    ambient = sorted(capabilities.parse(security.ambient_capabilities) & bounding)
+    # An unprivileged user keeps only what is ambient; the kernel clears the rest at exec (capabilities(7)).
+    result: dict[str, Any] = {
+        "user": {"uid": given.user.uid, "gid": given.user.gid, "additionalGids": list(given.user.groups)},
+        "args": list(arguments(container, given.image)),
+        "env": _environment(given),
+        "cwd": container.working_dir or given.image.working_dir or "/",
+        "terminal": container.tty,
+        "noNewPrivileges": security.no_new_privs,
+        "oomScoreAdj": max(container.resources.oom_score_adj, given.host.oom_score_floor),
+        "capabilities": {"bounding": sets, "effective": sets, "permitted": sets},
+    }
+    if ambient:
+        result["capabilities"]["inheritable"] = ambient
+        result["capabilities"]["ambient"] = ambient
+    return result
+
+
+def _environment(given: SpecInput) -> list[str]:
+    result: dict[str, str] = {}
+    for entry in given.image.env:
+        name, _, value = entry.partition("=")
+        result[name] = value
+    if "PATH" not in result:
+        result["PATH"] = DEFAULT_PATH.partition("=")[2]
+    if given.sandbox.hostname:
+        result["HOSTNAME"] = given.sandbox.hostname
+    if given.container.tty:
+        result.setdefault("TERM", "xterm")
+    result.update(given.container.envs)
+    result.setdefault("HOME", given.user.home)
+    return [f"{name}={value}" for name, value in result.items()]
+
+
+def _mounts(given: SpecInput) -> list[dict[str, Any]]:
+    security = given.container.security
+    readonly_cgroup = "rw" if security.privileged else "ro"
+    result: list[dict[str, Any]] = [
+        _virtual("/proc", "proc", "nosuid", "noexec", "nodev"),
+        _virtual("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        _virtual("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+        _virtual("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
+        _virtual("/sys", "sysfs", "nosuid", "noexec", "nodev", "rw" if security.privileged else "ro"),
+        _virtual("/sys/fs/cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", readonly_cgroup),
+    ]
+    if "ipc" not in given.namespaces:
+        result[3] = {"destination": "/dev/mqueue", "type": "bind", "source": "/dev/mqueue", "options": ["rbind"]}
+    asked = {mount.container_path.rstrip("/") for mount in given.container.mounts}
+    if "/dev/shm" not in asked:
+        result.append(_shm(given))
+    idmap = given.sandbox.namespaces.userns
+    access = "ro" if security.readonly_rootfs else "rw"
+    generated = {
+        "/etc/hosts": given.files.hosts,
+        "/etc/hostname": given.files.hostname,
+        "/etc/resolv.conf": given.files.resolv_conf,
+    }
+    for target, source in generated.items():
+        if source and target not in asked:
+            result.append(_with_mappings(_bind(target, source, "rprivate", access), idmap))
+    for mount in sorted(given.container.mounts, key=lambda item: item.container_path.rstrip("/").count("/")):
+        access = "ro" if mount.readonly else "rw"
+        entry = _bind(mount.container_path, mount.host_path, _PROPAGATION[mount.propagation], access)
+        result.append(_with_mappings(entry, mount.idmap))
+    return result
+
+
+def _virtual(target: str, kind: str, *options: str) -> dict[str, Any]:
+    return {"destination": target, "type": kind, "source": kind, "options": list(options)}
+
+
+def _bind(target: str, source: str, *options: str) -> dict[str, Any]:
+    return {"destination": target, "type": "bind", "source": source, "options": ["rbind", *options]}
+
+
+def _shm(given: SpecInput) -> dict[str, Any]:
+    if given.container.namespaces.ipc is NamespaceMode.NODE:
+        return _bind("/dev/shm", "/dev/shm", "rprivate")
+    if given.files.shm:
+        # Its root belongs to the pod's root already: it was mounted so, and files in it have the IDs of their makers.
+        return _bind("/dev/shm", given.files.shm, "rprivate", "nosuid", "noexec", "nodev")
+    return _virtual("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k")
+
+
+def _with_mappings(mount: dict[str, Any], idmap: IdMap | None) -> dict[str, Any]:
+    if idmap is not None:
+        mount["uidMappings"] = _oci_mappings(idmap.uids)
+        mount["gidMappings"] = _oci_mappings(idmap.gids)
+    return mount
+
+
+def _oci_mappings(mappings: tuple[IdMapping, ...]) -> list[dict[str, int]]:
+    return [{"containerID": item.container_id, "hostID": item.host_id, "size": item.length} for item in mappings]
+
+
+def _rootfs_propagation(mounts: tuple[Mount, ...]) -> str:
+    modes = {mount.propagation for mount in mounts}
+    if Propagation.BIDIRECTIONAL in modes:
+        return "rshared"
+    return "rslave" if Propagation.HOST_TO_CONTAINER in modes else "rprivate"
+
+
+def _paths(asked: tuple[str, ...] | None, default: tuple[str, ...], *, privileged: bool) -> list[str]:
+    if privileged:
+        return []
+    return list(default if asked is None else asked)
+
+
+def _resources(asked: Resources, *, privileged: bool, devices: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
+    allowed: list[dict[str, Any]] = [{"allow": privileged, "access": "rwm"}]
+    if not privileged:
+        keys = ("type", "major", "minor", "access")
+        allowed += [{"allow": True, **{key: device[key] for key in keys}} for device in devices]
+    result: dict[str, Any] = {"devices": allowed}
+    cpu = {
+        "shares": asked.cpu_shares,
+        "quota": asked.cpu_quota,
+        "period": asked.cpu_period,
+        "cpus": asked.cpuset_cpus,
+        "mems": asked.cpuset_mems,
+    }
+    memory = {"limit": asked.memory_limit, "swap": asked.memory_swap_limit or asked.memory_limit}
+    for name, values in (("cpu", cpu), ("memory", memory)):
+        given = {key: value for key, value in values.items() if value}
+        if given:
+            result[name] = given
+    if asked.hugepage_limits:
+        result["hugepageLimits"] = [
+            {"pageSize": size, "limit": limit} for size, limit in sorted(asked.hugepage_limits.items())
+        ]
+    if asked.unified:
+        result["unified"] = asked.unified
+    return result
+
+
+def check_mapped(user: User, idmap: IdMap | None) -> None:
+    """Check that a user exists in the pod's user namespace.
+
+    :raises InvalidArgument: naming the ID that is not mapped (KEP-127: the kernel would only say EINVAL).
+    """
+    if idmap is None:
+        return
+    idmap.host_uid(user.uid)
+    for gid in (user.gid, *user.groups):
+        idmap.host_gid(gid)
+
+
+def process_for_exec(config: Mapping[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
+    """Return the process of a command run beside a container's own (OCI runtime command line, exec --process).
+
+    :param config: the container's configuration, as :func:`build` made it.
+    :raises InvalidArgument: if ``command`` is empty.
+    :raises FailedPrecondition: if ``config`` has no process.
+    """
+    if not command:
+        raise InvalidArgument("exec: the request has no command")
+    if "process" not in config:
+        raise FailedPrecondition("the container's configuration has no process")
+    return {**config["process"], "args": list(command), "terminal": False}

@@ -1,0 +1,110 @@
+"""Which user a container's first process is. Pure: works on the texts of the image's passwd and group files.
+
+Rules: CRI, LinuxContainerSecurityContext (run_as_user, run_as_group, run_as_username, supplemental_groups and its
+policy); OCI image-spec, config.md, ``User``. IDs are those inside the container (KEP-127, support for pods).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.records import GroupsPolicy, Security
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """UID, GID, all supplementary GIDs (the primary one first) and the home directory."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Account:
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+
+def resolve(security: Security, image_user: str, *, passwd: str, group: str) -> User:
+    """Return the user that a request and an image ask for; root if neither does.
+
+    :param image_user: the image's ``User``: ``user``, ``uid``, ``user:group``, ``uid:gid`` or a mixture, or empty.
+    :param passwd: content of the image's /etc/passwd, empty if it has none.
+    :param group: content of the image's /etc/group, empty if it has none.
+    :raises InvalidArgument: if a name is not in its file, or a group is given without a user.
+    """
+    wanted, wanted_group = _wanted(security, image_user)
+    accounts = _accounts(passwd)
+    account = _find_account(accounts, wanted)
+    if account is None:
+        if not _is_id(wanted):
+            raise InvalidArgument(
+                f"user {wanted!r} is not in the image's /etc/passwd", hint="name a user of the image, or a number"
+            )
+        account = _Account(name="", uid=int(wanted), gid=0, home="/")
+    gid = account.gid if wanted_group == "" else _find_group(group, wanted_group)
+    groups = [gid, *security.supplemental_groups]
+    if security.groups_policy is GroupsPolicy.MERGE and account.name:
+        groups += _memberships(group, account.name)
+    return User(uid=account.uid, gid=gid, groups=tuple(dict.fromkeys(groups)), home=account.home or "/")
+
+
+def _wanted(security: Security, image_user: str) -> tuple[str, str]:
+    image_name, _, image_group = image_user.partition(":")
+    group = "" if security.run_as_group is None else str(security.run_as_group)
+    if security.run_as_user is not None:
+        return str(security.run_as_user), group
+    if security.run_as_username:
+        return security.run_as_username, group
+    if group and not image_name:
+        raise InvalidArgument(
+            "run_as_group is given without a user, and the image names none", hint="set run_as_user as well"
+        )
+    return image_name or "0", group or image_group
+
+
+def _accounts(passwd: str) -> list[_Account]:
+    result = []
+    for line in passwd.splitlines():
+        fields = line.split(":")
+        if len(fields) >= 6 and _is_id(fields[2]) and _is_id(fields[3]):
+            result.append(_Account(name=fields[0], uid=int(fields[2]), gid=int(fields[3]), home=fields[5]))
+    return result
+
+
+def _find_account(accounts: list[_Account], wanted: str) -> _Account | None:
+    by_name = next((item for item in accounts if item.name == wanted), None)
+    if by_name is not None or not _is_id(wanted):
+        return by_name
+    return next((item for item in accounts if item.uid == int(wanted)), None)
+
+
+def _find_group(group: str, wanted: str) -> int:
+    for name, gid, _ in _groups(group):
+        if name == wanted:
+            return gid
+    if not _is_id(wanted):
+        raise InvalidArgument(f"group {wanted!r} is not in the image's /etc/group")
+    return int(wanted)
+
+
+def _memberships(group: str, user: str) -> list[int]:
+    return [gid for _, gid, members in _groups(group) if user in members]
+
+
+def _groups(group: str) -> list[tuple[str, int, list[str]]]:
+    result = []
+    for line in group.splitlines():
+        fields = line.split(":")
+        if len(fields) >= 4 and _is_id(fields[2]):
+            result.append((fields[0], int(fields[2]), fields[3].split(",")))
+    return result
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) < 2**32 - 1

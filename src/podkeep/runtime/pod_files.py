@@ -1,0 +1,34 @@
+"""The files that every container of a pod gets from the runtime: resolv.conf, hosts, hostname. Pure texts."""
+
+from __future__ import annotations
+
+from podkeep.runtime.records import Dns, SandboxConfig
+
+
+def resolv_conf(dns: Dns | None, machine: str) -> str:
+    """Return the pod's resolv.conf (CRI: DNSConfig); without a DNS configuration, the machine's own text."""
+    if dns is None or not (dns.servers or dns.searches or dns.options):
+        return machine
+    lines = []
+    if dns.searches:
+        lines.append("search " + " ".join(dns.searches))
+    lines += [f"nameserver {server}" for server in dns.servers]
+    if dns.options:
+        lines.append("options " + " ".join(dns.options))
+    return "\n".join(lines) + "\n"
+
+
+def hosts(config: SandboxConfig, address: str, machine: str) -> str:
+    """Return the pod's hosts file; on the host network (no address), the machine's own text."""
+    if not address:
+        return machine
+    lines = [
+        "127.0.0.1\tlocalhost",
+        "::1\tlocalhost ip6-localhost ip6-loopback",
+        "fe00::0\tip6-localnet",
+        "ff02::1\tip6-allnodes",
+        "ff02::2\tip6-allrouters",
+    ]
+    if config.hostname:
+        lines.append(f"{address}\t{config.hostname}")
+    return "\n".join(lines) + "\n"

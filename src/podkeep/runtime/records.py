@@ -1,0 +1,253 @@
+"""What the runtime knows about sandboxes and containers: immutable configurations and small statuses.
+
+Values only. Requests are turned into configurations at the edge (``rpc/convert.py``); the state database stores both as
+JSON. A configuration never changes after creation; a status is replaced as a whole.
+
+    sandbox      CREATING ──▶ READY ──▶ NOTREADY ──▶ REMOVING ──▶ (gone)
+                    └──────── undone ────────────────────▶ (gone)
+    container    CREATING ──▶ CREATED ──▶ RUNNING ──▶ EXITED ──▶ REMOVING ──▶ (gone)
+                    └──────── undone ────────────────────▶ (gone)
+
+CREATING and REMOVING are never shown to a client: a daemon that starts again undoes the first and finishes the second.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from podkeep.base.ids import ContainerID, HandlerName, ImageID, SandboxID
+from podkeep.kernel.idmap import IdMap
+from podkeep.kernel.procfs import ProcessId
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of what is stored."""
+
+
+class NamespaceMode(enum.IntEnum):
+    """CRI: NamespaceMode."""
+
+    POD = 0
+    CONTAINER = 1
+    NODE = 2
+    TARGET = 3
+
+
+class Propagation(enum.IntEnum):
+    """CRI: MountPropagation."""
+
+    PRIVATE = 0
+    HOST_TO_CONTAINER = 1
+    BIDIRECTIONAL = 2
+
+
+class GroupsPolicy(enum.IntEnum):
+    """CRI: SupplementalGroupsPolicy."""
+
+    MERGE = 0
+    STRICT = 1
+
+
+class SeccompKind(enum.IntEnum):
+    """CRI: SecurityProfile.ProfileType."""
+
+    RUNTIME_DEFAULT = 0
+    UNCONFINED = 1
+    LOCALHOST = 2
+
+
+class Seccomp(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A seccomp profile; ``path`` is absolute and of LOCALHOST only."""
+
+    kind: SeccompKind = SeccompKind.UNCONFINED
+    path: str = ""
+
+
+class NamespaceOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: NamespaceOption. ``userns`` is None for the host's user namespace."""
+
+    network: NamespaceMode = NamespaceMode.POD
+    pid: NamespaceMode = NamespaceMode.POD
+    ipc: NamespaceMode = NamespaceMode.POD
+    target_id: str = ""
+    userns: IdMap | None = None
+
+
+class Dns(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: DNSConfig."""
+
+    servers: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+class SandboxConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A pod sandbox as it was asked for."""
+
+    name: str
+    uid: str
+    namespace: str
+    attempt: int = 0
+    hostname: str = ""
+    log_directory: str = ""
+    dns: Dns | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    cgroup_parent: str = ""
+    sysctls: dict[str, str] = {}
+    namespaces: NamespaceOptions = NamespaceOptions()
+    privileged: bool = False
+    handler: HandlerName = HandlerName("")
+
+    def key(self) -> str:
+        """Return what makes a sandbox the same for a caller that repeats its request."""
+        return "/".join((self.namespace, self.name, self.uid, str(self.attempt)))
+
+
+class SandboxState(enum.StrEnum):
+    """See the drawing at the top."""
+
+    CREATING = "creating"
+    READY = "ready"
+    NOTREADY = "notready"
+    REMOVING = "removing"
+
+
+class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """``created_at`` in nanoseconds since the epoch; ``address`` is empty on the host network."""
+
+    state: SandboxState
+    created_at: int
+    address: str = ""
+    infra: ProcessId | None = None
+    """The process that holds a shared PID namespace."""
+    made_cgroups: tuple[str, ...] = ()
+    """The cgroups that did not exist before, outermost first: those the runtime removes."""
+
+
+class Sandbox(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A pod sandbox."""
+
+    id: SandboxID
+    config: SandboxConfig
+    status: SandboxStatus
+
+
+class Mount(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: Mount, of a host path. ``host_path`` is resolved: it has no symbolic link."""
+
+    container_path: str
+    host_path: str
+    readonly: bool = False
+    propagation: Propagation = Propagation.PRIVATE
+    idmap: IdMap | None = None
+
+
+class Device(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: Device."""
+
+    container_path: str
+    host_path: str
+    permissions: str = "rwm"
+
+
+class Resources(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: LinuxContainerResources. 0 means not set; memory in bytes, CPU period and quota in microseconds."""
+
+    cpu_period: int = 0
+    cpu_quota: int = 0
+    cpu_shares: int = 0
+    cpuset_cpus: str = ""
+    cpuset_mems: str = ""
+    memory_limit: int = 0
+    memory_swap_limit: int = 0
+    oom_score_adj: int = 0
+    hugepage_limits: dict[str, int] = {}
+    unified: dict[str, str] = {}
+
+
+class Security(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: LinuxContainerSecurityContext. Masked and read-only paths are None if the caller gave no context."""
+
+    privileged: bool = False
+    add_capabilities: tuple[str, ...] = ()
+    drop_capabilities: tuple[str, ...] = ()
+    ambient_capabilities: tuple[str, ...] = ()
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_username: str = ""
+    supplemental_groups: tuple[int, ...] = ()
+    groups_policy: GroupsPolicy = GroupsPolicy.MERGE
+    readonly_rootfs: bool = False
+    no_new_privs: bool = False
+    masked_paths: tuple[str, ...] | None = None
+    readonly_paths: tuple[str, ...] | None = None
+    seccomp: Seccomp = Seccomp()
+
+
+class ContainerConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A container as it was asked for."""
+
+    name: str
+    attempt: int = 0
+    image: str
+    """The reference in the request (CRI: ImageSpec.image)."""
+    user_specified_image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    envs: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[Device, ...] = ()
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    log_path: str = ""
+    """Relative to the sandbox's log directory; empty: no log."""
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
+    stop_signal: str = ""
+    namespaces: NamespaceOptions = NamespaceOptions()
+    resources: Resources = Resources()
+    security: Security = Security()
+
+
+class ContainerState(enum.StrEnum):
+    """See the drawing at the top."""
+
+    CREATING = "creating"
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+    REMOVING = "removing"
+
+
+class ContainerStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Times in nanoseconds since the epoch, 0 for "not yet"."""
+
+    state: ContainerState
+    created_at: int
+    started_at: int = 0
+    finished_at: int = 0
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    process: ProcessId | None = None
+    """The container's first process."""
+    monitor: ProcessId | None = None
+    """Its conmon."""
+    user: tuple[int, int, tuple[int, ...]] = (0, 0, ())
+    """UID, GID and supplementary GIDs of the first process, inside the container."""
+
+
+class Container(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A container. ``image_id``, ``image_ref`` (a repo digest, or the ID): what ``config.image`` meant at creation."""
+
+    id: ContainerID
+    sandbox_id: SandboxID
+    config: ContainerConfig
+    image_id: ImageID
+    image_ref: str
+    status: ContainerStatus

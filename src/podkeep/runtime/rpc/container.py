@@ -1,0 +1,132 @@
+"""RPCs on containers: Create, Start, Stop, Remove, List, Status, ExecSync, ReopenContainerLog."""
+
+from __future__ import annotations
+
+import msgspec
+
+from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime.containers import Containers
+from podkeep.runtime.records import Container, ContainerState
+from podkeep.runtime.rpc import convert
+from podkeep.runtime.state import State
+
+_STATES = {
+    ContainerState.CREATED: api.CONTAINER_CREATED,
+    ContainerState.RUNNING: api.CONTAINER_RUNNING,
+    ContainerState.EXITED: api.CONTAINER_EXITED,
+}
+
+
+class ContainerRpc:
+    """One method per RPC, from message to message."""
+
+    def __init__(self, state: State, containers: Containers) -> None:
+        self._state = state
+        self._containers = containers
+
+    async def create(self, request: api.CreateContainerRequest) -> api.CreateContainerResponse:
+        if not request.pod_sandbox_id:
+            raise InvalidArgument("pod_sandbox_id is required")
+        sandbox = self._state.sandbox(request.pod_sandbox_id)
+        config = convert.container_config(request.config, sandbox.config)
+        return api.CreateContainerResponse(container_id=await self._containers.create(sandbox, config))
+
+    async def start(self, request: api.StartContainerRequest) -> api.StartContainerResponse:
+        await self._containers.start(_required(request.container_id))
+        return api.StartContainerResponse()
+
+    async def stop(self, request: api.StopContainerRequest) -> api.StopContainerResponse:
+        await self._containers.stop(_required(request.container_id), max(request.timeout, 0))
+        return api.StopContainerResponse()
+
+    async def remove(self, request: api.RemoveContainerRequest) -> api.RemoveContainerResponse:
+        await self._containers.remove(_required(request.container_id))
+        return api.RemoveContainerResponse()
+
+    async def list(self, request: api.ListContainersRequest) -> api.ListContainersResponse:
+        chosen = (item for item in self._state.containers() if _selected(item, request.filter))
+        return api.ListContainersResponse(containers=[_item(item) for item in chosen])
+
+    async def status(self, request: api.ContainerStatusRequest) -> api.ContainerStatusResponse:
+        container = self._state.container(_required(request.container_id))
+        if container.status.state not in _STATES:
+            raise NotFound(f"container {container.id} is {container.status.state.value}")
+        info = {}
+        if request.verbose:
+            process = container.status.process
+            details = {"sandboxID": container.sandbox_id, "pid": process.pid if process else 0, "record": container}
+            info["info"] = msgspec.json.encode(details).decode()
+        status = status_message(container, self._containers.log_path(container))
+        return api.ContainerStatusResponse(status=status, info=info)
+
+    async def exec_sync(self, request: api.ExecSyncRequest) -> api.ExecSyncResponse:
+        timeout = float(request.timeout) if request.timeout > 0 else None
+        result = await self._containers.exec_sync(_required(request.container_id), tuple(request.cmd), timeout)
+        return api.ExecSyncResponse(stdout=result.stdout, stderr=result.stderr, exit_code=result.exit_code)
+
+    async def reopen_log(self, request: api.ReopenContainerLogRequest) -> api.ReopenContainerLogResponse:
+        await self._containers.reopen_log(_required(request.container_id))
+        return api.ReopenContainerLogResponse()
+
+
+def status_message(container: Container, log_path: str) -> api.ContainerStatus:
+    """Return the message of a container's status; the caller left out those that are not shown."""
+    config, status = container.config, container.status
+    uid, gid, groups = status.user
+    return api.ContainerStatus(
+        id=container.id,
+        metadata=api.ContainerMetadata(name=config.name, attempt=config.attempt),
+        state=_STATES[status.state],
+        created_at=status.created_at,
+        started_at=status.started_at,
+        finished_at=status.finished_at,
+        exit_code=status.exit_code,
+        image=_image(container),
+        image_ref=container.image_ref,
+        reason=status.reason,
+        message=status.message,
+        labels=config.labels,
+        annotations=config.annotations,
+        mounts=[convert.mount_message(mount) for mount in config.mounts],
+        log_path=log_path,
+        resources=api.ContainerResources(linux=convert.resources_message(config.resources)),
+        image_id=container.image_id,
+        user=api.ContainerUser(linux=api.LinuxContainerUser(uid=uid, gid=gid, supplemental_groups=groups)),
+    )
+
+
+def _required(text: str) -> str:
+    if not text:
+        raise InvalidArgument("container_id is required")
+    return text
+
+
+def _selected(container: Container, chosen: api.ContainerFilter) -> bool:
+    if container.status.state not in _STATES or not container.id.startswith(chosen.id):
+        return False
+    if not container.sandbox_id.startswith(chosen.pod_sandbox_id):
+        return False
+    if chosen.HasField("state") and _STATES[container.status.state] != chosen.state.state:
+        return False
+    return convert.labels_match(container.config.labels, chosen.label_selector)
+
+
+def _image(container: Container) -> api.ImageSpec:
+    config = container.config
+    return api.ImageSpec(image=config.image, user_specified_image=config.user_specified_image)
+
+
+def _item(container: Container) -> api.Container:
+    return api.Container(
+        id=container.id,
+        pod_sandbox_id=container.sandbox_id,
+        metadata=api.ContainerMetadata(name=container.config.name, attempt=container.config.attempt),
+        image=_image(container),
+        image_ref=container.image_ref,
+        state=_STATES[container.status.state],
+        created_at=container.status.created_at,
+        labels=container.config.labels,
+        annotations=container.config.annotations,
+        image_id=container.image_id,
+    )

@@ -1,0 +1,108 @@
+"""The image service: ListImages, ImageStatus, PullImage, RemoveImage, ImageFsInfo."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.images.image import Image, PullProgress, RegistryAuth
+from podkeep.images.store import ImageStore
+from podkeep.runtime.pull_watch import PullWatch
+from podkeep.runtime.state import State
+
+
+class ImageRpc:
+    """One method per RPC, from message to message."""
+
+    def __init__(self, images: ImageStore, state: State, watch: PullWatch) -> None:
+        self._images = images
+        self._state = state
+        self._watch = watch
+
+    async def list(self, request: api.ListImagesRequest) -> api.ListImagesResponse:
+        wanted = request.filter.image.image
+        if not wanted:
+            return api.ListImagesResponse(images=[_message(image) for image in self._images.images()])
+        found = self._images.find(wanted)
+        return api.ListImagesResponse(images=[] if found is None else [_message(found)])
+
+    async def status(self, request: api.ImageStatusRequest) -> api.ImageStatusResponse:
+        image = self._images.find(_required(request.image))
+        if image is None:
+            return api.ImageStatusResponse()
+        info = {}
+        if request.verbose:
+            info["info"] = msgspec.json.encode(image).decode()
+        return api.ImageStatusResponse(image=_message(image), info=info)
+
+    async def pull(self, request: api.PullImageRequest) -> api.PullImageResponse:
+        reference = _required(request.image)
+        auth = _auth(request.auth) if request.HasField("auth") else None
+
+        def progress(step: PullProgress) -> None:
+            self._watch.publish(step)
+
+        image = await self._images.pull(reference, auth=auth, progress=progress)
+        return api.PullImageResponse(image_ref=image.id)
+
+    async def remove(self, request: api.RemoveImageRequest) -> api.RemoveImageResponse:
+        text = _required(request.image)
+        image = self._images.find(text)
+        if image is not None:
+            users = [item.id for item in self._state.containers() if item.image_id == image.id]
+            if users:
+                raise FailedPrecondition(
+                    f"image {text} is in use by container {users[0]}"
+                    + (f" and {len(users) - 1} more" if len(users) > 1 else ""),
+                    hint="remove the containers first",
+                )
+            self._images.remove(image.id)
+        return api.RemoveImageResponse()
+
+    async def fs_info(self, _request: api.ImageFsInfoRequest) -> api.ImageFsInfoResponse:
+        usage = self._images.usage()
+        message = api.FilesystemUsage(
+            timestamp=time.time_ns(),
+            fs_id=api.FilesystemIdentifier(mountpoint=usage.mountpoint),
+            used_bytes=api.UInt64Value(value=usage.used_bytes),
+            inodes_used=api.UInt64Value(value=usage.inodes_used),
+        )
+        return api.ImageFsInfoResponse(image_filesystems=[message], container_filesystems=[message])
+
+
+def _required(image: api.ImageSpec) -> str:
+    if not image.image:
+        raise InvalidArgument("image.image is required")
+    return image.image
+
+
+def _auth(config: api.AuthConfig) -> RegistryAuth:
+    return RegistryAuth(
+        username=config.username,
+        password=config.password,
+        auth=config.auth,
+        identity_token=config.identity_token,
+        registry_token=config.registry_token,
+    )
+
+
+def _message(image: Image) -> api.Image:
+    user = image.config.user.partition(":")[0]
+    result = api.Image(
+        id=image.id,
+        repo_tags=image.repo_tags,
+        repo_digests=image.repo_digests,
+        size=image.size,
+        spec=api.ImageSpec(image=image.repo_tags[0] if image.repo_tags else image.id),
+        pinned=image.pinned,
+    )
+    if user.isdigit():
+        result.uid.value = int(user)
+    elif user:
+        result.username = user
+    else:
+        result.uid.value = 0
+    return result

@@ -1,0 +1,37 @@
+"""podkeep's own service beside CRI: LoadImage, WatchPulls, Shutdown."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.cri.v1 import podkeep_pb2 as node
+from podkeep.images.store import ImageStore
+from podkeep.runtime.pull_watch import PullWatch
+
+
+class NodeRpc:
+    """One method per RPC, from message to message."""
+
+    def __init__(self, images: ImageStore, watch: PullWatch, shut_down: Callable[[], None]) -> None:
+        self._images = images
+        self._watch = watch
+        self._shut_down = shut_down
+
+    async def load_image(self, request: node.LoadImageRequest) -> node.LoadImageResponse:
+        path = Path(request.path)
+        if not path.is_absolute():
+            raise InvalidArgument(f"path: {request.path!r} is not absolute")
+        loaded = await self._images.load(path, progress=self._watch.publish)
+        return node.LoadImageResponse(image_refs=[item.repo_tags[0] if item.repo_tags else item.id for item in loaded])
+
+    async def watch_pulls(self, request: node.WatchPullsRequest) -> AsyncIterator[node.PullProgress]:
+        async for step in self._watch.follow(request.image):
+            yield node.PullProgress(
+                image=step.image, digest=step.digest, phase=step.phase, done=step.done, total=step.total
+            )
+
+    async def shutdown(self, _request: node.ShutdownRequest) -> node.ShutdownResponse:
+        self._shut_down()
+        return node.ShutdownResponse()

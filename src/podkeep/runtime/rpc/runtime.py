@@ -1,0 +1,65 @@
+"""RPCs on the runtime itself: Version, Status, RuntimeConfig."""
+
+from __future__ import annotations
+
+import msgspec
+
+import podkeep
+from podkeep.base.config import Config
+from podkeep.base.ids import HandlerName
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel import namespaces
+from podkeep.runtime.handlers import Features, HandlerTable
+
+RUNTIME_NAME = "podkeep"
+API_VERSION = "v1"
+KUBELET_API_VERSION = "0.1.0"
+"""What every runtime answers in VersionResponse.version."""
+
+
+class RuntimeRpc:
+    """One method per RPC, from message to message."""
+
+    def __init__(self, config: Config, handlers: HandlerTable) -> None:
+        self._config = config
+        self._handlers = handlers
+
+    async def version(self, _request: api.VersionRequest) -> api.VersionResponse:
+        return api.VersionResponse(
+            version=KUBELET_API_VERSION,
+            runtime_name=RUNTIME_NAME,
+            runtime_version=podkeep.__version__,
+            runtime_api_version=API_VERSION,
+        )
+
+    async def status(self, request: api.StatusRequest) -> api.StatusResponse:
+        conditions = [
+            api.RuntimeCondition(type="RuntimeReady", status=True),
+            api.RuntimeCondition(type="NetworkReady", status=True),
+        ]
+        info = {}
+        if request.verbose:
+            info["config"] = msgspec.json.encode(self._config).decode()
+            _, inode = namespaces.identity("/proc/self/ns/mnt")
+            info["mountNamespace"] = str(inode)
+        return api.StatusResponse(
+            status=api.RuntimeStatus(conditions=conditions),
+            info=info,
+            runtime_handlers=[
+                _handler(HandlerName(""), self._handlers.features_of(HandlerName(""))),
+                *(_handler(name, features) for name, features in self._handlers.features.items()),
+            ],
+            features=api.RuntimeFeatures(supplemental_groups_policy=True),
+        )
+
+    async def runtime_config(self, _request: api.RuntimeConfigRequest) -> api.RuntimeConfigResponse:
+        return api.RuntimeConfigResponse(linux=api.LinuxRuntimeConfiguration(cgroup_driver=api.CGROUPFS))
+
+
+def _handler(name: HandlerName, features: Features) -> api.RuntimeHandler:
+    return api.RuntimeHandler(
+        name=name,
+        features=api.RuntimeHandlerFeatures(
+            recursive_read_only_mounts=features.recursive_read_only_mounts, user_namespaces=features.user_namespaces
+        ),
+    )

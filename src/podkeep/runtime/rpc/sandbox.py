@@ -1,0 +1,117 @@
+"""RPCs on pod sandboxes: RunPodSandbox, StopPodSandbox, RemovePodSandbox, ListPodSandbox, PodSandboxStatus."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime.containers import Containers
+from podkeep.runtime.records import Sandbox, SandboxState
+from podkeep.runtime.rpc import convert
+from podkeep.runtime.rpc.container import status_message as container_status_message
+from podkeep.runtime.sandboxes import Sandboxes, check_namespaces
+from podkeep.runtime.state import State
+
+_SHOWN = frozenset({SandboxState.READY, SandboxState.NOTREADY})
+
+
+class SandboxRpc:
+    """One method per RPC, from message to message."""
+
+    def __init__(self, state: State, sandboxes: Sandboxes, containers: Containers, default_cgroup_parent: str) -> None:
+        self._state = state
+        self._sandboxes = sandboxes
+        self._containers = containers
+        self._default_cgroup_parent = default_cgroup_parent
+
+    async def run(self, request: api.RunPodSandboxRequest) -> api.RunPodSandboxResponse:
+        config = convert.sandbox_config(
+            request.config, request.runtime_handler, default_cgroup_parent=self._default_cgroup_parent
+        )
+        check_namespaces(config)
+        return api.RunPodSandboxResponse(pod_sandbox_id=await self._sandboxes.run(config))
+
+    async def stop(self, request: api.StopPodSandboxRequest) -> api.StopPodSandboxResponse:
+        await self._sandboxes.stop(_required(request.pod_sandbox_id), self._containers)
+        return api.StopPodSandboxResponse()
+
+    async def remove(self, request: api.RemovePodSandboxRequest) -> api.RemovePodSandboxResponse:
+        await self._sandboxes.remove(_required(request.pod_sandbox_id), self._containers)
+        return api.RemovePodSandboxResponse()
+
+    async def list(self, request: api.ListPodSandboxRequest) -> api.ListPodSandboxResponse:
+        chosen = (item for item in self._state.sandboxes() if _selected(item, request.filter))
+        return api.ListPodSandboxResponse(items=[_item(item) for item in chosen])
+
+    async def status(self, request: api.PodSandboxStatusRequest) -> api.PodSandboxStatusResponse:
+        sandbox = self._state.sandbox(_required(request.pod_sandbox_id))
+        if sandbox.status.state not in _SHOWN:
+            raise NotFound(f"pod sandbox {sandbox.id} is {sandbox.status.state.value}")
+        info = {}
+        if request.verbose:
+            info["info"] = msgspec.json.encode(sandbox).decode()
+        containers = self._state.containers(sandbox.id)
+        return api.PodSandboxStatusResponse(
+            status=_status(sandbox),
+            info=info,
+            containers_statuses=[
+                container_status_message(item, self._containers.log_path(item))
+                for item in containers
+                if item.status.state.value not in {"creating", "removing"}
+            ],
+            timestamp=time.time_ns(),
+        )
+
+
+def _required(text: str) -> str:
+    if not text:
+        raise InvalidArgument("pod_sandbox_id is required")
+    return text
+
+
+def _selected(sandbox: Sandbox, chosen: api.PodSandboxFilter) -> bool:
+    if sandbox.status.state not in _SHOWN or not sandbox.id.startswith(chosen.id):
+        return False
+    if chosen.HasField("state") and _state(sandbox) != chosen.state.state:
+        return False
+    return convert.labels_match(sandbox.config.labels, chosen.label_selector)
+
+
+def _state(sandbox: Sandbox) -> api.PodSandboxState.ValueType:
+    return api.SANDBOX_READY if sandbox.status.state is SandboxState.READY else api.SANDBOX_NOTREADY
+
+
+def _metadata(sandbox: Sandbox) -> api.PodSandboxMetadata:
+    config = sandbox.config
+    return api.PodSandboxMetadata(name=config.name, uid=config.uid, namespace=config.namespace, attempt=config.attempt)
+
+
+def _item(sandbox: Sandbox) -> api.PodSandbox:
+    return api.PodSandbox(
+        id=sandbox.id,
+        metadata=_metadata(sandbox),
+        state=_state(sandbox),
+        created_at=sandbox.status.created_at,
+        labels=sandbox.config.labels,
+        annotations=sandbox.config.annotations,
+        runtime_handler=sandbox.config.handler,
+    )
+
+
+def _status(sandbox: Sandbox) -> api.PodSandboxStatus:
+    namespaces = convert.namespace_message(sandbox.config.namespaces)
+    address = sandbox.status.address if sandbox.status.state is SandboxState.READY else ""
+    return api.PodSandboxStatus(
+        id=sandbox.id,
+        metadata=_metadata(sandbox),
+        state=_state(sandbox),
+        created_at=sandbox.status.created_at,
+        network=api.PodSandboxNetworkStatus(ip=address),
+        linux=api.LinuxPodSandboxStatus(namespaces=api.Namespace(options=namespaces)),
+        labels=sandbox.config.labels,
+        annotations=sandbox.config.annotations,
+        runtime_handler=sandbox.config.handler,
+    )

@@ -1,0 +1,290 @@
+"""Making and unmaking pod sandboxes: the kernel's side.
+
+Owns: the order in which a sandbox's resources are made, and their removal. Does not own: records or which address is
+free (``sandboxes.py``). Everything blocks; the server calls it on threads.
+
+A sandbox is: pinned namespaces, a shared memory mount, a cable on the bridge, a cgroup, three files. No process, unless
+its containers share a PID namespace: then catatonit holds it. Removal is one list of steps that are each safe to
+repeat, used alike to stop a sandbox, to undo half of one, and to clean up after a daemon that was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podkeep.base import failpoints
+from podkeep.base.errors import Internal
+from podkeep.base.ids import ContainerID
+from podkeep.base.undo import UndoStack
+from podkeep.kernel import mountinfo, mounts, namespaces, procfs
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.mounts import MountFlag
+from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
+from podkeep.kernel.procfs import ProcessId
+from podkeep.runtime import pod_files
+from podkeep.runtime.layout import Layout, sandbox_cgroup
+from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.oci.driver import Driver
+from podkeep.runtime.oci.spec import OCI_VERSION, PodFiles
+from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig
+
+SHM_BYTES = 64 << 20
+"""Size of a pod's /dev/shm, as everywhere in the field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeSandbox:
+    """What is only known once a sandbox exists."""
+
+    infra: ProcessId | None
+    made_cgroups: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxExecutor:
+    """Makes and unmakes sandboxes below one layout."""
+
+    layout: Layout
+    helper: NamespaceHelper
+    cgroups: Cgroups
+    bridge: Bridge
+    catatonit: str
+
+    def create(self, sandbox: Sandbox, driver: Driver) -> MadeSandbox:
+        """Make everything a sandbox consists of.
+
+        :raises PodkeepError: if anything fails; what was made until then is gone again.
+        """
+        with UndoStack() as undo:
+            undo.push(f"undo sandbox {sandbox.id}", lambda: self.remove(sandbox, driver))
+            self._write_files(sandbox)
+            failpoints.reach("sandbox.files")
+            self._make_namespaces(sandbox)
+            failpoints.reach("sandbox.namespaces")
+            made = self._make_cgroups(sandbox)
+            failpoints.reach("sandbox.cgroups")
+            infra = None
+            if sandbox.config.namespaces.pid is NamespaceMode.POD:
+                infra = self._start_infra(sandbox, driver)
+            failpoints.reach("sandbox.infra")
+        return MadeSandbox(infra=infra, made_cgroups=made)
+
+    def stop(self, sandbox: Sandbox, driver: Driver) -> None:
+        """End what runs in a sandbox and give back its namespaces, network and cgroup; safe to repeat.
+
+        :raises Internal: listing what could not be undone, after everything was tried.
+        """
+        run, cgroup = self.layout.sandbox_run(sandbox.id), self.cgroup(sandbox)
+        _try_all(
+            sandbox,
+            [
+                ("end its infra process", lambda: self._stop_infra(sandbox, driver)),
+                ("kill what is in its cgroup", lambda: self.cgroups.kill(cgroup)),
+                ("disconnect it", lambda: self.bridge.detach(sandbox.id)),
+                ("unmount its files", lambda: _unmount_below(run)),
+                ("remove its run directory", lambda: _remove_tree(run)),
+                ("remove its cgroup", lambda: self._remove_cgroups(sandbox)),
+            ],
+        )
+
+    def remove(self, sandbox: Sandbox, driver: Driver) -> None:
+        """Stop a sandbox and remove its files; safe to repeat.
+
+        :raises Internal: listing what could not be undone, after everything was tried.
+        """
+        _try_all(
+            sandbox,
+            [
+                ("stop it", lambda: self.stop(sandbox, driver)),
+                ("remove its files", lambda: _remove_tree(self.layout.sandbox_data(sandbox.id))),
+            ],
+        )
+
+    def is_whole(self, sandbox: Sandbox) -> bool:
+        """Return whether the namespaces and the infra process of a sandbox are there (they are not after a reboot)."""
+        pinned = {entry.mount_point for entry in mountinfo.under(self.layout.sandbox_run(sandbox.id))}
+        wanted = {str(self.layout.namespace_pin(sandbox.id, kind)) for kind in namespace_kinds(sandbox.config)}
+        infra = sandbox.status.infra
+        return wanted <= pinned and (infra is None or procfs.alive(infra))
+
+    def cgroup(self, sandbox: Sandbox) -> str:
+        """Return the sandbox's cgroup."""
+        return sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
+
+    def files(self, sandbox: Sandbox) -> PodFiles:
+        """Return the host paths of what every container of the sandbox gets."""
+        data = self.layout.sandbox_data(sandbox.id)
+        shared_ipc = sandbox.config.namespaces.ipc is NamespaceMode.POD
+        return PodFiles(
+            hosts=str(data / "hosts"),
+            hostname=str(data / "hostname") if sandbox.config.hostname else "",
+            resolv_conf=str(data / "resolv.conf"),
+            shm=str(self.layout.shm(sandbox.id)) if shared_ipc else "",
+        )
+
+    def _write_files(self, sandbox: Sandbox) -> None:
+        data = self.layout.sandbox_data(sandbox.id)
+        data.mkdir(mode=0o711)
+        config = sandbox.config
+        texts = {
+            "resolv.conf": pod_files.resolv_conf(config.dns, _machine_text("/etc/resolv.conf")),
+            "hosts": pod_files.hosts(config, sandbox.status.address, _machine_text("/etc/hosts")),
+            "hostname": f"{config.hostname}\n",
+        }
+        for name, text in texts.items():
+            (data / name).write_text(text)
+            (data / name).chmod(0o644)
+        run = self.layout.sandbox_run(sandbox.id)
+        run.mkdir(mode=0o711)
+        (run / "ns").mkdir(mode=0o711)
+
+    def _make_namespaces(self, sandbox: Sandbox) -> None:
+        config = sandbox.config
+        kinds = namespace_kinds(config) - {NamespaceKind.PID}
+        with ExitStack() as closing:
+            made: dict[NamespaceKind, int] = {}
+            if kinds:
+                hostname = config.hostname if NamespaceKind.UTS in kinds and config.hostname else None
+                made = self.helper.create(
+                    NamespaceRequest(
+                        kinds=kinds, idmap=config.namespaces.userns, hostname=hostname, sysctls=config.sysctls
+                    )
+                )
+            for kind, fd in made.items():
+                closing.callback(os.close, fd)
+                namespaces.pin(fd, self.layout.namespace_pin(sandbox.id, kind))
+            failpoints.reach("sandbox.pinned")
+            if config.namespaces.ipc is NamespaceMode.POD:
+                self._mount_shm(sandbox)
+            if NamespaceKind.NET in made:
+                self.bridge.attach(sandbox.id, made[NamespaceKind.NET], sandbox.status.address)
+
+    def _mount_shm(self, sandbox: Sandbox) -> None:
+        shm, idmap = self.layout.shm(sandbox.id), sandbox.config.namespaces.userns
+        shm.mkdir(mode=0o711)
+        uid, gid = (0, 0) if idmap is None else (idmap.host_uid(0), idmap.host_gid(0))
+        options = f"mode=1777,size={SHM_BYTES},uid={uid},gid={gid}"
+        mounts.tmpfs(shm, options, attrs=MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC)
+
+    def _make_cgroups(self, sandbox: Sandbox) -> tuple[str, ...]:
+        """Make the sandbox's cgroup and return the parents that had to be made for it, outermost first."""
+        path = self.cgroup(sandbox)
+        parents = [str(parent) for parent in Path(path).parents if str(parent) != "/"]
+        made = tuple(parent for parent in reversed(parents) if not self.cgroups.exists(parent))
+        self.cgroups.create(path)
+        return made
+
+    def _remove_cgroups(self, sandbox: Sandbox) -> None:
+        self.cgroups.remove(self.cgroup(sandbox))
+        for parent in reversed(sandbox.status.made_cgroups):
+            if self.cgroups.children(parent) or self.cgroups.processes(parent):
+                return
+            self.cgroups.remove(parent)
+
+    def _start_infra(self, sandbox: Sandbox, driver: Driver) -> ProcessId:
+        """Start catatonit as the first process of a PID namespace that the pod's containers will share."""
+        bundle = self.layout.infra_bundle(sandbox.id)
+        rootfs = bundle / "rootfs"
+        rootfs.mkdir(parents=True)
+        idmap = sandbox.config.namespaces.userns
+        if idmap is not None:
+            os.chown(rootfs, idmap.host_uid(0), idmap.host_gid(0))
+        (bundle / "config.json").write_text(json.dumps(self._infra_config(sandbox, str(rootfs))))
+        process = driver.create_detached(ContainerID(sandbox.id), bundle)
+        driver.start(ContainerID(sandbox.id))
+        with open(f"/proc/{process.pid}/ns/pid", "rb") as namespace:  # noqa: PTH123 - a magic link
+            namespaces.pin(namespace.fileno(), self.layout.namespace_pin(sandbox.id, NamespaceKind.PID))
+        return process
+
+    def _infra_config(self, sandbox: Sandbox, rootfs: str) -> dict[str, Any]:
+        joined = namespace_kinds(sandbox.config) - {NamespaceKind.PID}
+        oci_names = {NamespaceKind.NET: "network"}
+        idmap = sandbox.config.namespaces.userns
+        linux: dict[str, Any] = {
+            "namespaces": [
+                {"type": "pid"},
+                {"type": "mount"},
+                *(
+                    {
+                        "type": oci_names.get(kind, kind.value),
+                        "path": str(self.layout.namespace_pin(sandbox.id, kind)),
+                    }
+                    for kind in sorted(joined, key=lambda item: item.value)
+                ),
+            ],
+            "cgroupsPath": f"{self.cgroup(sandbox)}/infra",
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+        }
+        if idmap is not None:
+            for key, items in (("uidMappings", idmap.uids), ("gidMappings", idmap.gids)):
+                linux[key] = [{"containerID": i.container_id, "hostID": i.host_id, "size": i.length} for i in items]
+        program = "/catatonit"
+        return {
+            "ociVersion": OCI_VERSION,
+            "process": {
+                "user": {"uid": 0, "gid": 0},
+                "args": [program, "-P"],
+                "cwd": "/",
+                "noNewPrivileges": True,
+                "capabilities": {},
+            },
+            "root": {"path": rootfs, "readonly": True},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+                {"destination": program, "type": "bind", "source": self.catatonit, "options": ["bind", "ro"]},
+            ],
+            "linux": linux,
+        }
+
+    def _stop_infra(self, sandbox: Sandbox, driver: Driver) -> None:
+        if sandbox.status.infra is not None:
+            procfs.kill(sandbox.status.infra, signal.SIGKILL)
+        driver.delete(ContainerID(sandbox.id))
+
+
+def namespace_kinds(config: SandboxConfig) -> frozenset[NamespaceKind]:
+    """Return the namespaces that a sandbox has of its own; pure."""
+    options, result = config.namespaces, set()
+    if options.network is NamespaceMode.POD:
+        result |= {NamespaceKind.NET, NamespaceKind.UTS}
+    if options.ipc is NamespaceMode.POD:
+        result.add(NamespaceKind.IPC)
+    if options.pid is NamespaceMode.POD:
+        result.add(NamespaceKind.PID)
+    if options.userns is not None:
+        result.add(NamespaceKind.USER)
+    return frozenset(result)
+
+
+def _try_all(sandbox: Sandbox, steps: list[tuple[str, Callable[[], object]]]) -> None:
+    undo = UndoStack()
+    for description, step in reversed(steps):
+        undo.push(f"{description} (sandbox {sandbox.id})", step)
+    undo.run()
+    if undo.failed:
+        raise Internal("; ".join(f"could not {description}: {error}" for description, error in undo.failed))
+
+
+def _unmount_below(directory: Path) -> None:
+    for entry in mountinfo.under(directory):
+        mounts.unmount(entry.mount_point, lazy=True)
+
+
+def _remove_tree(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=False) if path.exists() else None
+
+
+def _machine_text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

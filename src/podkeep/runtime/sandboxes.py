@@ -1,0 +1,186 @@
+"""The life of pod sandboxes: records, addresses, and the order of a request's steps.
+
+Owns: what happens to a sandbox's record and when its kernel side is made or removed. Does not own: the kernel side
+(``sandbox_executor.py``), messages (``rpc/``). Runs on the event loop; blocking steps go to threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.ids import SandboxID, new_id
+from podkeep.base.singleflight import SingleFlight
+from podkeep.runtime.handlers import HandlerTable
+from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.oci.driver import Driver
+from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig, SandboxState, SandboxStatus
+from podkeep.runtime.sandbox_executor import SandboxExecutor
+from podkeep.runtime.state import State
+
+if TYPE_CHECKING:
+    from podkeep.runtime.containers import Containers
+
+
+class Sandboxes:
+    """The pod sandboxes of one runtime. Repeating a request joins the running one or finds its result."""
+
+    def __init__(self, state: State, executor: SandboxExecutor, handlers: HandlerTable, bridge: Bridge) -> None:
+        self._state = state
+        self._executor = executor
+        self._handlers = handlers
+        self._bridge = bridge
+        self._running: SingleFlight[SandboxID] = SingleFlight()
+        self._ending: SingleFlight[None] = SingleFlight()
+        self._locks: defaultdict[SandboxID, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def lock(self, sandbox: SandboxID) -> asyncio.Lock:
+        """Return the lock that is held while a container of the sandbox is created, and while the sandbox ends."""
+        return self._locks[sandbox]
+
+    def driver(self, sandbox: Sandbox) -> Driver:
+        """Return the driver of the sandbox's runtime handler.
+
+        :raises NotFound: if the handler is not configured any more.
+        """
+        return self._handlers.driver(sandbox.config.handler)
+
+    async def run(self, config: SandboxConfig) -> SandboxID:
+        """Make a sandbox, or return the one that an equal request made before.
+
+        :raises AlreadyExists: if a different sandbox has this name.
+        :raises PodkeepError: if it cannot be made; nothing is left.
+        """
+        return await self._running.do(config.key(), lambda: self._run(config))
+
+    async def _run(self, config: SandboxConfig) -> SandboxID:
+        driver = self._handlers.driver(config.handler)
+        if config.namespaces.userns is not None:
+            self._handlers.require_user_namespaces(config.handler)
+        existing = self._state.sandbox_by_key(config.key())
+        if existing is not None:
+            return _same(existing, config)
+        sandbox = self._reserve(config)
+        try:
+            made = await asyncio.to_thread(self._executor.create, sandbox, driver)
+        except PodkeepError:
+            await self._drop(sandbox)
+            raise
+        except OSError as error:
+            await self._drop(sandbox)
+            raise FailedPrecondition(f"pod sandbox {config.key()}: {error}") from error
+        status = msgspec.structs.replace(
+            sandbox.status, state=SandboxState.READY, infra=made.infra, made_cgroups=made.made_cgroups
+        )
+        self._state.set_sandbox(sandbox.id, status)
+        return sandbox.id
+
+    def _reserve(self, config: SandboxConfig) -> Sandbox:
+        sandbox_id = SandboxID(new_id())
+        address = ""
+        if config.namespaces.network is NamespaceMode.POD:
+            address = self._state.take_address(sandbox_id, self._bridge.subnet)
+        status = SandboxStatus(state=SandboxState.CREATING, created_at=time.time_ns(), address=address)
+        sandbox = Sandbox(id=sandbox_id, config=config, status=status)
+        try:
+            self._state.add_sandbox(sandbox)
+        except BaseException:
+            self._state.free_address(sandbox_id)
+            raise
+        return sandbox
+
+    async def _drop(self, sandbox: Sandbox) -> None:
+        """Forget a sandbox whose making failed, or keep it for RemovePodSandbox if its undo failed as well."""
+        try:
+            await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
+        except PodkeepError:
+            self._state.set_sandbox(sandbox.id, msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY))
+        else:
+            self._state.forget_sandbox(sandbox.id)
+
+    async def stop(self, text: str, containers: Containers) -> None:
+        """End a sandbox's containers and give back its network and namespaces; a missing one is no error."""
+        sandbox = self._state.find_sandbox(text)
+        if sandbox is not None:
+            await self._ending.do(("stop", sandbox.id), lambda: self._stop(sandbox.id, containers))
+
+    async def _stop(self, sandbox_id: SandboxID, containers: Containers) -> None:
+        async with self._locks[sandbox_id]:
+            sandbox = self._state.find_sandbox(sandbox_id)
+            if sandbox is None:
+                return
+            await containers.end_all(sandbox_id)
+            await asyncio.to_thread(self._executor.stop, sandbox, self.driver(sandbox))
+            self._state.free_address(sandbox_id)
+            if sandbox.status.state is SandboxState.READY:
+                status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY, infra=None)
+                self._state.set_sandbox(sandbox_id, status)
+
+    async def remove(self, text: str, containers: Containers) -> None:
+        """Remove a sandbox with its containers, stopping it first if need be; a missing one is no error."""
+        sandbox = self._state.find_sandbox(text)
+        if sandbox is not None:
+            await self._ending.do(("remove", sandbox.id), lambda: self._remove(sandbox.id, containers))
+
+    async def _remove(self, sandbox_id: SandboxID, containers: Containers) -> None:
+        await self._stop(sandbox_id, containers)
+        async with self._locks[sandbox_id]:
+            sandbox = self._state.find_sandbox(sandbox_id)
+            if sandbox is None:
+                return
+            for container in self._state.containers(sandbox_id):
+                await containers.remove(container.id)
+            status = msgspec.structs.replace(sandbox.status, state=SandboxState.REMOVING)
+            self._state.set_sandbox(sandbox_id, status)
+            await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
+            self._state.forget_sandbox(sandbox_id)
+        self._locks.pop(sandbox_id, None)
+
+
+def require_ready(sandbox: Sandbox) -> None:
+    """Check that containers can be made in a sandbox.
+
+    :raises FailedPrecondition: if it was stopped, or is not made yet.
+    """
+    if sandbox.status.state is not SandboxState.READY:
+        raise FailedPrecondition(
+            f"pod sandbox {sandbox.id} is {sandbox.status.state.value}", hint="run a new sandbox for the pod"
+        )
+
+
+def _same(existing: Sandbox, config: SandboxConfig) -> SandboxID:
+    if existing.status.state is not SandboxState.READY or existing.config != config:
+        raise AlreadyExists(
+            f"pod sandbox {config.key()} exists as {existing.id} and is {existing.status.state.value}",
+            hint="remove it, or raise metadata.attempt",
+        )
+    return existing.id
+
+
+def check_namespaces(config: SandboxConfig) -> None:
+    """Check a sandbox's namespace options; pure.
+
+    :raises InvalidArgument: if they contradict each other (CRI: NamespaceOption; KEP-127: a pod with a user namespace
+        of its own shares no other namespace with the host).
+    """
+    options = config.namespaces
+    for name in ("network", "ipc", "pid"):
+        mode = getattr(options, name)
+        if mode is NamespaceMode.TARGET or (mode is NamespaceMode.CONTAINER and name != "pid"):
+            raise InvalidArgument(f"namespace_options.{name}: {mode.name} is not possible for a sandbox")
+        if options.userns is not None and mode is NamespaceMode.NODE:
+            raise InvalidArgument(
+                f"namespace_options.{name}: NODE cannot be combined with a user namespace of the pod's own",
+                hint="the host's namespace is not owned by the pod's root",
+            )
+    if options.userns is not None:
+        options.userns.validate()
+    if config.hostname and options.network is NamespaceMode.NODE:
+        return
+    if len(config.hostname) > 64:
+        raise InvalidArgument(f"hostname {config.hostname!r} has more than 64 characters")

@@ -1,0 +1,252 @@
+"""The runtime's memory: every sandbox, container and address, on disk before anything is made of it.
+
+Owns: the state database (SQLite, WAL) and the copy of it in memory. Does not own: what the records mean. Used on the
+event loop's thread only; a write takes about 0.1 ms.
+
+A record is written *before* the resources it names are made and deleted *after* they are gone, so that whatever a
+killed daemon leaves behind is named by a record (``recovery.py``).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import msgspec
+
+from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted
+from podkeep.base.ids import ContainerID, SandboxID
+from podkeep.runtime.records import Container, ContainerStatus, Sandbox, SandboxStatus
+
+SCHEMA_VERSION = 1
+MIN_ID_PREFIX = 3
+"""Shortest prefix of an ID that is looked up."""
+
+_SCHEMA = f"""
+CREATE TABLE sandboxes (id TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL) STRICT;
+CREATE TABLE containers (
+    id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL
+) STRICT;
+CREATE TABLE addresses (address TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL) STRICT;
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+_encode = msgspec.json.Encoder().encode
+_decode_sandbox = msgspec.json.Decoder(Sandbox).decode
+_decode_container = msgspec.json.Decoder(Container).decode
+
+
+class State:
+    """The records by ID, written through to the database."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the database at ``path``.
+
+        :raises DataLoss: if the file is no readable state of this or an older version; it is left as it is.
+        """
+        self._path = path
+        self._sandboxes: dict[SandboxID, Sandbox] = {}
+        self._containers: dict[ContainerID, Container] = {}
+        self._sandbox_keys: dict[str, SandboxID] = {}
+        self._container_keys: dict[str, ContainerID] = {}
+        self._addresses: dict[str, SandboxID] = {}
+        self._last_address = 0
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._load()
+        except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+            raise DataLoss(
+                f"the state file {path} cannot be read: {error}",
+                hint=f"restore it, or give up its pods: stop their processes and remove {path}*",
+            ) from error
+
+    def _load(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._db.executescript(_SCHEMA)
+        elif version != SCHEMA_VERSION:
+            raise DataLoss(
+                f"the state file {self._path} has version {version}; this podkeep reads {SCHEMA_VERSION}",
+                hint="run the podkeep that wrote it",
+            )
+        for (record,) in self._db.execute("SELECT record FROM sandboxes"):
+            sandbox = _decode_sandbox(record)
+            self._sandboxes[sandbox.id] = sandbox
+            self._sandbox_keys[sandbox.config.key()] = sandbox.id
+        for (record,) in self._db.execute("SELECT record FROM containers"):
+            container = _decode_container(record)
+            self._containers[container.id] = container
+            self._container_keys[container_key(container)] = container.id
+        self._addresses = dict(self._db.execute("SELECT address, sandbox_id FROM addresses"))
+
+    def close(self) -> None:
+        """Write what is pending and close the database."""
+        self._db.close()
+
+    # sandboxes
+
+    def add_sandbox(self, sandbox: Sandbox) -> None:
+        """Store a new sandbox.
+
+        :raises AlreadyExists: if its name is taken.
+        """
+        key = sandbox.config.key()
+        if key in self._sandbox_keys:
+            raise AlreadyExists(f"pod sandbox {key} exists as {self._sandbox_keys[key]}")
+        self._db.execute("INSERT INTO sandboxes VALUES (?, ?, ?)", (sandbox.id, key, _encode(sandbox)))
+        self._sandboxes[sandbox.id] = sandbox
+        self._sandbox_keys[key] = sandbox.id
+
+    def set_sandbox(self, sandbox_id: SandboxID, status: SandboxStatus) -> Sandbox:
+        """Replace the status of a sandbox and return the new record."""
+        sandbox = msgspec.structs.replace(self._sandboxes[sandbox_id], status=status)
+        self._db.execute("UPDATE sandboxes SET record = ? WHERE id = ?", (_encode(sandbox), sandbox_id))
+        self._sandboxes[sandbox_id] = sandbox
+        return sandbox
+
+    def forget_sandbox(self, sandbox_id: SandboxID) -> None:
+        """Delete a sandbox and free its address; unknown ones are no error."""
+        sandbox = self._sandboxes.pop(sandbox_id, None)
+        if sandbox is None:
+            return
+        self._sandbox_keys.pop(sandbox.config.key(), None)
+        self.free_address(sandbox_id)
+        self._db.execute("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
+
+    def sandboxes(self) -> list[Sandbox]:
+        """Return every sandbox."""
+        return list(self._sandboxes.values())
+
+    def sandbox_by_key(self, key: str) -> Sandbox | None:
+        """Return the sandbox that has this name, if any."""
+        found = self._sandbox_keys.get(key)
+        return None if found is None else self._sandboxes[found]
+
+    def find_sandbox(self, text: str) -> Sandbox | None:
+        """Return the sandbox whose ID is ``text`` or starts with it.
+
+        :raises InvalidArgument: if several do.
+        """
+        found = _match(text, self._sandboxes)
+        return None if found is None else self._sandboxes[SandboxID(found)]
+
+    def sandbox(self, text: str) -> Sandbox:
+        """Return the sandbox whose ID is ``text`` or starts with it.
+
+        :raises NotFound: if there is none.
+        """
+        found = self.find_sandbox(text)
+        if found is None:
+            raise NotFound(f"pod sandbox {text!r} not found")
+        return found
+
+    # containers
+
+    def add_container(self, container: Container) -> None:
+        """Store a new container.
+
+        :raises AlreadyExists: if its name is taken.
+        """
+        key = container_key(container)
+        if key in self._container_keys:
+            raise AlreadyExists(f"container {key} exists as {self._container_keys[key]}")
+        self._db.execute(
+            "INSERT INTO containers VALUES (?, ?, ?, ?)", (container.id, container.sandbox_id, key, _encode(container))
+        )
+        self._containers[container.id] = container
+        self._container_keys[key] = container.id
+
+    def set_container(self, container_id: ContainerID, status: ContainerStatus) -> Container:
+        """Replace the status of a container and return the new record."""
+        container = msgspec.structs.replace(self._containers[container_id], status=status)
+        self._db.execute("UPDATE containers SET record = ? WHERE id = ?", (_encode(container), container_id))
+        self._containers[container_id] = container
+        return container
+
+    def forget_container(self, container_id: ContainerID) -> None:
+        """Delete a container; unknown ones are no error."""
+        container = self._containers.pop(container_id, None)
+        if container is None:
+            return
+        self._container_keys.pop(container_key(container), None)
+        self._db.execute("DELETE FROM containers WHERE id = ?", (container_id,))
+
+    def containers(self, sandbox_id: SandboxID | None = None) -> list[Container]:
+        """Return every container, or those of one sandbox."""
+        return [item for item in self._containers.values() if sandbox_id in (None, item.sandbox_id)]
+
+    def container_by_key(self, key: str) -> Container | None:
+        """Return the container that has this name, if any."""
+        found = self._container_keys.get(key)
+        return None if found is None else self._containers[found]
+
+    def find_container(self, text: str) -> Container | None:
+        """Return the container whose ID is ``text`` or starts with it.
+
+        :raises InvalidArgument: if several do.
+        """
+        found = _match(text, self._containers)
+        return None if found is None else self._containers[ContainerID(found)]
+
+    def container(self, text: str) -> Container:
+        """Return the container whose ID is ``text`` or starts with it.
+
+        :raises NotFound: if there is none.
+        """
+        found = self.find_container(text)
+        if found is None:
+            raise NotFound(f"container {text!r} not found")
+        return found
+
+    # addresses
+
+    def take_address(self, sandbox_id: SandboxID, subnet: IPv4Network) -> str:
+        """Reserve and return an address of ``subnet`` for a sandbox: the next one after the last that was given out.
+
+        The network's own, the gateway's (the first) and the broadcast address are never given out.
+
+        :raises ResourceExhausted: if none is free.
+        """
+        first, last = 2, subnet.num_addresses - 2
+        span = last - first + 1
+        for step in range(max(span, 0)):
+            offset = first + (self._last_address + step) % span
+            address = str(IPv4Address(int(subnet.network_address) + offset))
+            if address not in self._addresses:
+                self._db.execute("INSERT INTO addresses VALUES (?, ?)", (address, sandbox_id))
+                self._addresses[address] = sandbox_id
+                self._last_address = offset - first + 1
+                return address
+        raise ResourceExhausted(
+            f"no address of {subnet} is free: {len(self._addresses)} are in use",
+            hint="remove pods, or set network.subnet to a larger one",
+        )
+
+    def free_address(self, sandbox_id: SandboxID) -> None:
+        """Give back the addresses of a sandbox."""
+        mine = [address for address, holder in self._addresses.items() if holder == sandbox_id]
+        for address in mine:
+            del self._addresses[address]
+        if mine:
+            self._db.execute("DELETE FROM addresses WHERE sandbox_id = ?", (sandbox_id,))
+
+
+def container_key(container: Container) -> str:
+    """Return what makes a container the same for a caller that repeats its request."""
+    return "/".join((container.sandbox_id, container.config.name, str(container.config.attempt)))
+
+
+def _match(text: str, known: dict[SandboxID, Sandbox] | dict[ContainerID, Container]) -> str | None:
+    if text in known:
+        return text
+    if len(text) < MIN_ID_PREFIX:
+        if not text:
+            raise InvalidArgument("the request names no ID")
+        return None
+    found = [item for item in known if item.startswith(text)]
+    if len(found) > 1:
+        raise InvalidArgument(f"{text!r} is the start of {len(found)} IDs", hint="write more characters")
+    return found[0] if found else None

@@ -41,12 +41,9 @@ async def pull_image(client: CriClient, reference: str) -> str:
     """Pull one image, showing progress on standard error, and return the runtime's reference to it."""
     from podkeep.cli.pullprogress import shown
     from podkeep.cri.v1 import api_pb2
-    from podkeep.images.reference import parse
 
-    # Progress is reported under the full name.
-    name = str(parse(reference))
     request = api_pb2.PullImageRequest(image=api_pb2.ImageSpec(image=reference))
-    answer = await shown(client, name, client.images.PullImage(request), sys.stderr)
+    answer = await shown(client, reference, client.images.PullImage(request), sys.stderr)
     return answer.image_ref
 
 

@@ -46,7 +46,7 @@ VERBS = {
     "logs": Verb(module="podkeep.cli.logs", help="Print the log of a container."),
     "ps": Verb(module="podkeep.cli.ps", help="List pods."),
     "rm": Verb(module="podkeep.cli.rm", help="Stop and remove pods."),
-    "run": Verb(module="podkeep.cli.run", help="Run the pod of a manifest and follow it to its end."),
+    "run": Verb(module="podkeep.cli.run", help="Run the pods of a manifest until they end."),
     "runtime": Verb(module="podkeep.cli.runtime", help="Serve the CRI socket."),
 }
 

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
 from podkeep.base.errors import Unavailable, Unimplemented
 from podkeep.cli import output
+from podkeep.images.reference import parse
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -35,16 +36,23 @@ class Display(Protocol):
 async def shown(client: CriClient, image: str, operation: Awaitable[Result], stream: IO[str]) -> Result:
     """Return the result of ``operation``, and show on ``stream`` the pulls of ``image`` while it runs.
 
-    :param image: reference as the runtime is asked for it; empty: every pull.
+    :param image: reference as the runtime is asked for it, absolute path of an archive that is loaded, or empty for all.
+    :raises InvalidArgument: if ``image`` is no reference.
     """
+    name = reported_name(image)
     display: Display = Bars(stream) if stream.isatty() else Lines(stream)
     with display:
-        watch = asyncio.ensure_future(_watch(client, image, display))
+        watch = asyncio.ensure_future(_watch(client, name, display))
         try:
             return await operation
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
+
+
+def reported_name(image: str) -> str:
+    """Return the name under which the runtime reports progress: of an image the full one, of an archive its path."""
+    return image if not image or image.startswith("/") else str(parse(image))
 
 
 async def _watch(client: CriClient, image: str, display: Display) -> None:

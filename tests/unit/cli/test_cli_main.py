@@ -41,14 +41,14 @@ def test_help_lists_every_verb_and_imports_none() -> None:
     assert "'grpc'" not in done.stdout
 
 
-def test_help_of_the_group_and_of_the_verb_agree() -> None:
-    context = click.Context(main.podkeep)
+@pytest.mark.parametrize("name", main.VERBS)
+def test_every_verb_can_be_imported_and_explains_itself(name: str) -> None:
     group = main.podkeep
     assert isinstance(group, main.LazyGroup)
-    for name, verb in main.VERBS.items():
-        command = group.get_command(context, name)
-        assert command is not None
-        assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == verb.help, name
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    assert command.name == name
+    assert command.help
 
 
 def test_unknown_verb_is_wrong_usage() -> None:

@@ -38,3 +38,9 @@ def test_bars_are_drawn() -> None:
         bars.update(podkeep_pb2.PullProgress(image="b", digest=IDENTITY, phase="downloading", done=1024, total=2048))
         bars.update(podkeep_pb2.PullProgress(image="b", digest=IDENTITY, phase="done", done=2048, total=2048))
     assert "abababababab done" in stream.getvalue()
+
+
+def test_progress_is_asked_for_under_the_name_the_runtime_reports() -> None:
+    assert pullprogress.reported_name("busybox") == "docker.io/library/busybox:latest"
+    assert pullprogress.reported_name("/tmp/busybox.tar") == "/tmp/busybox.tar"
+    assert pullprogress.reported_name("") == ""

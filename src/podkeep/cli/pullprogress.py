@@ -36,7 +36,7 @@ class Display(Protocol):
 async def shown(client: CriClient, image: str, operation: Awaitable[Result], stream: IO[str]) -> Result:
     """Return the result of ``operation``, and show on ``stream`` the pulls of ``image`` while it runs.
 
-    :param image: reference as the runtime is asked for it, absolute path of an archive that is loaded, or empty for all.
+    :param image: reference as the runtime is asked for it, absolute path of an archive to load, or empty for all.
     :raises InvalidArgument: if ``image`` is no reference.
     """
     name = reported_name(image)

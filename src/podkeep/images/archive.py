@@ -263,7 +263,7 @@ class _Loader:
 
     def _name(self, entry: dict[str, Any]) -> reference.Reference:
         """The name an entry asks for; a bare tag (as ``umoci`` writes it) goes with the file's name."""
-        annotations = entry.get("annotations") or {}
+        annotations = manifest.string_map(entry, "annotations", f"{self._path}: index.json")
         wanted = annotations.get(_NAME) or annotations.get(_REF_NAME) or ""
         if re.search(r"[/:]", wanted):
             return reference.parse(wanted)
@@ -281,10 +281,12 @@ class _Loader:
             raise NotFound(f"{what} lists no image")
         return [self._docker_image(entry, f"{what}: [{number}]") for number, entry in enumerate(entries)]
 
-    def _docker_image(self, entry: dict[str, Any], what: str) -> dict[str, Any]:
-        names, tags = entry.get("Layers"), entry.get("RepoTags") or []
-        if not isinstance(entry.get("Config"), str) or not isinstance(names, list):
-            raise InvalidArgument(f"{what} has no Config or no Layers")
+    def _docker_image(self, entry: object, what: str) -> dict[str, Any]:
+        if not isinstance(entry, dict):
+            raise InvalidArgument(f"{what} is not an object")
+        names, tags = manifest.strings(entry, "Layers", what), manifest.strings(entry, "RepoTags", what)
+        if not isinstance(entry.get("Config"), str):
+            raise InvalidArgument(f"{what}: Config is missing or not a string")
         config = self._read(entry["Config"], manifest.MAX_CONFIG_BYTES)
         configuration = manifest.parse_configuration(config, f"{what}: configuration")
         if len(names) != len(configuration.diff_ids):

@@ -187,17 +187,17 @@ def parse_configuration(data: bytes, what: str) -> ImageConfiguration:
     run = _object(document, "config", what)
     return ImageConfiguration(
         run=ImageRunConfig(
-            env=_strings(run, "Env", what),
-            entrypoint=_strings(run, "Entrypoint", what),
-            cmd=_strings(run, "Cmd", what),
+            env=strings(run, "Env", what),
+            entrypoint=strings(run, "Entrypoint", what),
+            cmd=strings(run, "Cmd", what),
             user=_string(run, "User", what),
             working_dir=_string(run, "WorkingDir", what),
             volumes=tuple(_object(run, "Volumes", what)),
             stop_signal=_string(run, "StopSignal", what),
-            labels={str(key): str(value) for key, value in _object(run, "Labels", what).items()},
+            labels=string_map(run, "Labels", what),
             exposed_ports=tuple(_object(run, "ExposedPorts", what)),
         ),
-        diff_ids=tuple(parse_digest(text) for text in _strings(rootfs, "diff_ids", what)),
+        diff_ids=tuple(parse_digest(text) for text in strings(rootfs, "diff_ids", what)),
     )
 
 
@@ -236,11 +236,26 @@ def _object(document: Mapping[str, Any], name: str, what: str) -> Mapping[str, A
     return value
 
 
-def _strings(document: Mapping[str, Any], name: str, what: str) -> tuple[str, ...]:
+def strings(document: Mapping[str, Any], name: str, what: str) -> tuple[str, ...]:
+    """Return a list of strings; a missing one is empty.
+
+    :raises InvalidArgument: naming the field, if it is something else.
+    """
     value = _list(document, name, what)
     if not all(isinstance(item, str) for item in value):
         raise InvalidArgument(f"{what}: {name} holds something that is not a string")
     return tuple(value)
+
+
+def string_map(document: Mapping[str, Any], name: str, what: str) -> dict[str, str]:
+    """Return a map of strings; a missing one is empty.
+
+    :raises InvalidArgument: naming the field, if it is something else.
+    """
+    value = _object(document, name, what)
+    if not all(isinstance(item, str) for item in value.values()):
+        raise InvalidArgument(f"{what}: {name} holds something that is not a string")
+    return dict(value)
 
 
 def _string(document: Mapping[str, Any], name: str, what: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,18 @@ def main() -> None:
     try:
         images = _serve(request, channel)
         channel.emit({"event": "result", "images": images})
-    except PodkeepError as error:
-        channel.emit({"event": "error", "class": type(error).__name__, "message": error.message, "hint": error.hint})
+    except Exception as error:  # noqa: BLE001 - the end of this process: the store raises it again
+        channel.emit(_described(error))
     # Threads may still wait for a slow registry, and unpack processes for them: nothing here is worth waiting for.
     os.killpg(0, signal.SIGKILL)
+
+
+def _described(error: Exception) -> dict[str, Any]:
+    if isinstance(error, PodkeepError):
+        return {"event": "error", "class": type(error).__name__, "message": error.message, "hint": error.hint}
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"image worker: {type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+    return {"event": "error", "class": "Internal", "message": text, "hint": ""}
 
 
 def _serve(request: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:

@@ -270,7 +270,7 @@ def test_tls_is_checked_unless_the_registry_is_insecure(
 def test_plain_http_needs_insecure(registry: Registry, busybox: Layout, open_store: OpenStore) -> None:
     name = registry.push(busybox, "plain/app:v1")
     store = open_store(registries={registry.host: RegistryConfig()})
-    with pytest.raises(Unavailable, match="^RegistryUnavailable: ") as failure:
+    with pytest.raises(Unavailable, match=r"^RegistryUnavailable: ") as failure:
         asyncio.run(store.pull(name))
     assert f'insecure = true under [registries."{registry.host}"]' in failure.value.hint
 

@@ -1,0 +1,190 @@
+"""Killing the worker, and the process that owns the store, at bad moments."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import OpenStore, children, layer_directory, leftovers
+
+from podkeep.base.config import ImagesConfig
+from podkeep.base.errors import DataLoss, FailedPrecondition, Internal
+from podkeep.images import lockfile
+from podkeep.images.store import ImageStore
+from support.images import BUSYBOX, Layout, busybox_layout, file
+from support.registry import Answer, HostileRegistry, Registry
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from podkeep.base.config import ImagesConfig, RegistryConfig
+from podkeep.images.store import ImageStore
+root, host = sys.argv[1:]
+registries = {host: RegistryConfig(insecure=True)}
+store = ImageStore.open(Path(root), config=ImagesConfig(), registries=registries)
+asyncio.run(store.pull(host + "/app:v1"))
+store.close()
+"""
+
+
+def _held(layout: Layout, gate: threading.Event) -> HostileRegistry:
+    """A registry that stops in the middle of the base layer until ``gate`` is set."""
+    layer = layout.layer_digests[0]
+
+    def decide(path: str, _headers: object) -> Answer | None:
+        return Answer(body=layout.blob(layer), gate=gate) if path.endswith(layer) else None
+
+    return HostileRegistry(layout, decide)
+
+
+def test_a_killed_worker_fails_its_pull_and_the_next_one_works(
+    root: Path, busybox: Layout, open_store: OpenStore
+) -> None:
+    gate = threading.Event()
+    with _held(busybox, gate) as registry:
+        store = open_store(registry.host)
+        before = children()
+
+        async def kill_in_the_middle() -> None:
+            pull = asyncio.ensure_future(store.pull(f"{registry.host}/app:v1"))
+            assert await asyncio.to_thread(registry.paused.wait, 30)
+            assert leftovers(root) != []
+            (worker,) = children() - before
+            os.kill(worker, signal.SIGKILL)
+            with pytest.raises(Internal, match="the image worker ended with -9 and no result"):
+                await pull
+
+        asyncio.run(kill_in_the_middle())
+        assert children() == before
+        assert leftovers(root) == []
+        gate.set()
+        assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
+
+
+def test_a_cancelled_load_leaves_nothing(tmp_path: Path, root: Path, open_store: OpenStore) -> None:
+    layout = busybox_layout(tmp_path / "layout")
+    blob = layout.blob_path(layout.layer_digests[0])
+    blob.unlink()
+    os.mkfifo(blob)  # the worker waits for somebody to write
+    store = open_store()
+
+    async def cancel_in_the_middle() -> None:
+        begun = asyncio.Event()
+        load = asyncio.ensure_future(store.load(layout.path, progress=lambda _step: begun.set()))
+        await begun.wait()
+        assert leftovers(root) != []
+        load.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await load
+
+    asyncio.run(cancel_in_the_middle())
+    assert leftovers(root) == []
+    assert store.images() == []
+
+
+def test_a_killed_owner_takes_its_workers_along_and_the_next_store_cleans_up(
+    root: Path, busybox: Layout, open_store: OpenStore
+) -> None:
+    gate = threading.Event()
+    with _held(busybox, gate) as registry:
+        owner = subprocess.Popen([sys.executable, "-c", OWNER, str(root), registry.host])
+        assert registry.paused.wait(30)
+        assert leftovers(root) != []
+        owner.kill()
+        owner.wait()
+        store = open_store(registry.host)  # which waits for the last process that holds the store's lock
+        assert leftovers(root) == []
+        assert store.images() == []
+        gate.set()
+        assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
+
+
+@pytest.mark.parametrize("point", ["images-before-commit", "images-before-record"])
+def test_an_owner_killed_between_its_steps_leaves_nothing(
+    point: str, root: Path, registry: Registry, busybox: Layout, open_store: OpenStore
+) -> None:
+    name = registry.push(busybox, "app:v1")
+    environment = os.environ | {"PODKEEP_FAILPOINTS": f"{point}=kill"}
+    owner = subprocess.run(
+        [sys.executable, "-c", OWNER, str(root), registry.host], env=environment, check=False, timeout=60
+    )
+    assert owner.returncode == -signal.SIGKILL
+    assert leftovers(root) != []
+    store = open_store()
+    assert (store.images(), leftovers(root), list((root / "layers").iterdir())) == ([], [], [])
+    assert asyncio.run(store.pull(name)).id == busybox.image_id
+
+
+def test_an_image_outlives_its_owner(root: Path, registry: Registry, busybox: Layout, open_store: OpenStore) -> None:
+    registry.push(busybox, "app:v1")
+    subprocess.run([sys.executable, "-c", OWNER, str(root), registry.host], check=True, timeout=60)
+    store = open_store()
+    image = store.find(f"{registry.host}/app:v1")
+    assert image is not None
+    assert (layer_directory(root, image.layers[0]) / "bin/busybox").read_bytes() == BUSYBOX.read_bytes()
+
+
+def test_a_layer_that_is_gone_takes_its_images_along(
+    tmp_path: Path, root: Path, registry: Registry, busybox: Layout, open_store: OpenStore
+) -> None:
+    more = busybox_layout(tmp_path / "more", layers=[[file("more")]])
+    names = [registry.push(busybox, "gone/one:v1"), registry.push(more, "gone/two:v1")]
+    store = open_store()
+    for name in names:
+        asyncio.run(store.pull(name))
+    store.close()
+    layer = layer_directory(root, more.diff_ids[1])
+    (layer / "more").unlink()
+    layer.rmdir()
+    store = open_store()
+    assert [image.repo_tags for image in store.images()] == [(names[0],)]
+    assert asyncio.run(store.pull(names[1])).id == more.image_id
+
+
+def test_layers_never_seen_on_the_disk_do_not_outlive_the_boot(
+    root: Path, registry: Registry, busybox: Layout, open_store: OpenStore
+) -> None:
+    import sqlite3
+
+    name = registry.push(busybox, "power/loss:v1")
+    store = open_store()
+    asyncio.run(store.pull(name))
+    store.close()
+
+    def another_boot() -> None:
+        with sqlite3.connect(root / "images.db") as database:
+            database.execute("UPDATE layers SET boot_id = 'another' WHERE boot_id <> ''")
+        database.close()
+
+    another_boot()
+    store = open_store()
+    assert store.images() == []
+    asyncio.run(store.pull(name))
+    store.sync()
+    store.close()
+    another_boot()
+    assert [image.repo_tags for image in open_store().images()] == [(name,)]
+
+
+def test_a_damaged_database_is_an_error_that_says_what_to_do(root: Path, open_store: OpenStore) -> None:
+    open_store().close()
+    (root / "images.db").write_bytes(b"garbage" * 1000)
+    with pytest.raises(DataLoss, match=r"images\.db: file is not a database") as failure:
+        open_store()
+    assert f"move {root} away" in failure.value.hint
+
+
+def test_a_store_has_one_owner(root: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store()
+    monkeypatch.setattr(lockfile, "_PATIENCE", 0.1)
+    started = time.monotonic()
+    with pytest.raises(FailedPrecondition, match="is in use by another process"):
+        ImageStore.open(root, config=ImagesConfig(), registries={})
+    assert time.monotonic() - started < 5

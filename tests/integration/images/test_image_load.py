@@ -1,0 +1,158 @@
+"""Loading images from files."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import OpenStore, layer_directory
+
+from podkeep.base.errors import DataLoss, InvalidArgument, NotFound
+from podkeep.images.image import PullProgress
+from support.images import BUSYBOX, Layout, LayoutBuilder, busybox_layout, compress, file, tar
+
+
+@pytest.mark.parametrize("kind", ["directory", "tar", "tar.gz", "tar.zst", "docker"])
+def test_every_kind_of_archive_gives_the_same_image(
+    kind: str, tmp_path: Path, root: Path, busybox: Layout, open_store: OpenStore
+) -> None:
+    path = {
+        "directory": lambda: busybox.path,
+        "tar": lambda: busybox.tar(tmp_path / "a.tar"),
+        "tar.gz": lambda: _written(tmp_path / "a.tar.gz", gzip.compress(_bytes(busybox, tmp_path))),
+        "tar.zst": lambda: _written(tmp_path / "a.tar.zst", compress(_bytes(busybox, tmp_path), "zstd")),
+        "docker": lambda: busybox.docker_archive(tmp_path / "d.tar", ["busybox:latest"]),
+    }[kind]()
+    steps: list[PullProgress] = []
+    (image,) = asyncio.run(open_store().load(path, progress=steps.append))
+    assert image.id == busybox.image_id
+    assert image.repo_tags == ("docker.io/library/busybox:latest",)
+    digests = () if kind == "docker" else (f"docker.io/library/busybox@{busybox.manifest_digest}",)
+    assert image.repo_digests == digests
+    assert (layer_directory(root, image.layers[0]) / "bin/busybox").read_bytes() == BUSYBOX.read_bytes()
+    assert steps[-1].phase == "done"
+
+
+def _bytes(layout: Layout, tmp_path: Path) -> bytes:
+    return layout.tar(tmp_path / "plain.tar").read_bytes()
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("annotation", "name", "tag"),
+    [
+        ("", "my-app_v2.tar", "docker.io/library/my-app-v2:latest"),
+        ("v7", "App.oci.tar", "docker.io/library/app:v7"),
+        ("registry.example:5000/team/app:v3", "x.tar", "registry.example:5000/team/app:v3"),
+    ],
+)
+def test_an_image_is_named_by_its_annotation_or_its_file(
+    annotation: str, name: str, tag: str, tmp_path: Path, open_store: OpenStore
+) -> None:
+    builder = LayoutBuilder(tmp_path / "layout")
+    layout = builder.finish(builder.image([tar([file("a")])]), annotation)
+    (image,) = asyncio.run(open_store().load(layout.tar(tmp_path / name)))
+    assert image.repo_tags == (tag,)
+
+
+def test_every_image_of_an_archive_is_loaded(tmp_path: Path, open_store: OpenStore) -> None:
+    builder = LayoutBuilder(tmp_path / "layout")
+    shared = tar([file("shared")])
+    tops = [builder.image([shared, tar([file(name)])]) for name in "ab"]
+    for top, name in zip(tops, ("a:1", "b:2"), strict=True):
+        top["annotations"] = {"io.containerd.image.name": f"example.com/{name}"}
+    (builder.path / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": tops}))
+    images = asyncio.run(open_store().load(builder.path))
+    assert [image.repo_tags for image in images] == [("example.com/a:1",), ("example.com/b:2",)]
+    assert images[0].layers[0] == images[1].layers[0]
+
+
+def test_what_skopeo_writes_is_loaded(tmp_path: Path, busybox: Layout, open_store: OpenStore) -> None:
+    store = open_store()
+    for number, kind in enumerate(("oci-archive", "docker-archive")):
+        target = tmp_path / f"{kind}.tar"
+        subprocess.run(
+            [
+                "skopeo",
+                "copy",
+                "-q",
+                f"oci:{busybox.path}:busybox:latest",
+                f"{kind}:{target}:example.com/app:v{number}",
+            ],
+            check=True,
+        )
+        (image,) = asyncio.run(store.load(target))
+        assert image.layers == busybox.diff_ids
+        assert f"example.com/app:v{number}" in image.repo_tags
+
+
+def test_an_image_is_loaded_twice_without_unpacking_again(busybox: Layout, root: Path, open_store: OpenStore) -> None:
+    store = open_store()
+    asyncio.run(store.load(busybox.path))
+    inode = layer_directory(root, busybox.diff_ids[0]).stat().st_ino
+    steps: list[PullProgress] = []
+    asyncio.run(store.load(busybox.path, progress=steps.append))
+    assert [step.phase for step in steps] == ["exists"]
+    assert layer_directory(root, busybox.diff_ids[0]).stat().st_ino == inode
+
+
+def test_archives_that_are_none(tmp_path: Path, open_store: OpenStore) -> None:
+    store = open_store()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    layout = busybox_layout(tmp_path / "layout")
+    archive = layout.tar(tmp_path / "a.tar").read_bytes()
+    cases = [
+        (tmp_path / "missing", NotFound, "No such file"),
+        (empty, InvalidArgument, "neither an OCI layout nor a docker archive"),
+        (_written(tmp_path / "b.tar", tar([file("a")])), InvalidArgument, "neither an OCI layout nor"),
+        (_written(tmp_path / "c.tar", b"no tar at all" * 100), InvalidArgument, "not a tar archive"),
+        (_written(tmp_path / "d.tar", archive[: len(archive) // 2]), InvalidArgument, "the archive ends too early"),
+        (_written(tmp_path / "e.tar.gz", gzip.compress(archive)[:-5000]), InvalidArgument, "ends too early"),
+        (_written(tmp_path / "f.tar", b""), InvalidArgument, "neither an OCI layout"),
+        (_written(tmp_path / "g.tar", tar([file("index.json", "{}")])), NotFound, "lists no image"),
+        (_written(tmp_path / "h.tar", tar([file("manifest.json", "[3]")])), InvalidArgument, r"\[0\] is not an object"),
+        (_written(tmp_path / "i.tar", tar([file("manifest.json", "x")])), InvalidArgument, "is not JSON"),
+    ]
+    for path, kind, text in cases:
+        with pytest.raises(kind, match=text):
+            asyncio.run(store.load(path))
+    assert store.images() == []
+
+
+def test_blobs_of_an_archive_are_verified_and_must_be_there(tmp_path: Path, open_store: OpenStore) -> None:
+    store = open_store()
+    for number, which in enumerate(("manifest", "config", "layer")):
+        for missing in (False, True):
+            layout = busybox_layout(tmp_path / f"{number}{missing}", layers=[[file("x", which)]])
+            digests = {
+                "manifest": layout.manifest_digest,
+                "config": layout.image_id,
+                "layer": layout.layer_digests[1],
+            }
+            blob = layout.blob_path(digests[which])
+            data = blob.read_bytes()
+            blob.unlink()
+            if not missing:
+                blob.write_bytes(data.replace(data[-20:-10], b"0123456789"))
+            with pytest.raises(NotFound if missing else DataLoss) as failure:
+                asyncio.run(store.load(layout.path))
+            assert digests[which][7:] in failure.value.message
+    assert store.images() == []
+
+
+def test_a_layout_cannot_read_files_outside_of_it(tmp_path: Path, open_store: OpenStore) -> None:
+    secret = _written(tmp_path / "secret", b"{}")
+    layout = busybox_layout(tmp_path / "layout")
+    (layout.path / "index.json").unlink()
+    (layout.path / "index.json").symlink_to(secret)
+    with pytest.raises(InvalidArgument, match="neither an OCI layout"):
+        asyncio.run(open_store().load(layout.path))

@@ -74,6 +74,7 @@ def parse(text: str, *, source: str) -> list[Document]:
         raise InvalidArgument(f"{source}: larger than {MAX_BYTES >> 20} MiB")
     documents = []
     try:
+        _refuse_depth(text)
         loader = _Loader(text)
         try:
             index = 0
@@ -93,45 +94,57 @@ def parse(text: str, *, source: str) -> list[Document]:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise InvalidArgument(f"{source}: {where}{error.problem or error.context}") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InvalidArgument(f"{source}: not YAML: {error or 'nested too deeply'}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise InvalidArgument(f"{source}: not YAML: {error}") from error
     return documents
 
 
+def _refuse_depth(text: str) -> None:
+    """Raise if ``text`` nests too deeply. The library's composer recurses on the C stack and would crash the process."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                raise yaml.MarkedYAMLError(
+                    problem=f"nested more than {_MAX_DEPTH} levels deep", problem_mark=event.start_mark
+                )
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
 def _refuse_bombs(root: yaml.Node) -> None:
-    """Raise if the tree behind ``root`` is recursive, too deep or, with aliases expanded, too large."""
+    """Raise if the tree behind ``root`` is recursive or, with aliases expanded, too large."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 
-    def size(node: yaml.Node, depth: int) -> int:
+    def size(node: yaml.Node) -> int:
         if id(node) in sizes:
             return sizes[id(node)]
         if id(node) in open_nodes:
             raise _problem(node, "this alias refers to a value that contains it")
-        if depth > _MAX_DEPTH:
-            raise _problem(node, f"nested more than {_MAX_DEPTH} levels deep")
         open_nodes.add(id(node))
         total = 1
         if isinstance(node, yaml.MappingNode):
-            total += sum(size(key, depth + 1) + size(value, depth + 1) for key, value in node.value)
+            total += sum(size(key) + size(value) for key, value in node.value)
         elif isinstance(node, yaml.SequenceNode):
-            total += sum(size(item, depth + 1) for item in node.value)
+            total += sum(size(item) for item in node.value)
         if total > _MAX_NODES:
             raise _problem(node, f"holds more than {_MAX_NODES} values once its aliases are expanded")
         open_nodes.remove(id(node))
         sizes[id(node)] = total
         return total
 
-    size(root, 0)
+    size(root)
 
 
 def _plain(loader: Any, node: yaml.Node) -> Any:
     """Return ``node`` as dict, list, str, int, float, bool or None."""
+    if node.tag not in _TAGS:
+        raise _problem(node, f"the tag {node.tag} has no meaning in a manifest")
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item) for item in node.value]
     if not isinstance(node, yaml.MappingNode):
-        if node.tag not in _SCALARS:
-            raise _problem(node, f"the tag {node.tag} has no meaning in a manifest")
         return loader.construct_object(node)
     merged: dict[str, Any] = {}
     own: dict[str, Any] = {}
@@ -150,7 +163,7 @@ def _plain(loader: Any, node: yaml.Node) -> Any:
     return merged | own
 
 
-_SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
+_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map"))
 
 
 def _key(loader: Any, node: yaml.Node) -> str:

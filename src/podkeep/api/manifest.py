@@ -97,9 +97,7 @@ class _Reader:
             errors.add("apiVersion", "Required value")
             return False
         if version != "v1" or kind not in {"Pod", "ConfigMap", "Secret", "List"}:
-            errors.add(
-                "kind", f"{kind} ({version}) is not supported by this version: use Pod, ConfigMap or Secret of v1"
-            )
+            errors.add("kind", f"{kind} ({version}) is not supported by this version: use v1 Pod, ConfigMap or Secret")
             return False
         return True
 

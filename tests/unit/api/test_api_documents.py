@@ -1,0 +1,82 @@
+"""Reading manifests as text: what YAML allows, what Kubernetes means, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from podkeep.api import documents
+from podkeep.base.errors import InvalidArgument
+
+
+def values(text: str) -> list[object]:
+    return [document.value for document in documents.parse(text, source="f.yaml")]
+
+
+def test_documents_keep_their_number_and_line() -> None:
+    found = documents.parse("---\n---\na: 1\n---\nb: 2\n", source="f.yaml")
+    assert [(d.index, d.line, d.value) for d in found] == [(2, 3, {"a": 1}), (3, 5, {"b": 2})]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: 1:30", {"a": "1:30"}),
+        ("a: 2026-01-31", {"a": "2026-01-31"}),
+        ("a: 0400", {"a": 256}),
+        ("a: 0o400", {"a": 256}),
+        ("a: 0x10", {"a": 16}),
+        ("a: -1_000", {"a": -1000}),
+        ("a: 1e3", {"a": 1000.0}),
+        ("a: 1.5", {"a": 1.5}),
+        ("a: yes", {"a": True}),
+        ("a: ~", {"a": None}),
+        ("1: x\ntrue: y", {"1": "x", "true": "y"}),
+        ("b: &x {p: 1, q: 2}\nc:\n  <<: *x\n  q: 3", {"b": {"p": 1, "q": 2}, "c": {"p": 1, "q": 3}}),
+        ('{"a": ["b", null]}', {"a": ["b", None]}),
+    ],
+)
+def test_plain_values(text: str, value: object) -> None:
+    assert values(text) == [value]
+
+
+def bomb(levels: int) -> str:
+    lines = ["l0: &l0 [x,x,x,x,x,x,x,x,x,x]"]
+    lines += [f"l{n}: &l{n} [{','.join([f'*l{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3", "f.yaml: line 3, column 1: the key 'a' is given twice"),
+        ("a: [1", "f.yaml: line 2, column 1: did not find expected ',' or ']'"),
+        ("a: &x [*x]", "f.yaml: line 1, column 4: this alias refers to a value that contains it"),
+        ("a: !!python/object/apply:os.system [x]", "has no meaning"),
+        ("a: !!binary aGk=", "the tag tag:yaml.org,2002:binary has no meaning in a manifest"),
+        ("{[1]: 2}", "a key must be a text"),
+        ("a: {b: 1}\nc:\n  <<: 3", "only a mapping can be merged with <<"),
+        (bomb(9), "values once its aliases are expanded"),
+        ("\x00", "f.yaml"),
+        ("a: " + "[" * 300 + "]" * 300, "nested more than 200 levels deep"),
+    ],
+)
+def test_refused_text(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        documents.parse(text, source="f.yaml")
+    assert message in caught.value.message
+
+
+def test_a_text_that_nests_very_deeply_is_an_error_and_not_a_crash() -> None:
+    for text in ("[" * 1_000_000, "{a: " * 1_000_000, "- " * 1_000_000):
+        with pytest.raises(InvalidArgument, match="nested more than 200 levels deep"):
+            documents.parse(text, source="f.yaml")
+
+
+def test_standard_input_has_a_name() -> None:
+    with pytest.raises(InvalidArgument, match=r"^<stdin>: "):
+        documents.parse("a: [", source="-")
+
+
+def test_a_text_of_more_than_10_mib_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="larger than 10 MiB"):
+        documents.parse("#" * (documents.MAX_BYTES + 1), source="f.yaml")

@@ -1,0 +1,305 @@
+"""Manifests: decoded strictly, defaulted, validated, and refused where a field would do nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from podkeep.api import manifest
+from podkeep.api.pod import Pod
+from podkeep.base.errors import InvalidArgument
+
+
+def pod(spec: dict[str, Any] | None = None, container: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    """Return a Pod document with one container, changed by ``container`` and ``spec``."""
+    containers = [{"name": "c", "image": "busybox:1"} | (container or {})]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web"} | metadata,
+        "spec": {"containers": containers} | (spec or {}),
+    }
+
+
+def parse(*documents: dict[str, Any]) -> manifest.Manifest:
+    return manifest.parse(yaml.safe_dump_all(documents), source="f.yaml")
+
+
+def problems(*documents: dict[str, Any]) -> list[str]:
+    """Return what is wrong with ``documents``, without the part that names file and document."""
+    with pytest.raises(InvalidArgument) as caught:
+        parse(*documents)
+    return [line.split("): ", 1)[1] for line in caught.value.message.split("\n")]
+
+
+def one_pod(*documents: dict[str, Any]) -> Pod:
+    (found,) = parse(*documents).pods
+    return found
+
+
+VOLUME = {"volumes": [{"name": "v", "emptyDir": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (pod(container={"imagee": "x"}), "spec.containers[0].imagee: unknown field (did you mean image?)"),
+        (pod({"zzz": 1}), "spec.zzz: unknown field"),
+        (pod({"userHostNamespace": True}), "spec.userHostNamespace: unknown field"),
+        (
+            pod(container={"ports": [{"containerPort": 80}, {"containerPort": "x"}]}),
+            "spec.containers[0].ports[1].containerPort: expected int, got str",
+        ),
+        (pod({"hostUsers": "false"}), "spec.hostUsers: expected bool, got str"),
+        (pod({"containers": {"name": "c"}}), "spec.containers: expected list, got object"),
+        (pod({"containers": [None]}), "spec.containers[0]: expected object, got null"),
+        (pod(container={"command": "sh"}), "spec.containers[0].command: expected list, got str"),
+        (pod(container={"args": ["a", 1]}), "spec.containers[0].args[1]: expected str, got int"),
+        (
+            pod(container={"env": [{"name": "A", "value": True}]}),
+            "spec.containers[0].env[0].value: expected str, got bool",
+        ),
+        (pod(labels={"a/b": 1}), "metadata.labels[a/b]: expected str, got int"),
+        (
+            pod({"restartPolicy": "Sometimes"}),
+            'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"',
+        ),
+        (pod({"priority": 1 << 40}), f"spec.priority: Invalid value: {1 << 40}: must be a 32-bit integer"),
+        (
+            pod(container={"resources": {"limits": {"memory": "1Gx"}}}),
+            'spec.containers[0].resources.limits[memory]: Invalid value: "1Gx": '
+            "'1Gx' is not a quantity such as 500m, 1.5Gi or 2",
+        ),
+    ],
+)
+def test_decoding_names_the_field(document: dict[str, Any], expected: str) -> None:
+    assert problems(document) == [expected]
+
+
+def test_every_problem_is_found_and_names_its_document() -> None:
+    bad_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "dta": {}}
+    with pytest.raises(InvalidArgument) as caught:
+        parse(pod(container={"imagee": "x", "ttyy": True}), bad_map)
+    assert caught.value.message.split("\n") == [
+        "f.yaml: document 1 (Pod default/web): spec.containers[0].imagee: unknown field (did you mean image?)",
+        "f.yaml: document 1 (Pod default/web): spec.containers[0].ttyy: unknown field (did you mean tty?)",
+        "f.yaml: document 2 (ConfigMap default/m): dta: unknown field (did you mean data?)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"kind": "Pod"}, "apiVersion: Required value"),
+        ({"apiVersion": "v1"}, "kind: Required value"),
+        (
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}},
+            "kind: Deployment (apps/v1) is not supported by this version: use v1 Pod, ConfigMap or Secret",
+        ),
+    ],
+)
+def test_other_kinds_are_refused(document: dict[str, Any], expected: str) -> None:
+    assert problems(document) == [expected]
+
+
+def test_a_document_that_is_no_object_is_refused_by_its_line() -> None:
+    with pytest.raises(InvalidArgument, match=r"^f.yaml: document 1 \(line 1\): expected object, got list$"):
+        manifest.parse("- a\n", source="f.yaml")
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (pod(name=""), "metadata.name: Required value"),
+        (
+            pod(name="Web"),
+            "metadata.name: Invalid value: \"Web\": must hold only lower-case letters, digits, '-' and '.', "
+            "and start and end each part with a letter or digit",
+        ),
+        (pod({"containers": []}), "spec.containers: Required value"),
+        (pod({"containers": [{"name": "c"}]}), "spec.containers[0].image: Required value"),
+        (
+            pod({"containers": [{"name": "c", "image": "i"}, {"name": "c", "image": "i"}]}),
+            'spec.containers[1].name: Duplicate value: "c"',
+        ),
+        (
+            pod({"initContainers": [{"name": "c", "image": "i"}]}),
+            'spec.containers[0].name: Duplicate value: "c"',
+        ),
+        (
+            pod(container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]}),
+            'spec.containers[0].volumeMounts[0].name: Not found: "v"',
+        ),
+        (
+            pod(VOLUME, {"volumeMounts": [{"name": "v", "mountPath": "/v"}, {"name": "v", "mountPath": "/v"}]}),
+            'spec.containers[0].volumeMounts[1].mountPath: Invalid value: "/v": must be unique',
+        ),
+        (
+            pod(VOLUME, {"volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "../etc"}]}),
+            "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"../etc\": must not contain '..'",
+        ),
+        (
+            pod(VOLUME, {"volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}]}),
+            "spec.containers[0].volumeMounts[0].mountPropagation: Forbidden: Bidirectional is only for privileged "
+            "containers",
+        ),
+        (
+            pod({"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/x"}}]}),
+            "spec.volumes[0].emptyDir: Forbidden: may not specify more than 1 volume type",
+        ),
+        (
+            pod({"volumes": [{"name": "v", "configMap": {"name": "m", "defaultMode": 0o1000}}]}),
+            "spec.volumes[0].configMap.defaultMode: Invalid value: 512: must be between 0 and 0777 (octal), both "
+            "inclusive",
+        ),
+        (
+            pod({"volumes": [{"name": "v", "configMap": {"name": "m", "items": [{"key": "k", "path": "../x"}]}}]}),
+            "spec.volumes[0].configMap.items[0].path: Invalid value: \"../x\": must not contain '..'",
+        ),
+        (
+            pod(container={"resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}}),
+            'spec.containers[0].resources.requests[cpu]: Invalid value: "2": must be less than or equal to cpu limit '
+            "of 1",
+        ),
+        (
+            pod(container={"ports": [{"containerPort": 70000}]}),
+            "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535",
+        ),
+        (
+            pod(container={"securityContext": {"runAsUser": -1}}),
+            "spec.containers[0].securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647",
+        ),
+        (pod({"dnsPolicy": "None"}), "spec.dnsConfig.nameservers: Required value: at least one when dnsPolicy is None"),
+        (
+            pod({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}),
+            "spec.securityContext.sysctls[0].name: Forbidden: kernel.msgmax is not one of the safe sysctls",
+        ),
+    ],
+)
+def test_validation_names_the_field(document: dict[str, Any], expected: str) -> None:
+    assert problems(document) == [expected]
+
+
+@pytest.mark.requirement("U10")
+@pytest.mark.parametrize("field", ["hostNetwork", "hostPID", "hostIPC"])
+def test_a_pod_with_its_own_user_namespace_shares_none_with_the_host(field: str) -> None:
+    assert problems(pod({"hostUsers": False, field: True})) == [f"spec.{field}: Forbidden: when `hostUsers` is false"]
+
+
+@pytest.mark.requirement("U11")
+def test_host_users_is_not_for_windows() -> None:
+    found = problems(pod({"hostUsers": False, "os": {"name": "windows"}}))
+    assert "spec.hostUsers: Forbidden: cannot be set for a windows pod" in found
+
+
+@pytest.mark.requirement("U1")
+@pytest.mark.parametrize("given", [None, True, False])
+def test_host_users_is_kept_as_it_was_sent(given: bool | None) -> None:
+    document = pod({} if given is None else {"hostUsers": given})
+    stored = msgspec.json.decode(msgspec.json.encode(one_pod(document)))
+    assert stored["spec"].get("hostUsers", "absent") == ("absent" if given is None else given)
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        (pod(container={"livenessProbe": {"exec": {"command": ["true"]}}}), "spec.containers[0].livenessProbe"),
+        (pod(container={"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}), "spec.containers[0].lifecycle"),
+        (pod(container={"ports": [{"containerPort": 80, "hostPort": 80}]}), "spec.containers[0].ports[0].hostPort"),
+        (pod({"volumes": [{"name": "v", "image": {"reference": "i"}}]}), "spec.volumes[0].image"),
+        (pod({"volumes": [{"name": "v", "projected": {"sources": []}}]}), "spec.volumes[0].projected"),
+        (pod({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}), "spec.volumes[0].nfs"),
+        (pod({"nodeSelector": {"a": "b"}}), "spec.nodeSelector"),
+        (pod({"imagePullSecrets": [{"name": "s"}]}), "spec.imagePullSecrets"),
+        (pod(container={"securityContext": {"procMount": "Unmasked"}}), "spec.containers[0].securityContext.procMount"),
+        (pod({"securityContext": {"seLinuxOptions": {"level": "s0"}}}), "spec.securityContext.seLinuxOptions"),
+        (
+            pod(container={"resources": {"limits": {"example.com/gpu": 1}}}),
+            "spec.containers[0].resources.limits[example.com/gpu]",
+        ),
+    ],
+)
+def test_a_known_field_that_would_do_nothing_is_refused(document: dict[str, Any], path: str) -> None:
+    (problem,) = problems(document)
+    assert problem.startswith(f"{path}: ")
+    assert "not supported by this version" in problem
+
+
+def test_defaults() -> None:
+    found = one_pod(
+        pod(
+            {
+                "volumes": [{"name": "m", "configMap": {"name": "m"}}, {"name": "e"}],
+                "initContainers": [{"name": "i", "image": "busybox"}],
+            },
+            {"resources": {"limits": {"cpu": 1}}, "ports": [{"containerPort": 80}]},
+        )
+    )
+    spec = found.spec
+    assert (found.metadata.namespace, spec.restart_policy, spec.dns_policy) == ("default", "Always", "ClusterFirst")
+    assert spec.termination_grace_period_seconds == 30
+    assert spec.volumes[0].config_map is not None
+    assert spec.volumes[0].config_map.default_mode == 0o644
+    assert spec.volumes[1].empty_dir is not None
+    container = spec.containers[0]
+    assert container.resources.requests == {"cpu": "1"}
+    assert (container.termination_message_path, container.termination_message_policy) == (
+        "/dev/termination-log",
+        "File",
+    )
+    assert container.ports[0].protocol == "TCP"
+
+
+@pytest.mark.parametrize(
+    ("image", "policy"),
+    [
+        ("busybox", "Always"),
+        ("busybox:latest", "Always"),
+        ("busybox:1", "IfNotPresent"),
+        ("localhost:5000/busybox", "Always"),
+        ("localhost:5000/busybox:1", "IfNotPresent"),
+        ("busybox@sha256:" + "0" * 64, "IfNotPresent"),
+    ],
+)
+def test_pull_policy_follows_the_tag(image: str, policy: str) -> None:
+    assert one_pod(pod(container={"image": image})).spec.containers[0].image_pull_policy == policy
+
+
+def test_config_maps_and_secrets() -> None:
+    found = parse(
+        pod(),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "1"}},
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "s", "namespace": "n"},
+            "data": {"p": "cHc="},
+            "stringData": {"q": "x"},
+        },
+    )
+    assert found.config_maps["default", "m"].data == {"a": "1"}
+    assert found.secrets["n", "s"].data == {"p": b"pw", "q": b"x"}
+
+
+def test_a_secret_that_is_not_base64_is_refused_without_its_content() -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"p": "hunter2!"}}
+    (problem,) = problems(secret)
+    assert problem.startswith("data[p]: expected base64 text")
+    assert "hunter2" not in problem
+
+
+def test_a_list_is_its_items() -> None:
+    found = parse({"apiVersion": "v1", "kind": "List", "items": [pod(), pod(name="two")]})
+    assert [item.metadata.name for item in found.pods] == ["web", "two"]
+
+
+def test_the_same_object_twice_is_refused() -> None:
+    assert problems(pod(), pod()) == ['metadata.name: Duplicate value: "default/web"']
+
+
+def test_null_means_not_set_and_a_status_is_not_needed() -> None:
+    document = pod({"volumes": None, "securityContext": None}, creationTimestamp=None) | {"status": {}}
+    assert one_pod(document).spec.volumes == ()

@@ -1,0 +1,39 @@
+"""Quantities: exact, and rounded up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podkeep.api import quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "units", "milli"),
+    [
+        ("1", 1, 1000),
+        ("500m", 1, 500),
+        ("0.1", 1, 100),
+        ("1n", 1, 1),
+        ("64Mi", 64 << 20, 64000 << 20),
+        ("1.5Gi", 3 << 29, 3000 << 29),
+        ("2e3", 2000, 2_000_000),
+        ("1E", 10**18, 10**21),
+        (".5k", 500, 500_000),
+        ("-1", -1, -1000),
+    ],
+)
+def test_known_values(text: str, units: int, milli: int) -> None:
+    assert (quantity.units(text), quantity.milli(text)) == (units, milli)
+
+
+@pytest.mark.parametrize("text", ["", "1 Gi", "1GiB", "Gi", "1e", "one", "0x10", "1..2", "9223372036854775808", "1e99"])
+def test_what_is_no_quantity(text: str) -> None:
+    with pytest.raises(ValueError, match="quantity"):
+        quantity.parse(text)
+
+
+@given(st.integers(0, 10**9))
+def test_thousandths_are_exact(amount: int) -> None:
+    assert quantity.milli(f"{amount}m") == amount

@@ -94,21 +94,21 @@ def parse(text: str, *, source: str) -> list[Document]:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise InvalidArgument(f"{source}: {where}{error.problem or error.context}") from error
+    except RecursionError as error:
+        raise InvalidArgument(f"{source}: its aliases nest too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
         raise InvalidArgument(f"{source}: not YAML: {error}") from error
     return documents
 
 
 def _refuse_depth(text: str) -> None:
-    """Raise if ``text`` nests too deeply. The library's composer recurses on the C stack and would crash the process."""
+    """Raise if ``text`` nests too deeply: the library's composer recurses on the C stack and would crash."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:
-                raise yaml.MarkedYAMLError(
-                    problem=f"nested more than {_MAX_DEPTH} levels deep", problem_mark=event.start_mark
-                )
+                raise _problem(event, f"nested more than {_MAX_DEPTH} levels deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -176,5 +176,5 @@ def _key(loader: Any, node: yaml.Node) -> str:
     raise _problem(node, "a key must be a text")
 
 
-def _problem(node: yaml.Node, text: str) -> yaml.MarkedYAMLError:
+def _problem(node: Any, text: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=text, problem_mark=node.start_mark)

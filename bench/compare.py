@@ -217,7 +217,7 @@ def _rows(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan)
             _latency(f"Pod up{title}", "pod up", contenders[CONTAINERD], contenders[name]),
             _latency(f"Pod down{title}", "pod down", contenders[CONTAINERD], contenders[name]),
             Row(
-                title=f"Churn{title}, {plan.concurrency} at a time",
+                title=f"Churn{title}, {plan.concurrency} at a time (more is better)",
                 containerd=Cell.rate(statistics.median(contenders[CONTAINERD].churn)),
                 podkeep=Cell.rate(statistics.median(contenders[name].churn)),
             ),

@@ -37,6 +37,7 @@ def run(module: str, arguments: Sequence[str], directory: Path) -> int:
 @contextmanager
 def _workplace(directory: Path) -> Iterator[Path]:
     work = Path(tempfile.mkdtemp(prefix="podkeep-bench-", dir=directory))
+    work.chmod(0o711)  # root of a user namespace has to pass through to its root file system
     try:
         yield work
     finally:

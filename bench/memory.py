@@ -16,7 +16,7 @@ _INTERPRETERS = ("python", "sh", "bash")
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """One process: its arguments and the name it goes by (a script's name rather than its interpreter's)."""
+    """One process: its arguments and the name it goes by (a script's rather than its interpreter's)."""
 
     pid: int
     name: str
@@ -45,11 +45,16 @@ def processes() -> list[Process]:
 
 
 def _name(arguments: Sequence[str]) -> str:
+    """The program's name; for an interpreter that of the script or module, with ``-c`` its own."""
     name = Path(arguments[0]).name
     if not name.startswith(_INTERPRETERS):
         return name
-    script = next((argument for argument in arguments[1:] if not argument.startswith("-")), name)
-    return Path(script).name
+    rest = list(arguments[1:])
+    while rest and rest[0].startswith("-") and rest[0] not in ("-c", "-m"):
+        rest.pop(0)
+    if not rest or rest[0] == "-c":
+        return name
+    return rest[1] if rest[0] == "-m" else Path(rest[0]).name
 
 
 def by_pattern(patterns: Iterable[str]) -> list[Process]:

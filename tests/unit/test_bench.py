@@ -84,6 +84,20 @@ def test_memory_counts_new_processes_without_the_workload(sleeper: subprocess.Po
         process.communicate()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["-c", "input()"], Path(sys.executable).name),
+        (["-S", "-E", "-c", "input()", "script"], Path(sys.executable).name),
+        (["-m", "code", "-q"], "code"),
+    ],
+)
+def test_a_process_goes_by_its_script_or_module(arguments: list[str], name: str) -> None:
+    with subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert {each.name for each in memory.processes() if each.pid == process.pid} == {name}
+        process.kill()
+
+
 def test_a_layer_holds_the_program_and_its_links() -> None:
     layer = images.busybox().layer()
     assert layer == images.busybox().layer()

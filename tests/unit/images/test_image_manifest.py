@@ -1,0 +1,116 @@
+"""Decoding of manifests, indexes and configurations."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from podkeep.base.errors import DataLoss, InvalidArgument, NotFound, PodkeepError, Unimplemented
+from podkeep.images import manifest
+
+D0 = "sha256:" + "0" * 64
+D1 = "sha256:" + "1" * 64
+
+
+def _entry(digest: str, **platform: str) -> dict[str, Any]:
+    return {"mediaType": manifest.OCI_MANIFEST, "digest": digest, "size": 1, "platform": platform}
+
+
+def test_the_highest_variant_of_an_architecture_is_chosen() -> None:
+    entries = [_entry(D0, os="linux", architecture="arm", variant="v6")]
+    entries.append(_entry(D1, os="linux", architecture="arm", variant="v7"))
+    assert manifest.choose({"manifests": entries}, "arm", "x").digest == D1
+    with pytest.raises(NotFound, match="no image for linux/amd64; there is linux/arm/v6, linux/arm/v7"):
+        manifest.choose({"manifests": entries}, "amd64", "x")
+
+
+def test_an_index_is_told_by_its_type_or_its_content() -> None:
+    assert manifest.is_index({"mediaType": manifest.OCI_INDEX}, "")
+    assert manifest.is_index({}, manifest.DOCKER_LIST)
+    assert manifest.is_index({"manifests": []}, "application/json")
+    assert not manifest.is_index({"mediaType": manifest.OCI_MANIFEST, "manifests": []}, "")
+
+
+def test_verification_names_both_digests() -> None:
+    found = manifest.digest_of(b"data")
+    manifest.verify(b"data", found, "x")
+    with pytest.raises(DataLoss, match=f"x: expected digest {D0}, the content has {found}"):
+        manifest.verify(b"data", manifest.Digest(D0), "x")
+
+
+def test_sha512_is_a_digest_too() -> None:
+    digest = manifest.digest_of(b"data", "sha512")
+    manifest.verify(b"data", digest, "x")
+    assert digest.startswith("sha512:")
+
+
+@pytest.mark.parametrize(
+    ("media_type", "kind"),
+    [
+        ("application/vnd.oci.image.layer.v1.tar", "none"),
+        ("application/vnd.oci.image.layer.v1.tar+gzip", "gzip"),
+        ("application/vnd.oci.image.layer.v1.tar+zstd", "zstd"),
+        ("application/vnd.docker.image.rootfs.diff.tar.gzip", "gzip"),
+    ],
+)
+def test_layer_types(media_type: str, kind: str) -> None:
+    assert manifest.compression(media_type) == kind
+
+
+def test_layers_of_other_types_are_named() -> None:
+    with pytest.raises(Unimplemented, match=re.escape("'application/vnd.oci.image.layer.v1.tar+gzip+encrypted'")):
+        manifest.compression("application/vnd.oci.image.layer.v1.tar+gzip+encrypted")
+
+
+def test_a_configuration_with_nulls_is_an_empty_one() -> None:
+    fields = ("Env", "Entrypoint", "Cmd", "Volumes", "Labels", "ExposedPorts", "User")
+    document = {"config": dict.fromkeys(fields), "rootfs": {"diff_ids": [D0]}}
+    parsed = manifest.parse_configuration(json.dumps(document).encode(), "x")
+    assert parsed.run == manifest.ImageRunConfig()
+    assert parsed.diff_ids == (D0,)
+    assert manifest.parse_configuration(b"{}", "x").diff_ids == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"config": []}, "x: config is not an object"),
+        ({"config": {"Env": "A=1"}}, "x: Env is not a list"),
+        ({"config": {"Env": [1]}}, "x: Env holds something that is not a string"),
+        ({"config": {"User": 0}}, "x: User is not a string"),
+        ({"config": {"Labels": {"a": 1}}}, "x: Labels holds something that is not a string"),
+        ({"config": {"Volumes": ["/a"]}}, "x: Volumes is not an object"),
+        ({"rootfs": {"diff_ids": ["sha256:x"]}}, "'sha256:x' is not a digest"),
+    ],
+)
+def test_wrong_fields_of_a_configuration_are_named(document: object, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        manifest.parse_configuration(json.dumps(document).encode(), "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"config": None}, InvalidArgument, "x: config is missing or not an object"),
+        ({"layers": [3]}, InvalidArgument, r"x: layers\[0\] is missing or not an object"),
+        ({"layers": {}}, InvalidArgument, "x: layers is not a list"),
+        ({"layers": [_entry(D0)] * 501}, InvalidArgument, "x has 501 layers, more than 500"),
+        (
+            {"config": {"mediaType": manifest.OCI_CONFIG, "digest": D0, "size": 1 << 30}},
+            InvalidArgument,
+            "configuration has 1073741824 bytes",
+        ),
+        (
+            {"config": {"mediaType": "application/vnd.oci.empty.v1+json", "digest": D0, "size": 2}},
+            Unimplemented,
+            "x is an artifact of type 'application/vnd.oci.empty.v1[+]json'",
+        ),
+    ],
+)
+def test_wrong_fields_of_a_manifest_are_named(change: dict[str, Any], kind: type[PodkeepError], message: str) -> None:
+    document = {"config": {"mediaType": manifest.OCI_CONFIG, "digest": D0, "size": 2}, "layers": []} | change
+    with pytest.raises(kind, match=message):
+        manifest.parse_manifest(document, "x")

@@ -1,0 +1,114 @@
+"""What the unpack process can reach, seen from outside while it stands still, and by trying from inside."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from podkeep.images.programs import command
+from podkeep.kernel.confine import Capability
+from support.images import file, tar
+
+TRY_TO_LEAVE = """
+import json, os, signal, socket, sys
+from podkeep.kernel import confine, libc, mounts
+confine.enter_root(sys.argv[1])
+confine.drop_privileges([confine.Capability.DAC_OVERRIDE, confine.Capability.MKNOD])
+tried = {}
+def attempt(name, action):
+    try:
+        tried[name] = repr(action())
+    except Exception as error:
+        tried[name] = getattr(error, "errno", None) or type(error).__name__
+attempt("list", lambda: sorted(os.listdir("/")))
+attempt("up", lambda: sorted(os.listdir("/../../..")))
+attempt("chroot", lambda: os.chroot("."))
+attempt("mount", lambda: mounts.tmpfs("/"))
+attempt("unshare", lambda: libc.unshare(libc.CloneFlag.NEWNS))
+os.mknod("null", 0o20666, os.makedev(1, 3))
+attempt("open device", lambda: os.open("null", os.O_RDWR))
+attempt("signal", lambda: os.kill(int(sys.argv[2]), 0))
+attempt("connect", lambda: socket.socket().connect(("127.0.0.1", int(sys.argv[3]))))
+print(json.dumps(tried))
+"""
+
+
+def test_a_confined_process_sees_its_root_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    mounts = Path("/proc/self/mountinfo").read_text()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        arguments = [str(tmp_path), str(os.getpid()), str(server.getsockname()[1])]
+        # As the worker does it: the process is the first of a PID namespace.
+        isolated = ["unshare", "--pid", "--fork", sys.executable, "-c", TRY_TO_LEAVE, *arguments]
+        done = subprocess.run(isolated, check=True, capture_output=True, timeout=60)
+    tried = json.loads(done.stdout)
+    assert tried == {
+        "list": "['mine']",
+        "up": "['mine']",
+        "chroot": errno.EPERM,
+        "mount": errno.EPERM,
+        "unshare": errno.EPERM,
+        "open device": errno.EACCES,
+        "signal": errno.ESRCH,
+        "connect": errno.ENETUNREACH,
+    }
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+
+
+@pytest.mark.requirement("V61")
+def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -> None:
+    root = tmp_path / "layer"
+    root.mkdir()
+    request = {"root": str(root), "compression": "none", "algorithm": "sha256", "max_bytes": 1 << 20, "max_inodes": 10}
+    process = subprocess.Popen(
+        command("podkeep.images.unpack"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PODKEEP_FAILPOINTS": "unpack-confined=stop"},
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n" + tar([file("a", "x")]))
+        process.stdin.flush()
+        proc = Path("/proc") / str(process.pid)
+        deadline = time.monotonic() + 20
+        while _status(proc)["State"][0] != "T":
+            assert time.monotonic() < deadline, "the process never stopped at the failpoint"
+            time.sleep(0.01)
+        status = _status(proc)
+        kept = sum(1 << number for number in Capability)
+        assert {int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {kept}
+        assert (int(status["CapInh"], 16), int(status["CapAmb"], 16)) == (0, 0)
+        assert status["NoNewPrivs"] == "1"
+        assert status["Threads"] == "1"
+        for namespace in ("mnt", "net", "ipc", "uts"):
+            assert (proc / "ns" / namespace).readlink() != Path("/proc/self/ns", namespace).readlink()
+        (mount,) = (proc / "mountinfo").read_text().splitlines()
+        assert mount.split()[3].endswith(str(root))
+        assert {"nosuid", "nodev", "noexec"} <= set(mount.split()[5].split(","))
+        interfaces = (proc / "net/dev").read_text().splitlines()[2:]
+        assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
+        os.kill(process.pid, signal.SIGCONT)
+        output, _ = process.communicate(timeout=20)
+        assert json.loads(output)["inodes"] == 2
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+    assert (root / "a").read_text() == "x"
+
+
+def _status(proc: Path) -> dict[str, str]:
+    lines = (line.partition(":") for line in (proc / "status").read_text().splitlines())
+    return {name: value.strip() for name, _, value in lines}

@@ -46,10 +46,12 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
+    capture: bool = True,
 ) -> Completed:
     """Run a program to its end and return what it left; blocks the calling thread.
 
     :param timeout: seconds after which the program is killed.
+    :param capture: False drops both outputs: for a program that leaves a process behind which keeps them open.
     :raises NotFound: if the program does not exist.
     :raises DeadlineExceeded: if it did not finish in time.
     """
@@ -58,7 +60,8 @@ def run(
         done = subprocess.run(
             list(argv),
             input=stdin,
-            capture_output=True,
+            stdout=subprocess.PIPE if capture else subprocess.DEVNULL,
+            stderr=subprocess.PIPE if capture else subprocess.DEVNULL,
             timeout=timeout,
             env=env,
             cwd=cwd,
@@ -71,7 +74,7 @@ def run(
         ) from error
     except subprocess.TimeoutExpired as error:
         raise DeadlineExceeded(f"`{command}` did not finish within {timeout:g} s and was killed") from error
-    return Completed(command=command, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    return Completed(command=command, returncode=done.returncode, stdout=done.stdout or b"", stderr=done.stderr or b"")
 
 
 def start(argv: Sequence[str], *, pass_fds: Sequence[int] = (), cwd: str = "/") -> subprocess.Popen[bytes]:

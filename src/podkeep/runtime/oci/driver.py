@@ -117,8 +117,13 @@ class Driver:
 
         :raises Internal: with the OCI runtime's words, if it refuses.
         """
-        pid_file = bundle / "pid"
-        self._run("create", "--bundle", str(bundle), "--pid-file", str(pid_file), container)
+        pid_file, log = bundle / "pid", bundle / "create.log"
+        argv = [*self._command(), f"--log={log}", "create"]
+        argv += ["--bundle", str(bundle), "--pid-file", str(pid_file), container]
+        # The container's process keeps the outputs it is given, so the runtime's words are taken from a file.
+        done = spawn.run(argv, env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S, capture=False)
+        if done.returncode != 0:
+            raise Internal(f"OCI runtime create failed: {_said(log.read_bytes() if log.exists() else b'')}")
         return procfs.identify(int(pid_file.read_text()))
 
     def exec_sync(

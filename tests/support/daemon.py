@@ -1,0 +1,153 @@
+"""A real ``podkeep runtime`` with directories, a cgroup parent, a bridge and a subnet of its own.
+
+It lives in the scratch machine that tests/integration/conftest.py makes, so nothing of it shows outside.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from podkeep.kernel import mountinfo, netlink, procfs
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime.layout import Layout
+
+START_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a daemon holds, by kind; two equal values mean that nothing leaked between them."""
+
+    mounts: tuple[str, ...]
+    links: tuple[str, ...]
+    cgroups: tuple[str, ...]
+    run_files: tuple[str, ...]
+    data_directories: tuple[str, ...]
+    processes: tuple[str, ...]
+
+
+@dataclass
+class Daemon:
+    """Start it with :meth:`start` or as a context manager; ``base`` is an empty directory of the test's own.
+
+    :param extra: TOML appended to the configuration, ``environment`` added to the daemon's.
+    """
+
+    base: Path
+    extra: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.layout = Layout(root=self.base / "root", run=self.base / "run")
+        self.socket = str(self.layout.run / "podkeep.sock")
+        self.log = self.base / "runtime.log"
+        self.token = os.urandom(3).hex()
+        self.cgroup_parent = f"/pktest-{self.token}"
+        self.config = self.base / "config.toml"
+        self.config.write_text(
+            f"""
+[runtime]
+root = "{self.layout.root}"
+run = "{self.layout.run}"
+socket = "{self.socket}"
+cgroup_parent = "{self.cgroup_parent}"
+[network]
+bridge = "pkt{self.token}"
+subnet = "10.{int(self.token[:2], 16)}.{int(self.token[2:4], 16)}.0/24"
+[agent]
+root = "{self.base / "kubelet"}"
+pod_logs = "{self.base / "logs"}"
+{self.extra}
+"""
+        )
+
+    def start(self) -> Daemon:
+        """Start the daemon and wait until it listens."""
+        environment = {**os.environ, **self.environment}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command("runtime", "--log-level", "debug"), stdout=log, stderr=log, env=environment
+            )
+        deadline = time.monotonic() + START_PATIENCE_S
+        while not self.listens():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the runtime ended with {self.process.returncode}:\n{self.log.read_text()}")
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.01)
+        return self
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return a command line of podkeep with this daemon's configuration."""
+        return [sys.executable, "-m", "podkeep", "--config", str(self.config), *arguments]
+
+    def run(self, *arguments: str, timeout: float = 60, check: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a verb of podkeep against this daemon to its end."""
+        return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=timeout, check=check)
+
+    def listens(self) -> bool:
+        """Return whether somebody accepts connections on the socket."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(self.socket)
+            except OSError:
+                return False
+        return True
+
+    def stop(self) -> int:
+        """End the daemon with SIGTERM and return its exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=30)
+
+    def kill(self) -> None:
+        """End the daemon with SIGKILL."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=30)
+
+    def resources(self) -> Resources:
+        """Return what the daemon holds now: mounts in its namespace, links, cgroups, files, processes."""
+        assert self.process is not None
+        run, root = str(self.layout.run), self.layout.root
+        mounts = [entry.mount_point for entry in mountinfo.under(run, self.process.pid)]
+        cgroups = Cgroups()
+        bridge = f"pkt{self.token}"
+        data = [*root.glob("sandboxes/*"), *root.glob("containers/*")]
+        files = [path for path in self.layout.run.rglob("*") if not path.is_socket()]
+        return Resources(
+            mounts=tuple(sorted(mounts)),
+            links=tuple(sorted(name for name in netlink.links() if name.startswith("pk") and name != bridge)),
+            cgroups=tuple(sorted(_below(cgroups, self.cgroup_parent))),
+            run_files=tuple(sorted(str(path.relative_to(run)) for path in files)),
+            data_directories=tuple(sorted(str(path.relative_to(root)) for path in data)),
+            processes=tuple(sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/"))),
+        )
+
+    def __enter__(self) -> Daemon:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+
+
+def _below(cgroups: Cgroups, path: str) -> list[str]:
+    if not cgroups.exists(path):
+        return []
+    return [path, *(item for child in cgroups.children(path) for item in _below(cgroups, child))]
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -14,6 +14,7 @@ namespace on a mount that would propagate into it.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -53,21 +54,12 @@ def enter(run: Path) -> int:
     _require_single_thread()
     pin = pin_path(run)
     _prepare_pin_point(pin)
-    libc.unshare(CloneFlag.NEWNS)
+    _unshare_pinned(origin, pin)
     mounts.set_propagation("/", Propagation.SLAVE, recursive=True)
     mounts.set_propagation("/", Propagation.SHARED, recursive=True)
     if _is_hybrid():
         # crun refuses to run while a second, version 2 hierarchy with controllers is in sight.
         mounts.unmount(UNIFIED, lazy=True)
-    inside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        libc.setns(origin, CloneFlag.NEWNS)
-        try:
-            namespaces.pin(inside, pin)
-        finally:
-            libc.setns(inside, CloneFlag.NEWNS)
-    finally:
-        os.close(inside)
     return origin
 
 
@@ -113,6 +105,33 @@ def _prepare_pin_point(pin: Path) -> None:
     if not mountinfo.is_mount_point(directory):
         mounts.bind(directory, directory)
     mounts.set_propagation(directory, Propagation.UNBINDABLE)
+
+
+def _unshare_pinned(origin: int, pin: Path) -> None:
+    """Move into a new mount namespace that ``origin`` has pinned at ``pin``.
+
+    Against loops the kernel binds a mount namespace only where its ID is above that of the namespace it is bound in
+    (EINVAL otherwise), and kernel 6.18 hands out IDs per CPU, in batches. A CPU that gives a higher ID always exists:
+    the one that ``origin`` was made on.
+    """
+    allowed = os.sched_getaffinity(0)
+    try:
+        for left, cpu in reversed(list(enumerate(sorted(allowed)))):
+            os.sched_setaffinity(0, {cpu})
+            libc.unshare(CloneFlag.NEWNS)
+            inside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                libc.setns(origin, CloneFlag.NEWNS)
+                namespaces.pin(inside, pin)
+                libc.setns(inside, CloneFlag.NEWNS)
+                return
+            except KernelCallError as error:
+                if error.errno != errno.EINVAL or left == 0:
+                    raise
+            finally:
+                os.close(inside)
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def _is_hybrid() -> bool:

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.daemon import Daemon
-from support.images import Layout as ImageLayout
-from support.images import busybox_layout
-from support.registry import Registry
 
 from podkeep.kernel import libc, mounts
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mounts import Propagation
+from support.daemon import Daemon
+from support.images import Layout as ImageLayout
+from support.images import busybox_layout
+from support.registry import Registry
 
 
 @pytest.fixture(scope="session", autouse=True)

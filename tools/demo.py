@@ -149,7 +149,7 @@ def running_runtime() -> Iterator[None]:
         yield
         return
     print("# podkeep runtime &", flush=True)
-    with subprocess.Popen([PODKEEP, "runtime"]) as process:
+    with subprocess.Popen([PODKEEP, "runtime", "--log-level", "warning"]) as process:
         try:
             wait_for("a runtime that answers", lambda: runtime_answers() or None, process)
             yield

@@ -65,15 +65,18 @@ class _Lane(threading.Thread):
             return
         try:
             task, assembly = self.inbox.get()
-            try:
-                outcome: dict[str, Any] | PodkeepError = assembly.unpack(task, process)
-            except PodkeepError as error:
-                outcome = error
-            except Exception as error:  # noqa: BLE001 - the coordinator waits for an outcome and raises it
-                outcome = Internal(f"layer {task.job.shown}: {type(error).__name__}: {error}")
+            assembly.outcomes.put((task, self._outcome(task, assembly, process)))
         finally:
             process.close()
-        assembly.outcomes.put((task, outcome))
+
+    @staticmethod
+    def _outcome(task: _Task, assembly: Assembly, process: UnpackProcess) -> dict[str, Any] | PodkeepError:
+        try:
+            return assembly.unpack(task, process)
+        except PodkeepError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the coordinator waits for an outcome and raises it
+            return Internal(f"layer {task.job.shown}: {type(error).__name__}: {error}")
 
 
 class Assembly:

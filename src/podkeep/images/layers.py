@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from podkeep.base.errors import DataLoss, Internal, InvalidArgument, PodkeepError
 from podkeep.base.ids import Digest
@@ -98,16 +98,18 @@ class UnpackProcess:
 
     def close(self) -> None:
         """End the process if it still runs, and reap it."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        for pipe in self._pipes():
+            pipe.close()
         self._process.kill()
         self._process.wait()
 
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        if self._process.stdin is None or self._process.stdout is None:
+            raise Internal("the unpack process was started without pipes")
+        return self._process.stdin, self._process.stdout
+
     def _write(self, data: bytes) -> bool:
-        pipe = self._process.stdin
-        if pipe is None:
-            raise Internal("the unpack process has no standard input")
+        pipe, _ = self._pipes()
         view = memoryview(data)
         try:
             while view:
@@ -117,9 +119,15 @@ class UnpackProcess:
         return True
 
     def _result(self, job: LayerJob) -> dict[str, Any]:
-        output, _ = self._process.communicate()
-        if not output.endswith(b"\n"):
-            raise Internal(f"layer {job.shown}: the unpack process ended with {self._process.returncode} and no result")
+        pipes = self._pipes()
+        pipes[0].close()
+        output = b""
+        # Not to its end: tearing down its namespaces takes the kernel longer than a small layer takes to unpack.
+        while not output.endswith(b"\n"):
+            piece = os.read(pipes[1].fileno(), 1 << 16)
+            if not piece:
+                raise Internal(f"layer {job.shown}: the unpack process ended with {self._process.wait()} and no result")
+            output += piece
         result: dict[str, Any] = json.loads(output)
         if "error" in result:
             raise InvalidArgument(f"layer {job.shown}: {result['error']}")

@@ -196,9 +196,9 @@ class ImageStore:
         staging = await asyncio.to_thread(self._driver.stage)
         leased: list[Digest] = []
 
-        def answer(event: dict[str, Any]) -> dict[str, Any] | None:
+        async def answer(event: dict[str, Any]) -> dict[str, Any] | None:
             if event["event"] == "want":
-                return {"have": self._lease(event["layers"], leased)}
+                return {"have": await asyncio.to_thread(self._lease, event["layers"], leased)}
             tell(
                 PullProgress(
                     image=name,
@@ -374,11 +374,9 @@ class ImageStore:
                 return
             self._database.remove_layers(doomed)
             self._refresh()
-        # TOCTOU guard: a layer that a pull brought back meanwhile has a record again and stays.
-        for layer in doomed:
-            with self._changing:
-                if layer not in self._layers:
-                    self._driver.remove(layer)
+            retired = [self._driver.retire(layer) for layer in doomed]
+        for tree in retired:
+            self._driver.discard(tree)
 
     def _refresh(self) -> None:
         """Read what is asked for often into memory; readers see the old maps or the new."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,13 +18,13 @@ _MAX_LINE = 64 << 20
 """Bytes of one line: an image's documents in base64, with room."""
 _MAX_STDERR = 4096
 
-Answer = Callable[[dict[str, Any]], "dict[str, Any] | None"]
+Answer = Callable[[dict[str, Any]], Awaitable["dict[str, Any] | None"]]
 
 
 async def run_worker(request: dict[str, Any], answer: Answer, *, lock: int) -> list[dict[str, Any]]:
     """Run one worker to its end and return the image records it sends.
 
-    :param answer: called on the event loop with each event; a value it returns is sent back.
+    :param answer: awaited with each event; a value it returns is sent back.
     :param lock: descriptor the worker keeps open, so that the store's lock outlives a killed store while it works.
     :raises PodkeepError: what the worker reports, with its class; Internal if it ends without a word.
     """
@@ -65,7 +65,7 @@ async def _converse(
             event: dict[str, Any] = json.loads(line)
             if event["event"] in ("result", "error"):
                 return event
-            reply = answer(event)
+            reply = await answer(event)
             if reply is not None:
                 await _send(process.stdin, reply)
     except (BrokenPipeError, ConnectionResetError):

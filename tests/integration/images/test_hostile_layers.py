@@ -110,6 +110,7 @@ def _census(path: Path, without: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
+@pytest.mark.requirement("V61")
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_layer_is_refused_and_leaves_nothing(
     case: str, tmp_path: Path, root: Path, outside: Path, open_store: OpenStore
@@ -244,6 +245,7 @@ def test_damaged_compression_is_told_from_a_wrong_digest(
         asyncio.run(open_store().load(layout.path))
 
 
+@pytest.mark.requirement("V62")
 def test_limits_stop_a_layer(tmp_path: Path, open_store: OpenStore) -> None:
     bomb = layers_layout(tmp_path / "bomb", [[file("zeros", bytes(20 << 20))]])
     many = layers_layout(tmp_path / "many", [[file(f"f{number}") for number in range(200)]])

@@ -286,7 +286,7 @@ def test_a_registry_that_is_down_and_an_image_that_is_missing(registry: Registry
     assert store.images() == []
 
 
-@pytest.mark.requirement("U61")
+@pytest.mark.requirement("U77")
 def test_lowers_are_detached_idmapped_mounts_top_layer_first(
     tmp_path: Path, registry: Registry, open_store: OpenStore
 ) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from podkeep.base.errors import DataLoss, Internal
@@ -37,9 +38,9 @@ class DirectoriesDriver:
         """Return a new, empty staging directory."""
         return Path(tempfile.mkdtemp(dir=self._staging))
 
-    def discard(self, staging: Path) -> None:
-        """Remove a staging directory and what is in it."""
-        remove_path(staging)
+    def discard(self, doomed: Path) -> None:
+        """Remove what ``stage`` or ``retire`` returned, and what is in it."""
+        remove_path(doomed)
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
         """Move an unpacked tree into place; one that is there already wins."""
@@ -55,14 +56,12 @@ class DirectoriesDriver:
         """Tell whether the layer is kept."""
         return self._path(layer).is_dir()
 
-    def remove(self, layer: Digest) -> None:
-        """Take the layer out of ``layers/`` in one step, then remove its files."""
+    def retire(self, layer: Digest) -> Path:
+        """Take the layer out of ``layers/`` in one step."""
         doomed = Path(tempfile.mkdtemp(dir=self._trash))
-        try:
+        with suppress(FileNotFoundError):
             os.rename(self._path(layer), doomed / "layer")
-        except FileNotFoundError:
-            pass
-        remove_path(doomed)
+        return doomed
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
         """Remove what no record knows; return the known layers that are gone."""

@@ -23,8 +23,8 @@ class SnapshotDriver(Protocol):
         """Return a new, empty staging directory on the file system of the layers; the worker unpacks below it."""
         ...
 
-    def discard(self, staging: Path) -> None:
-        """Remove a staging directory and what is in it."""
+    def discard(self, doomed: Path) -> None:
+        """Remove what ``stage`` or ``retire`` returned, and what is in it; takes as long as that is large."""
         ...
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
@@ -35,8 +35,11 @@ class SnapshotDriver(Protocol):
         """Tell whether the layer is kept."""
         ...
 
-    def remove(self, layer: Digest) -> None:
-        """Remove a layer; a missing one is no error. The caller made sure that nothing has it mounted."""
+    def retire(self, layer: Digest) -> Path:
+        """Take a layer out of use at once and return what is to be discarded; a missing layer is no error.
+
+        The caller made sure that nothing has it mounted.
+        """
         ...
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:

@@ -1,0 +1,213 @@
+"""What the runtime is asked for: a table of pods and the CRI messages they become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from podkeep.agent.convert.container import ContainerPlan, PlannedMount, container_config
+from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
+from podkeep.agent.convert.security import ImageUser
+from podkeep.agent.dns import ResolvConf
+from podkeep.agent.qos import linux_resources
+from podkeep.api import manifest
+from podkeep.api.pod import Pod
+from podkeep.base.errors import InvalidArgument
+from podkeep.cri.v1 import api_pb2
+
+BLOCK = 3 * 65536
+UID = "0a1b2c3d-0000-1111-2222-333344445555"
+
+
+def make(spec: dict[str, Any] | None = None, container: dict[str, Any] | None = None) -> Pod:
+    containers = [{"name": "c", "image": "busybox:1"} | (container or {})]
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "uid": UID, "labels": {"app": "x"}, "annotations": {"note": "y"}},
+        "spec": {"containers": containers} | (spec or {}),
+    }
+    (pod,) = manifest.parse(yaml.safe_dump(document), source="f").pods
+    return pod
+
+
+def sandbox(pod: Pod, start: int | None = None) -> api_pb2.PodSandboxConfig:
+    plan = SandboxPlan(
+        userns_start=start, dns=ResolvConf(servers=("10.0.0.1",)), cgroup_root="/podkeep", pod_logs="/var/log/pods"
+    )
+    return sandbox_config(pod, plan)
+
+
+def container(pod: Pod, start: int | None = None, **plan: Any) -> api_pb2.ContainerConfig:
+    wanted = {
+        "attempt": 0,
+        "image_ref": "sha256:1",
+        "image_user": ImageUser(uid=0),
+        "environment": {"A": "1"},
+        "mounts": [
+            PlannedMount(host_path=Path("/pods/v"), container_path="/v", read_only=True),
+            PlannedMount(host_path=Path("/pods/hosts"), container_path="/etc/hosts"),
+        ],
+        "resources": linux_resources(pod, pod.spec.containers[0], 8 << 30),
+        "userns_start": start,
+    } | plan
+    return container_config(pod, pod.spec.containers[0], ContainerPlan(**wanted))
+
+
+@pytest.mark.requirement("U64", "U118")
+def test_every_mount_of_a_pod_with_a_user_namespace_carries_its_block() -> None:
+    pod = make({"hostUsers": False})
+    mapping = [api_pb2.IDMapping(host_id=BLOCK, container_id=0, length=65536)]
+    message = container(pod, BLOCK)
+    assert len(message.mounts) == 2
+    for mount in message.mounts:
+        assert list(mount.uidMappings) == mapping
+        assert list(mount.gidMappings) == mapping
+    for options in (
+        message.linux.security_context.namespace_options.userns_options,
+        sandbox(pod, BLOCK).linux.security_context.namespace_options.userns_options,
+    ):
+        assert (options.mode, list(options.uids), list(options.gids)) == (api_pb2.POD, mapping, mapping)
+
+
+@pytest.mark.requirement("U64", "U118")
+@pytest.mark.parametrize("host_users", [None, True])
+def test_mounts_of_a_pod_on_the_hosts_ids_carry_none_and_node_mode_is_said(host_users: bool | None) -> None:
+    pod = make({} if host_users is None else {"hostUsers": host_users})
+    message = container(pod)
+    assert all(not mount.uidMappings and not mount.gidMappings for mount in message.mounts)
+    options = sandbox(pod).linux.security_context.namespace_options
+    assert options.HasField("userns_options")
+    assert options.userns_options.mode == api_pb2.NODE
+    assert not options.userns_options.uids
+
+
+@pytest.mark.requirement("U8")
+def test_ids_are_sent_as_they_are_written_whatever_the_user_namespace() -> None:
+    pod = make(
+        {
+            "hostUsers": False,
+            "securityContext": {"runAsUser": 1000, "runAsGroup": 1001, "fsGroup": 7, "supplementalGroups": [5]},
+        },
+        {"securityContext": {"runAsUser": 2000}},
+    )
+    security = container(pod, BLOCK).linux.security_context
+    assert (security.run_as_user.value, security.run_as_group.value) == (2000, 1001)
+    assert list(security.supplemental_groups) == [5, 7]
+
+
+@pytest.mark.requirement("U8")
+@pytest.mark.parametrize(
+    ("spec", "image_user", "message"),
+    [
+        ({"runAsUser": 0}, ImageUser(uid=5), "container's runAsUser breaks non-root policy"),
+        ({}, ImageUser(uid=0), "container has runAsNonRoot and image will run as root"),
+        ({}, ImageUser(), "container has runAsNonRoot and image will run as root"),
+        ({}, ImageUser(name="app"), "image has non-numeric user (app)"),
+    ],
+)
+def test_run_as_non_root_refuses_root(spec: dict[str, Any], image_user: ImageUser, message: str) -> None:
+    pod = make({"hostUsers": False, "securityContext": {"runAsNonRoot": True} | spec})
+    with pytest.raises(InvalidArgument) as caught:
+        container(pod, BLOCK, image_user=image_user)
+    assert message in caught.value.message
+
+
+def test_run_as_non_root_accepts_another_user() -> None:
+    pod = make({"securityContext": {"runAsNonRoot": True}})
+    assert container(pod, image_user=ImageUser(uid=5)).linux.security_context.run_as_user.value == 5
+
+
+def test_the_sandbox() -> None:
+    message = sandbox(make())
+    assert message.metadata == api_pb2.PodSandboxMetadata(name="web", namespace="default", uid=UID)
+    assert message.hostname == "web"
+    assert message.log_directory == f"/var/log/pods/default_web_{UID}"
+    assert list(message.dns_config.servers) == ["10.0.0.1"]
+    assert message.labels == {
+        "app": "x",
+        "io.kubernetes.pod.name": "web",
+        "io.kubernetes.pod.namespace": "default",
+        "io.kubernetes.pod.uid": UID,
+    }
+    assert message.annotations["note"] == "y"
+    assert message.linux.cgroup_parent == f"/podkeep/besteffort/pod{UID}"
+    options = message.linux.security_context.namespace_options
+    assert (options.network, options.ipc, options.pid) == (api_pb2.POD, api_pb2.POD, api_pb2.CONTAINER)
+
+
+@pytest.mark.parametrize(
+    ("spec", "network", "ipc", "pid"),
+    [
+        ({"hostNetwork": True}, api_pb2.NODE, api_pb2.POD, api_pb2.CONTAINER),
+        ({"hostIPC": True}, api_pb2.POD, api_pb2.NODE, api_pb2.CONTAINER),
+        ({"hostPID": True}, api_pb2.POD, api_pb2.POD, api_pb2.NODE),
+        ({"shareProcessNamespace": True}, api_pb2.POD, api_pb2.POD, api_pb2.POD),
+    ],
+)
+def test_shared_namespaces(spec: dict[str, Any], network: int, ipc: int, pid: int) -> None:
+    message = sandbox(make(spec))
+    options = message.linux.security_context.namespace_options
+    assert (options.network, options.ipc, options.pid) == (network, ipc, pid)
+    assert message.hostname == ("" if spec.get("hostNetwork") else "web")
+
+
+def test_the_container() -> None:
+    pod = make(container={"command": ["echo", "$(A) $(B) $$(A)"], "args": ["$(A)"], "workingDir": "/w", "tty": True})
+    message = container(pod, attempt=2)
+    assert (list(message.command), list(message.args)) == (["echo", "1 $(B) $(A)"], ["1"])
+    assert [(env.key, env.value) for env in message.envs] == [("A", b"1")]
+    assert (message.working_dir, message.tty, message.log_path) == ("/w", True, "c/2.log")
+    assert message.metadata == api_pb2.ContainerMetadata(name="c", attempt=2)
+    assert (message.image.image, message.image.user_specified_image) == ("sha256:1", "busybox:1")
+    assert message.labels["io.kubernetes.container.name"] == "c"
+    assert message.annotations["io.kubernetes.container.restartCount"] == "2"
+    assert (message.mounts[0].host_path, message.mounts[0].readonly) == ("/pods/v", True)
+
+
+def test_security_settings() -> None:
+    pod = make(
+        container={
+            "securityContext": {
+                "capabilities": {"add": ["NET_ADMIN", "CAP_CHOWN"], "drop": ["ALL"]},
+                "readOnlyRootFilesystem": True,
+                "allowPrivilegeEscalation": False,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }
+        }
+    )
+    security = container(pod).linux.security_context
+    assert list(security.capabilities.add_capabilities) == ["NET_ADMIN", "CHOWN"]
+    assert list(security.capabilities.drop_capabilities) == ["ALL"]
+    assert (security.readonly_rootfs, security.no_new_privs, security.privileged) == (True, True, False)
+    assert security.seccomp.profile_type == api_pb2.SecurityProfile.RuntimeDefault
+    assert "/proc/kcore" in security.masked_paths
+
+
+def test_a_privileged_container_sees_everything() -> None:
+    pod = make(container={"securityContext": {"privileged": True}})
+    security = container(pod).linux.security_context
+    assert security.privileged
+    assert not security.masked_paths
+    assert not security.readonly_paths
+    assert sandbox(pod).linux.security_context.privileged
+
+
+@pytest.mark.parametrize(
+    ("resources", "cgroup", "expected"),
+    [
+        ({}, "/besteffort", (2, 0, 0, 1000)),
+        ({"limits": {"cpu": "500m", "memory": "64Mi"}}, "", (512, 50_000, 64 << 20, -997)),
+        ({"requests": {"memory": "4Gi"}}, "/burstable", (2, 0, 0, 500)),
+        ({"requests": {"cpu": "2", "memory": "1"}, "limits": {"cpu": "4"}}, "/burstable", (2048, 400_000, 0, 999)),
+        ({"requests": {"memory": "8Gi"}}, "/burstable", (2, 0, 0, 3)),
+    ],
+)
+def test_resources(resources: dict[str, Any], cgroup: str, expected: tuple[int, int, int, int]) -> None:
+    pod = make(container={"resources": resources})
+    found = container(pod).linux.resources
+    assert (found.cpu_shares, found.cpu_quota, found.memory_limit_in_bytes, found.oom_score_adj) == expected
+    assert sandbox(pod).linux.cgroup_parent == f"/podkeep{cgroup}/pod{UID}"

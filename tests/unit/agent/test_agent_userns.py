@@ -1,0 +1,206 @@
+"""Blocks of IDs: the record's format, that blocks never overlap, and that every failure says what to do."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podkeep.agent import userns
+from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.userns import BLOCK_LENGTH, Blocks, IdRange, default_range
+from podkeep.base.errors import DataLoss, InvalidArgument, ResourceExhausted
+from podkeep.base.ids import PodUID
+
+
+def record(*uids: tuple[int, int, int], gids: list[tuple[int, int, int]] | None = None) -> bytes:
+    """Return a record with (hostId, containerId, length) triples."""
+
+    def entries(triples: object) -> list[dict[str, int]]:
+        return [{"hostId": h, "containerId": c, "length": n} for h, c, n in triples]  # type: ignore[attr-defined]
+
+    return json.dumps({"uidMappings": entries(uids), "gidMappings": entries(uids if gids is None else gids)}).encode()
+
+
+def add_pod(pods: Path, uid: str, content: bytes | None = None) -> None:
+    (pods / uid).mkdir(parents=True)
+    if content is not None:
+        (pods / uid / userns.FILE_NAME).write_bytes(content)
+
+
+@pytest.mark.requirement("U33")
+def test_the_record_is_the_kubelets() -> None:
+    mapping = [{"hostId": 131072, "containerId": 0, "length": 65536}]
+    assert json.loads(userns.render(131072)) == {"uidMappings": mapping, "gidMappings": mapping}
+    assert userns.parse(userns.render(131072)) == 131072
+
+
+@pytest.mark.requirement("U45")
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "invalid user namespace mappings file"),
+        (b"{", "invalid user namespace mappings file"),
+        (b"\xff\xfe", "invalid user namespace mappings file"),
+        (b"[]", "invalid user namespace mappings file"),
+        (b'{"uidMappings": []}', "invalid user namespace mappings file: it maps nothing"),
+        (b'{"uidMappings": "x", "gidMappings": []}', "invalid user namespace mappings file"),
+        (b'{"uidMapping": []}', "invalid user namespace mappings file"),
+        (record((65536, 0, 65536), (131072, 65536, 65536)), "no more than one mapping allowed."),
+        (record((65536, 0, 65536), gids=[(131072, 0, 65536)]), "GID and UID mappings should be identical."),
+        (record((65536, 1, 65536)), "UID 0 must be mapped"),
+        (record((65536, 0, 65535)), "wrong user namespace length 65535"),
+        (record((65536, 0, 131072)), "wrong user namespace length 131072"),
+        (record((65537, 0, 65536)), "wrong user namespace offset specified 65537"),
+        (record((0, 0, 65536)), "id 0 is out of range"),
+        (record((2**32 - 65536, 0, 65536)), f"id {2**32 - 65536} is out of range"),
+        (record((-65536, 0, 65536)), "id -65536 is out of range"),
+    ],
+)
+def test_what_is_no_record(data: bytes, message: str) -> None:
+    with pytest.raises(DataLoss) as caught:
+        userns.parse(data)
+    assert message in caught.value.message
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_record_or_data_loss(data: bytes) -> None:
+    try:
+        start = userns.parse(data)
+    except DataLoss:
+        return
+    assert start % BLOCK_LENGTH == 0
+
+
+@pytest.mark.requirement("U45")
+def test_a_block_belongs_to_one_pod_and_a_pod_has_one_block() -> None:
+    blocks = Blocks(default_range(3))
+    blocks.record("a", 65536)
+    blocks.record("a", 65536)
+    with pytest.raises(DataLoss, match='range picked for pod "b" already taken'):
+        blocks.record("b", 65536)
+    with pytest.raises(DataLoss, match='different user namespace range already used by pod "a"'):
+        blocks.record("a", 131072)
+
+
+@pytest.mark.requirement("U31", "U36")
+def test_three_pods_get_the_first_three_blocks_above_the_hosts_ids() -> None:
+    blocks = Blocks(default_range(3))
+    assert [blocks.allocate(uid) for uid in "abc"] == [65536, 131072, 196608]
+    assert blocks.allocate("a") == 65536
+
+
+@pytest.mark.requirement("U42")
+def test_no_free_block() -> None:
+    blocks = Blocks(default_range(1))
+    blocks.allocate("a")
+    with pytest.raises(ResourceExhausted) as caught:
+        blocks.allocate("b")
+    assert caught.value.message == (
+        "can't allocate user namespace: could not find an empty slot to allocate a user namespace"
+    )
+
+
+@pytest.mark.requirement("U37")
+def test_more_blocks_than_the_id_space_has_are_refused() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        default_range(70000)
+    assert caught.value.hint == "set agent.max_pods to at most 65534"
+    starts = list(default_range(65534).starts())
+    assert starts[-1] + BLOCK_LENGTH - 1 < 2**32 - 1
+    with pytest.raises(InvalidArgument):
+        default_range(65535)
+
+
+@pytest.mark.parametrize(("first", "message"), [(65537, "is not a multiple of"), (0, "must be greater or equal to")])
+def test_a_range_starts_at_a_block_of_its_own(first: int, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        IdRange(first=first, blocks=1)
+
+
+@pytest.mark.requirement("U32", "U35", "U41")
+@given(
+    st.integers(1, 2000),
+    st.integers(1, 12),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 15)), max_size=80),
+)
+def test_live_blocks_never_overlap_and_stay_inside(first: int, size: int, steps: list[tuple[bool, int]]) -> None:
+    id_range = IdRange(first=first * BLOCK_LENGTH, blocks=size)
+    blocks = Blocks(id_range)
+    for allocate, pod in steps:
+        if allocate:
+            try:
+                blocks.allocate(str(pod))
+            except ResourceExhausted:
+                assert len(blocks.held()) == size
+        else:
+            blocks.release(str(pod))
+        starts = list(blocks.held().values())
+        assert len(set(starts)) == len(starts) <= size
+        assert all(start in id_range for start in starts)
+
+
+@pytest.mark.requirement("U34")
+def test_recorded_blocks_are_reserved_by_the_next_process(tmp_path: Path) -> None:
+    add_pod(tmp_path, "a", userns.render(65536))
+    add_pod(tmp_path, "b")
+    assert userns.allocate(tmp_path, "b", default_range(3)) == 131072
+    assert userns.parse((tmp_path / "b" / "userns").read_bytes()) == 131072
+    assert userns.allocate(tmp_path, "a", default_range(3)) == 65536
+
+
+@pytest.mark.requirement("U35")
+def test_a_released_block_is_used_again(tmp_path: Path) -> None:
+    for number in range(20):
+        uid = f"pod{number}"
+        add_pod(tmp_path, uid)
+        assert userns.allocate(tmp_path, uid, default_range(1)) == 65536
+        userns.release(tmp_path, uid)
+        assert not (tmp_path / uid / "userns").exists()
+
+
+def test_a_block_outside_of_the_range_does_not_stop_other_pods(tmp_path: Path) -> None:
+    add_pod(tmp_path, "old", userns.render(9 * 65536))
+    add_pod(tmp_path, "new")
+    assert userns.allocate(tmp_path, "new", default_range(2)) == 65536
+    assert userns.allocate(tmp_path, "old", default_range(2)) == 9 * 65536
+
+
+@pytest.mark.requirement("U43")
+def test_a_corrupt_record_names_pod_and_file(tmp_path: Path) -> None:
+    add_pod(tmp_path, "bad", b"garbage")
+    add_pod(tmp_path, "new")
+    with pytest.raises(DataLoss) as caught:
+        userns.allocate(tmp_path, "new", default_range(2))
+    file = tmp_path / "bad" / "userns"
+    assert caught.value.message.startswith(f"user namespace of pod bad: {file}: invalid user namespace mappings file")
+    assert str(file) in caught.value.hint
+    assert not (tmp_path / "new" / "userns").exists()
+
+
+@pytest.mark.requirement("U44")
+def test_a_record_that_cannot_be_written_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    with pytest.raises(OSError):
+        userns.allocate(tmp_path, "missing", default_range(1))
+    assert userns.allocate(tmp_path, "gone", default_range(1)) == 65536
+
+
+def _allocate(root: str, uid: str) -> int:
+    dirs = PodDirs(Path(root))
+    with dirs.locked():
+        os.close(dirs.own(PodUID(uid)))
+        return userns.allocate(dirs.pods, uid, default_range(110))
+
+
+@pytest.mark.requirement("U32")
+def test_processes_that_allocate_at_the_same_time_get_different_blocks(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        starts = pool.starmap(_allocate, [(str(tmp_path), f"pod{number}") for number in range(110)])
+    assert len(set(starts)) == 110
+    assert all(start % BLOCK_LENGTH == 0 for start in starts)

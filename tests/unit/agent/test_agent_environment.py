@@ -1,0 +1,138 @@
+"""Environment, /etc/hosts and resolv.conf of a pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from podkeep.agent import dns, hosts
+from podkeep.agent.environment import PodFacts, environment, expand
+from podkeep.agent.sources import Sources
+from podkeep.api import manifest
+from podkeep.api.pod import Pod
+from podkeep.base.errors import InvalidArgument, NotFound
+
+CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "v", "z": "$(A)"}}
+SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"bin": "/w==", "t": "dA=="}}
+FACTS = PodFacts(pod_ips=("10.0.0.2", "fd00::2"), host_ips=("192.0.2.7",), node_name="node")
+
+
+def make(container: dict[str, Any] | None = None, **spec: Any) -> tuple[Pod, Sources]:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "uid": "u1", "labels": {"app": "x"}, "annotations": {"n/a": "y"}},
+        "spec": {"containers": [{"name": "c", "image": "i"} | (container or {})]} | spec,
+    }
+    found = manifest.parse(yaml.safe_dump_all([document, CONFIG, SECRET]), source="f")
+    return found.pods[0], Sources(config_maps=found.config_maps, secrets=found.secrets)
+
+
+def variables(*env: dict[str, Any], env_from: list[dict[str, Any]] | None = None) -> dict[str, str]:
+    pod, sources = make({"env": list(env), "envFrom": env_from or []})
+    return environment(pod, pod.spec.containers[0], sources, FACTS)
+
+
+def field(path: str) -> str:
+    return variables({"name": "F", "valueFrom": {"fieldRef": {"fieldPath": path}}})["F"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(A)", "1"),
+        ("x$(A)$(A)y", "x11y"),
+        ("$(B)", "$(B)"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$A $ $(", "$A $ $("),
+        ("$(A", "$(A"),
+    ],
+)
+def test_expansion(text: str, expanded: str) -> None:
+    assert expand(text, {"A": "1"}) == expanded
+
+
+def test_values_refer_to_what_was_defined_before() -> None:
+    found = variables({"name": "A", "value": "1"}, {"name": "B", "value": "$(A)2"}, {"name": "C", "value": "$(D)"})
+    assert found == {"A": "1", "B": "12", "C": "$(D)"}
+
+
+def test_config_maps_and_secrets() -> None:
+    found = variables(
+        {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
+        {"name": "T", "valueFrom": {"secretKeyRef": {"name": "s", "key": "t"}}},
+        {"name": "N", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "k", "optional": True}}},
+        {"name": "p_k", "value": "own"},
+        env_from=[{"prefix": "p_", "configMapRef": {"name": "m"}}, {"secretRef": {"name": "x", "optional": True}}],
+    )
+    assert found == {"p_k": "own", "p_z": "$(A)", "K": "v", "T": "t"}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"configMapKeyRef": {"name": "none", "key": "k"}}, 'configmap "none" not found'),
+        ({"secretKeyRef": {"name": "s", "key": "q"}}, "couldn't find key q in Secret default/s"),
+    ],
+)
+def test_what_is_missing_is_named(source: dict[str, Any], message: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        variables({"name": "X", "valueFrom": source})
+    assert caught.value.message == message
+
+
+def test_binary_data_is_no_variable() -> None:
+    with pytest.raises(InvalidArgument, match="key bin is not UTF-8"):
+        variables({"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "bin"}}})
+
+
+def test_fields_of_the_pod() -> None:
+    assert field("metadata.name") == "web"
+    assert field("metadata.labels['app']") == "x"
+    assert field("metadata.annotations['n/a']") == "y"
+    assert field("status.podIP") == "10.0.0.2"
+    assert field("status.podIPs") == "10.0.0.2,fd00::2"
+    assert field("spec.nodeName") == "node"
+    assert field("status.hostIP") == "192.0.2.7"
+
+
+def test_hosts() -> None:
+    pod, _ = make(hostname="h", subdomain="sub", hostAliases=[{"ip": "10.1.1.1", "hostnames": ["a", "b"]}])
+    text = hosts.render(pod.spec, "h", ("10.0.0.2",), "ignored")
+    assert "127.0.0.1\tlocalhost\n" in text
+    assert "10.0.0.2\th.sub\th\n" in text
+    assert text.endswith("10.1.1.1\ta\tb\n")
+    assert "ignored" not in text
+
+
+def test_hosts_of_a_pod_on_the_hosts_network_are_the_hosts() -> None:
+    pod, _ = make(hostNetwork=True)
+    text = hosts.render(pod.spec, "h", (), "10.9.9.9 own")
+    assert text.endswith("10.9.9.9 own\n")
+
+
+NODE = dns.parse("# comment\nnameserver 10.0.0.1\nsearch a b ; c\noptions ndots:2 rotate\nnameserver 10.0.0.2\nbogus\n")
+
+
+def test_resolv_conf_of_the_node() -> None:
+    assert dns.ResolvConf(servers=("10.0.0.1", "10.0.0.2"), searches=("a", "b"), options=("ndots:2", "rotate")) == NODE
+
+
+@pytest.mark.parametrize("policy", ["ClusterFirst", "Default"])
+def test_dns_config_is_added_to_the_nodes(policy: str) -> None:
+    config = {"nameservers": ["10.0.0.2", "10.0.0.3", "10.0.0.4"], "searches": ["b", "c"]}
+    options = [{"name": "ndots", "value": "5"}, {"name": "edns0"}]
+    pod, _ = make(dnsPolicy=policy, dnsConfig=config | {"options": options})
+    assert dns.resolv_conf(pod.spec, NODE) == dns.ResolvConf(
+        servers=("10.0.0.1", "10.0.0.2", "10.0.0.3"),
+        searches=("a", "b", "c"),
+        options=("ndots:5", "rotate", "edns0"),
+    )
+
+
+def test_dns_policy_none_starts_empty() -> None:
+    pod, _ = make(dnsPolicy="None", dnsConfig={"nameservers": ["10.9.9.9"]})
+    assert dns.resolv_conf(pod.spec, NODE) == dns.ResolvConf(servers=("10.9.9.9",))

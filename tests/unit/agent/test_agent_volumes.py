@@ -1,0 +1,231 @@
+"""Volumes on the node: their files, owners, modes and mounts, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from podkeep.agent.container_files import mounts as container_mounts
+from podkeep.agent.container_files import termination_log, termination_message
+from podkeep.agent.poddirs import PodDir, PodDirs
+from podkeep.agent.sources import Sources
+from podkeep.agent.volumes import host_path, projection, sub_path
+from podkeep.agent.volumes.payload import File
+from podkeep.agent.volumes.setup import MountedVolume, set_up
+from podkeep.api import manifest
+from podkeep.api.pod import Pod
+from podkeep.api.volumes import HostPathVolumeSource
+from podkeep.base.errors import FailedPrecondition
+from podkeep.base.ids import PodUID
+from podkeep.kernel import mountinfo
+from unit.kernel.isolation import in_new_namespaces
+
+CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "1", "b": "2"}}
+SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"key": "private"}}
+
+
+def make(volumes: list[dict[str, Any]], *, fs_group: int | None = None, mounts: Any = ()) -> tuple[Pod, Sources]:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "uid": "u1"},
+        "spec": {
+            "hostUsers": False,
+            "securityContext": {} if fs_group is None else {"fsGroup": fs_group},
+            "volumes": volumes,
+            "containers": [{"name": "c", "image": "i", "volumeMounts": list(mounts)}],
+        },
+    }
+    found = manifest.parse(yaml.safe_dump_all([document, CONFIG, SECRET]), source="f")
+    return found.pods[0], Sources(config_maps=found.config_maps, secrets=found.secrets)
+
+
+def ready(tmp_path: Path, volume: dict[str, Any], **more: Any) -> MountedVolume:
+    pod, sources = make([{"name": "v"} | volume], **more)
+    return set_up(pod, PodDir(path=tmp_path / "pods" / "u1"), sources)["v"]
+
+
+def owner_and_mode(path: Path) -> tuple[int, int, int]:
+    info = path.stat()
+    return info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)
+
+
+@pytest.mark.requirement("U71")
+def test_a_config_map_belongs_to_root_on_disk_whatever_the_user_namespace(tmp_path: Path) -> None:
+    volume = ready(tmp_path, {"configMap": {"name": "m", "defaultMode": 0o400}})
+    assert volume.path == tmp_path / "pods/u1/volumes/kubernetes.io~configmap/v"
+    assert volume.read_only
+    assert (volume.path / "a").read_text() == "1"
+    assert owner_and_mode(volume.path / "a") == (0, 0, 0o400)
+    assert os.readlink(volume.path / "a") == "..data/a"
+    assert os.readlink(volume.path / "..data").startswith("..2")
+
+
+def test_items_choose_keys_paths_and_modes(tmp_path: Path) -> None:
+    items = [{"key": "a", "path": "deep/er", "mode": 0o600}]
+    volume = ready(tmp_path, {"configMap": {"name": "m", "items": items}})
+    assert sorted(name for name in os.listdir(volume.path) if not name.startswith("..")) == ["deep"]
+    assert owner_and_mode(volume.path / "deep" / "er") == (0, 0, 0o600)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"name": "none"}, 'MountVolume.SetUp failed for volume "v" : configmap "none" not found'),
+        (
+            {"name": "m", "items": [{"key": "z", "path": "z"}]},
+            'MountVolume.SetUp failed for volume "v" : configmap "m" references non-existent key: z',
+        ),
+    ],
+)
+def test_what_is_missing_is_named_unless_optional(tmp_path: Path, source: dict[str, Any], message: str) -> None:
+    with pytest.raises(FailedPrecondition) as caught:
+        ready(tmp_path, {"configMap": source})
+    assert caught.value.message == message
+    volume = ready(tmp_path, {"configMap": source | {"optional": True}})
+    assert [name for name in os.listdir(volume.path) if not name.startswith("..")] == []
+
+
+@pytest.mark.requirement("U72")
+@in_new_namespaces()
+def test_a_secret_is_in_memory_and_keeps_its_exact_mode(tmp_path: Path) -> None:
+    volume = ready(tmp_path, {"secret": {"secretName": "s", "defaultMode": 0o400}})
+    assert mountinfo.is_mount_point(volume.path)
+    assert owner_and_mode(volume.path / "key") == (0, 0, 0o400)
+    again = ready(tmp_path, {"secret": {"secretName": "s", "defaultMode": 0o400}})
+    assert len([entry for entry in mountinfo.read() if entry.mount_point == str(again.path)]) == 1
+
+
+@pytest.mark.requirement("U70", "U71")
+@in_new_namespaces()
+def test_fs_group_is_written_to_disk_as_it_is(tmp_path: Path) -> None:
+    empty = ready(tmp_path / "e", {"emptyDir": {}}, fs_group=200)
+    assert owner_and_mode(empty.path) == (0, 200, 0o2777)
+    secret = ready(tmp_path / "s", {"secret": {"secretName": "s", "defaultMode": 0o400}}, fs_group=200)
+    assert owner_and_mode(secret.path / "key") == (0, 200, 0o440)
+
+
+@in_new_namespaces()
+def test_empty_dirs_on_disk_and_in_memory(tmp_path: Path) -> None:
+    disk = ready(tmp_path / "d", {"emptyDir": {}})
+    assert owner_and_mode(disk.path) == (0, 0, 0o777)
+    (disk.path / "kept").write_text("x")
+    assert (ready(tmp_path / "d", {"emptyDir": {}}).path / "kept").read_text() == "x"
+    memory = ready(tmp_path / "m", {"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}})
+    assert os.statvfs(memory.path).f_blocks * os.statvfs(memory.path).f_frsize == 1 << 20
+    assert owner_and_mode(memory.path) == (0, 0, 0o777)
+
+
+def test_host_paths_are_what_they_are_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    def check(name: str, kind: str) -> Path:
+        return host_path.check(HostPathVolumeSource(path=str(tmp_path / name), type=kind))  # type: ignore[arg-type]
+
+    assert check("file", "File") == tmp_path / "file"
+    assert check("none", "") == tmp_path / "none"
+    assert check("made/deep", "DirectoryOrCreate").is_dir()
+    assert check("made/file", "FileOrCreate").is_file()
+    for name, kind, why in (
+        ("file", "Directory", "is not a directory"),
+        ("made", "File", "is not a file"),
+        ("file", "Socket", "is not a socket file"),
+        ("file", "CharDevice", "is not a character device"),
+        ("file", "BlockDevice", "is not a block device"),
+        ("none", "Directory", "does not exist"),
+    ):
+        with pytest.raises(FailedPrecondition) as caught:
+            check(name, kind)
+        assert caught.value.message == f"hostPath type check failed: {tmp_path / name} {why}"
+    assert host_path.check(HostPathVolumeSource(path="/dev/null", type="CharDevice")) == Path("/dev/null")
+
+
+def test_new_content_replaces_the_old_in_one_step(tmp_path: Path) -> None:
+    projection.write(tmp_path, {"a": File(data=b"1", mode=0o644), "gone": File(data=b"", mode=0o644)})
+    first = os.readlink(tmp_path / "..data")
+    held = (tmp_path / "a").open("rb")
+    projection.write(tmp_path, {"a": File(data=b"2", mode=0o644), "d/new": File(data=b"3", mode=0o644)})
+    with held:
+        assert held.read() == b"1"
+    assert (tmp_path / "a").read_bytes() == b"2"
+    assert sorted(os.listdir(tmp_path)) == sorted(["..data", os.readlink(tmp_path / "..data"), "a", "d"])
+    assert not (tmp_path / first).exists()
+
+
+@pytest.mark.requirement("U69")
+@in_new_namespaces()
+def test_a_sub_path_is_the_file_or_directory_inside_the_volume(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    (volume / "dir").mkdir(parents=True)
+    (volume / "dir" / "file").write_text("x")
+    (volume / "link").symlink_to("dir/file")
+    assert sub_path.pin(volume, "link", tmp_path / "t" / "0").read_text() == "x"
+    assert os.listdir(sub_path.pin(volume, "dir", tmp_path / "t" / "1")) == ["file"]
+    made = sub_path.pin(volume, "new/er", tmp_path / "t" / "2")
+    (made / "y").write_text("y")
+    assert (volume / "new" / "er" / "y").read_text() == "y"
+    sub_path.pin(volume, "dir", tmp_path / "t" / "1")
+    assert len(mountinfo.under(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("target", ["/etc", "../outside", "/proc/self/root/etc"])
+@in_new_namespaces()
+def test_a_sub_path_never_leaves_the_volume(tmp_path: Path, target: str) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (tmp_path / "outside").mkdir()
+    (volume / "escape").symlink_to(target)
+    for path in ("escape", "escape/passwd", "escape/made/here"):
+        with pytest.raises(FailedPrecondition, match="it leads out of the volume"):
+            sub_path.pin(volume, path, tmp_path / "t")
+    assert mountinfo.under(tmp_path) == []
+    assert os.listdir(tmp_path / "outside") == []
+
+
+@in_new_namespaces()
+def test_removing_a_pod_unmounts_and_removes_everything_and_nothing_else(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    dirs = PodDirs(tmp_path / "kubelet")
+    with dirs.locked():
+        os.close(dirs.own(PodUID("u1")))
+    mounts = [{"name": "h", "mountPath": "/h", "subPath": "precious"}, {"name": "s", "mountPath": "/s"}]
+    volumes = [
+        {"name": "h", "hostPath": {"path": str(outside)}},
+        {"name": "s", "secret": {"secretName": "s"}},
+        {"name": "e", "emptyDir": {"medium": "Memory"}},
+    ]
+    pod, sources = make(volumes, mounts=mounts)
+    ready_volumes = set_up(pod, dirs.directory(PodUID("u1")), sources)
+    planned = container_mounts(pod.spec.containers[0], 0, dirs.directory(PodUID("u1")), ready_volumes, {})
+    assert planned[0].host_path.read_text() == "x"
+    assert [mount.container_path for mount in planned] == ["/h", "/s", "/etc/hosts", "/dev/termination-log"]
+    assert len(mountinfo.under(tmp_path)) == 3
+    dirs.remove(PodUID("u1"))
+    dirs.remove(PodUID("u1"))
+    assert mountinfo.under(tmp_path) == []
+    assert os.listdir(dirs.pods) == []
+    assert (outside / "precious").read_text() == "x"
+
+
+def test_last_words(tmp_path: Path) -> None:
+    directory = PodDir(path=tmp_path)
+    path = termination_log(directory, "c", 1)
+    log = tmp_path / "1.log"
+    path.parent.mkdir(parents=True)
+    assert termination_message(path, log, fall_back=True) == ""
+    log.write_bytes(
+        b"2026-01-01T00:00:00.000000000Z stdout F one\n"
+        b"2026-01-01T00:00:00.000000000Z stderr P tw\n"
+        b"2026-01-01T00:00:00.000000000Z stderr F o\n"
+    )
+    assert termination_message(path, log, fall_back=True) == "one\ntwo\n"
+    assert termination_message(path, log, fall_back=False) == ""
+    path.write_text("bye" + "x" * 5000)
+    assert termination_message(path, log, fall_back=True) == "bye" + "x" * 4093

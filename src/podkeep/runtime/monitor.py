@@ -36,6 +36,9 @@ class ExitMonitor:
         """Watch a container that was created; if it ended already, it is reported soon."""
         loop = asyncio.get_running_loop()
         for process in (watched.monitor, watched.process):
+            # A zombie has ended, also when nobody has reaped it yet; its pidfd would wake us again and again.
+            if not procfs.alive(process):
+                continue
             try:
                 fd = procfs.pidfd_open(process)
             except NotFound:

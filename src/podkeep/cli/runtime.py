@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -76,8 +77,19 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
     if daemon.serve(config, daemon.Options(idle_exit=idle_exit)):
         if origin is not None:
             container_mounts.remove(run, origin)
-        shutil.rmtree(run)
+        _remove_directory(run)
     os.close(lock)
+
+
+def _remove_directory(directory: Path) -> None:
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    # It may be a mount point of the administrator's.
+    with suppress(OSError):
+        directory.rmdir()
 
 
 def ensure_running(config: Config, config_path: Path | None) -> bool:

@@ -1,0 +1,95 @@
+"""Running manifests through ``podkeep run``, and checking that nothing of a pod is left on the node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.manifests import text
+
+from podkeep.kernel import mountinfo
+from support.daemon import Daemon
+
+PATIENCE_S = 60.0
+
+
+class Runner:
+    """Runs manifests against one daemon."""
+
+    def __init__(self, daemon: Daemon, directory: Path) -> None:
+        self.daemon = daemon
+        self._directory = directory
+        self._count = 0
+
+    def file(self, *documents: dict[str, Any]) -> Path:
+        """Write a manifest and return its path."""
+        self._count += 1
+        path = self._directory / f"manifest-{self._count}.yaml"
+        path.write_text(text(*documents))
+        return path
+
+    def run(self, *documents: dict[str, Any], options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """Run a manifest to its end."""
+        return self.daemon.run("run", *options, str(self.file(*documents)), timeout=PATIENCE_S)
+
+    def start(self, *documents: dict[str, Any], env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        """Run a manifest in the background."""
+        return subprocess.Popen(
+            self.daemon.command("run", str(self.file(*documents))),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | (env or {}),
+        )
+
+    def pods(self) -> list[Path]:
+        """Return the pod directories on the node."""
+        root = self.daemon.base / "kubelet" / "pods"
+        return sorted(root.iterdir()) if root.exists() else []
+
+    def left_behind(self) -> list[str]:
+        """Return what pods left on the node beside the runtime."""
+        assert self.daemon.process is not None
+        logs = self.daemon.base / "logs"
+        found = [str(path) for path in self.pods()]
+        found += [str(path) for path in logs.iterdir()] if logs.exists() else []
+        found += [item.mount_point for item in mountinfo.under(self.daemon.base / "kubelet", self.daemon.process.pid)]
+        return found
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of ``condition``."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.02)
+    return value
+
+
+def interrupt(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
+    """Send a signal, wait for the end, and return exit status and both outputs."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def runner(daemon: Daemon, tmp_path: Path) -> Iterator[Runner]:
+    """A runner on the shared daemon; fails a test that leaves something on the node."""
+    runner = Runner(daemon, tmp_path)
+    yield runner
+    assert runner.left_behind() == []
+
+
+@pytest.fixture
+def own_runner(own_daemon: Daemon, tmp_path: Path) -> Iterator[Runner]:
+    """A runner on a daemon of the test's own, which the test configures and starts."""
+    runner = Runner(own_daemon, tmp_path)
+    yield runner
+    assert runner.left_behind() == []

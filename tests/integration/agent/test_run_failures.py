@@ -1,0 +1,234 @@
+"""``podkeep run`` when something is wrong: one clear error, and nothing half-done left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.conftest import Runner, until
+from agent.manifests import config_map, pod, shell
+
+from podkeep.kernel import mounts
+
+SLEEP = "until [ -e /data/go ]; do sleep 0.05; done"
+DATA: dict[str, Any] = {"volumes": [{"name": "data", "emptyDir": {}}]}
+MOUNT = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+
+
+def let_go(directory: Path) -> None:
+    (directory / "volumes" / "kubernetes.io~empty-dir" / "data" / "go").touch()
+
+
+def test_a_wrong_manifest_names_every_field(runner: Runner, image: str) -> None:
+    document = pod(shell(image, "true", imagee="x"), hostUsers="no")
+    done = runner.run(document)
+    assert (done.returncode, done.stdout) == (1, "")
+    file = done.stderr.split(": ")[1]
+    assert done.stderr.splitlines() == [
+        f"podkeep: {file}: document 1 (Pod default/web): spec.containers[0].imagee: unknown field "
+        "(did you mean image?)",
+        f"podkeep: {file}: document 1 (Pod default/web): spec.hostUsers: expected bool, got str",
+    ]
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", "a: [", "\x80"])
+def test_a_file_without_a_pod(runner: Runner, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(content, encoding="latin-1")
+    done = runner.daemon.run("run", str(file))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"podkeep: {file}: ")
+
+
+def test_a_file_that_is_not_there(runner: Runner) -> None:
+    done = runner.daemon.run("run", "/nowhere/f.yaml")
+    assert (done.returncode, done.stderr) == (1, "podkeep: /nowhere/f.yaml: No such file or directory\n")
+
+
+def test_an_image_that_is_not_there(runner: Runner, image: str) -> None:
+    missing = image.rpartition("/")[0] + "/nothing:1"
+    done = runner.run(pod(shell(missing, "true"), hostUsers=False))
+    assert done.returncode == 1
+    assert f'Failed to pull image "{missing}": ' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_image_that_may_not_be_pulled(runner: Runner, image: str) -> None:
+    missing = image.rpartition("/")[0] + "/nothing:1"
+    done = runner.run(pod(shell(missing, "true", imagePullPolicy="Never")))
+    assert done.returncode == 1
+    assert f'Container image "{missing}" is not present with pull policy of Never' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ({"configMap": {"name": "none"}}, 'configmap "none" not found'),
+        ({"hostPath": {"path": "/etc/passwd", "type": "Directory"}}, "/etc/passwd is not a directory"),
+        ({"hostPath": {"path": "/none", "type": "File"}}, "/none does not exist"),
+    ],
+)
+def test_a_volume_that_cannot_be_made(runner: Runner, image: str, source: dict[str, Any], why: str) -> None:
+    document = pod(shell(image, "true"), hostUsers=False, volumes=[{"name": "v"} | source])
+    done = runner.run(document)
+    assert done.returncode == 1
+    assert 'podkeep: MountVolume.SetUp failed for volume "v" : ' in done.stderr
+    assert why in done.stderr
+
+
+@pytest.mark.parametrize("command", [["/no/such/program"], ["/etc/passwd"]])
+def test_a_command_that_cannot_be_run(runner: Runner, image: str, command: list[str]) -> None:
+    done = runner.run(pod({"name": "main", "image": image, "command": command}))
+    assert done.returncode == 1
+    assert "podkeep: Error: " in done.stderr
+    assert command[0] in done.stderr
+
+
+def test_a_sub_path_that_leads_out(runner: Runner, image: str) -> None:
+    mount = {"name": "data", "mountPath": "/data"}
+    init = shell(image, "ln -s /etc /data/link", "init", volumeMounts=[mount])
+    main = shell(image, "true", volumeMounts=[mount | {"subPath": "link"}])
+    done = runner.run(pod(main, initContainers=[init], **DATA))
+    assert done.returncode == 1
+    assert 'failed to prepare subPath "link" of volume "data": it leads out of the volume' in done.stderr
+
+
+@pytest.mark.requirement("U74", "U75")
+def test_a_file_system_that_cannot_be_idmapped(runner: Runner, image: str, open_directory: Path) -> None:
+    target = open_directory / "ramfs"
+    target.mkdir()
+    mounts.mount("ramfs", target, fstype="ramfs")
+    try:
+        mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+        volumes = [{"name": "v", "hostPath": {"path": str(target)}}]
+        document = pod(shell(image, "true", **mount), volumes=volumes)
+        assert runner.run(document).returncode == 0
+        document["spec"]["hostUsers"] = False
+        done = runner.run(document)
+    finally:
+        mounts.unmount(target)
+        target.rmdir()
+    assert done.returncode == 1
+    assert done.stderr.startswith("podkeep: Error: ")
+    assert f"failed to set MOUNT_ATTR_IDMAP on {target}: invalid argument" in done.stderr
+    assert "(maybe the source filesystem doesn't support idmap mounts on this kernel?)" in done.stderr
+
+
+@pytest.mark.requirement("U35", "U42")
+def test_a_node_without_a_free_block(own_runner: Runner, image: str) -> None:
+    config = own_runner.daemon.config
+    config.write_text(config.read_text().replace("[agent]\n", "[agent]\nmax_pods = 1\n"))
+    own_runner.daemon.start()
+    first = own_runner.start(pod(shell(image, SLEEP, **MOUNT), name="first", hostUsers=False, **DATA))
+    (directory,) = until(own_runner.pods, "the first pod")
+    until(lambda: (directory / "userns").exists(), "its block")
+    done = own_runner.run(pod(shell(image, "true"), name="second", hostUsers=False))
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "podkeep: Failed to create pod sandbox: can't allocate user namespace: "
+        "could not find an empty slot to allocate a user namespace\n"
+    )
+    assert own_runner.pods() == [directory]
+    assert own_runner.run(pod(shell(image, "true"), name="third")).returncode == 0
+    until(lambda: (directory / "volumes").exists(), "the volume")
+    let_go(directory)
+    first.communicate(timeout=60)
+    assert own_runner.run(pod(shell(image, "true"), name="second", hostUsers=False)).returncode == 0
+
+
+@pytest.mark.requirement("U37")
+def test_more_pods_than_the_id_space_has_blocks(own_runner: Runner, image: str) -> None:
+    config = own_runner.daemon.config
+    config.write_text(config.read_text().replace("[agent]\n", "[agent]\nmax_pods = 70000\n"))
+    own_runner.daemon.start()
+    done = own_runner.run(pod(shell(image, "true"), hostUsers=False))
+    assert done.returncode == 1
+    assert "hint: set agent.max_pods to at most 65534" in done.stderr
+
+
+@pytest.mark.requirement("U33", "U35")
+def test_what_a_killed_run_left_is_reclaimed_by_the_next(runner: Runner, image: str) -> None:
+    killed = runner.start(
+        pod(shell(image, "true"), name="killed", hostUsers=False),
+        env={"PODKEEP_FAILPOINTS": "agent.userns.recorded=kill"},
+    )
+    killed.communicate(timeout=60)
+    assert killed.returncode == -9
+    (directory,) = runner.pods()
+    assert json.loads((directory / "userns").read_bytes())["uidMappings"][0]["length"] == 65536
+    assert runner.daemon.run("ps", "-a", "-o", "json").stdout == "[]\n"
+    assert runner.run(pod(shell(image, "true"), hostUsers=False)).returncode == 0
+    assert runner.pods() == []
+
+
+@pytest.mark.requirement("U33", "U34")
+def test_a_pod_whose_run_was_killed_keeps_its_block_until_it_is_removed(runner: Runner, image: str) -> None:
+    killed = runner.start(
+        pod(shell(image, "true"), name="killed", hostUsers=False),
+        env={"PODKEEP_FAILPOINTS": "agent.sandbox.created=kill"},
+    )
+    killed.communicate(timeout=60)
+    assert killed.returncode == -9
+    (directory,) = runner.pods()
+    record = json.loads((directory / "userns").read_bytes())
+    other = runner.run(pod(shell(image, "cat /proc/self/uid_map"), hostUsers=False))
+    assert other.stdout.split()[1] != str(record["uidMappings"][0]["hostId"])
+    assert runner.daemon.run("rm", "killed").returncode == 0
+    assert runner.pods() == []
+
+
+@pytest.mark.requirement("U43")
+def test_a_corrupt_record_of_another_pod(runner: Runner, image: str) -> None:
+    assert runner.run(pod(shell(image, "true"), name="kept", hostUsers=False), options=("--keep",)).returncode == 0
+    (directory,) = runner.pods()
+    (directory / "userns").write_bytes(b"garbage")
+    done = runner.run(pod(shell(image, "true"), hostUsers=False))
+    assert done.returncode == 1
+    assert (
+        f"user namespace of pod {directory.name}: {directory / 'userns'}: invalid user namespace mappings"
+        in done.stderr
+    )
+    assert runner.run(pod(shell(image, "true"))).returncode == 0
+    assert runner.daemon.run("rm", "kept").returncode == 0
+
+
+@pytest.mark.requirement("U44")
+def test_a_node_whose_disk_cannot_be_written(own_runner: Runner, image: str) -> None:
+    own_runner.daemon.start()
+    kubelet = own_runner.daemon.base / "kubelet"
+    pods = kubelet / "pods"
+    pods.mkdir(parents=True)
+    (kubelet / ".podkeep.lock").touch()
+    mounts.bind(pods, pods, readonly=True)
+    try:
+        done = own_runner.run(pod(shell(image, "true"), hostUsers=False))
+    finally:
+        mounts.unmount(pods)
+    assert done.returncode == 1
+    assert "Read-only file system" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert own_runner.run(pod(shell(image, "cat /proc/self/uid_map"), hostUsers=False)).stdout.split()[1] == "65536"
+
+
+def test_a_runtime_that_is_killed_and_comes_back(own_runner: Runner, image: str) -> None:
+    own_runner.daemon.start()
+    process = own_runner.start(pod(shell(image, f"echo up; {SLEEP}; exit 9", **MOUNT), hostUsers=False, **DATA))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    own_runner.daemon.kill()
+    (directory,) = own_runner.pods()
+    let_go(directory)
+    own_runner.daemon.start()
+    process.communicate(timeout=60)
+    assert process.returncode == 9
+
+
+def test_a_config_map_key_that_is_missing(runner: Runner, image: str) -> None:
+    env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "no"}}}]
+    done: subprocess.CompletedProcess[str] = runner.run(config_map("m", k="v"), pod(shell(image, "true", env=env)))
+    assert done.returncode == 1
+    assert done.stderr == "podkeep: Error: couldn't find key no in ConfigMap default/m\n"

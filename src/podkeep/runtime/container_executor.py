@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -224,17 +224,16 @@ class ContainerExecutor:
         capabilities = procfs.capability_bounding_set()
         own = int(Path("/proc/self/oom_score_adj").read_text())
         floor = -1000 if "CAP_SYS_RESOURCE" in capabilities else own
-        return spec.HostFacts(capabilities=capabilities, machine=os.uname().machine, oom_score_floor=floor)
+        return spec.HostFacts(
+            capabilities=capabilities,
+            machine=os.uname().machine,
+            oom_score_floor=floor,
+            has_mqueue=Path("/dev/mqueue").is_dir(),
+        )
 
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:
-        facts = self._host_facts
-        return spec.HostFacts(
-            capabilities=facts.capabilities,
-            machine=facts.machine,
-            oom_score_floor=facts.oom_score_floor,
-            devices=tuple(machine_devices()),
-        )
+        return replace(self._host_facts, devices=tuple(machine_devices()))
 
 
 def machine_devices(top: Path = Path("/dev")) -> list[dict[str, Any]]:

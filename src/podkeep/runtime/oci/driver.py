@@ -32,6 +32,8 @@ CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
 EXEC_OUTPUT_LIMIT = 16 << 20
 """Bytes of each output stream that ExecSync returns, as containerd and CRI-O do; what is more is read and dropped."""
+EXEC_KILL_PATIENCE_S = 2.0
+"""How long a killed command may take to be gone."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -218,7 +220,9 @@ def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> Exec
         _pump(outputs, pidfd, deadline)
         if not select.select([pidfd], [], [], 0)[0]:
             _kill_exec(pid_file)
-            process.kill()
+            # The OCI runtime is the parent: it ends by itself, and only while it lives is the command reaped at once.
+            if not select.select([pidfd], [], [], EXEC_KILL_PATIENCE_S)[0]:
+                process.kill()
             raise DeadlineExceeded(f"the command did not finish within {timeout:g} s and was killed")
     finally:
         os.close(pidfd)

@@ -52,6 +52,8 @@ class HostFacts:
     machine: str
     oom_score_floor: int
     """The lowest oom_score_adj that the daemon may write."""
+    has_mqueue: bool = True
+    """Whether the machine has a directory of message queues at /dev/mqueue."""
     devices: tuple[Mapping[str, Any], ...] = ()
     """The machine's device nodes in OCI's form, for privileged containers."""
 
@@ -182,7 +184,8 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
         _virtual("/sys/fs/cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", readonly_cgroup),
     ]
     if "ipc" not in given.namespaces:
-        result[3] = {"destination": "/dev/mqueue", "type": "bind", "source": "/dev/mqueue", "options": ["rbind"]}
+        # The machine's message queues; a file system of the container's own would show those of another namespace.
+        result[3:4] = [_bind("/dev/mqueue", "/dev/mqueue", "rprivate")] if given.host.has_mqueue else []
     asked = {mount.container_path.rstrip("/") for mount in given.container.mounts}
     if "/dev/shm" not in asked:
         result.append(_shm(given))

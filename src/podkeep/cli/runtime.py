@@ -67,6 +67,8 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
     if os.geteuid() != 0:
         raise FailedPrecondition("the runtime needs root", hint="run it as root")
     log.configure(log_level, sys.stderr)
+    # Modes of what the runtime makes are meant as written: a pod's root, nobody on the machine, must pass through.
+    os.umask(0o022)
     run = Path(config.runtime.run)
     run.mkdir(mode=0o711, parents=True, exist_ok=True)
     lock = lockfile.acquire(run / "runtime.lock", hint="a runtime serves already; end it with `podkeep runtime stop`")

@@ -118,7 +118,7 @@ class CriClient:
         """``podkeep.v1.Node``; other runtimes answer ``Unimplemented``."""
         return self._opened().node
 
-    async def wait_until_ready(self, timeout: float) -> None:  # noqa: ASYNC109 - part of the answer's text
+    async def wait_until_ready(self, timeout: float) -> None:
         """Return once the socket accepts connections, trying again while it does not.
 
         :param timeout: seconds.
@@ -149,7 +149,7 @@ class _Translating:
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         rpc = self._channel.unary_unary(method, *args, **kwargs)
 
-        async def call(request: Any, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - becomes the deadline
+        async def call(request: Any, *, timeout: float | None = None) -> Any:
             limit = self._limit(method, request) if timeout is None else timeout
             try:
                 return await rpc(request, timeout=limit)
@@ -161,7 +161,7 @@ class _Translating:
     def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         rpc = self._channel.unary_stream(method, *args, **kwargs)
 
-        async def call(request: Any, *, timeout: float | None = None) -> AsyncIterator[Any]:  # noqa: ASYNC109
+        async def call(request: Any, *, timeout: float | None = None) -> AsyncIterator[Any]:
             stream = rpc(request, timeout=timeout)
             try:
                 async for answer in stream:

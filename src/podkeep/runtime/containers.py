@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -44,6 +47,8 @@ KILL_PATIENCE_S = 10.0
 """How long a killed container may take to end before StopContainer gives up."""
 REOPEN_PATIENCE_S = 5.0
 _REOPEN_PAUSE_S = 0.01
+EXEC_THREADS = 256
+"""Commands that may run in containers at a time."""
 LIVE_STATES = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
 
 
@@ -60,6 +65,7 @@ class Containers:
         self._layout = layout
         self._creating: SingleFlight[ContainerID] = SingleFlight()
         self._changing: SingleFlight[None] = SingleFlight()
+        self._exec_threads = ThreadPoolExecutor(EXEC_THREADS, thread_name_prefix="exec")
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
 
@@ -72,6 +78,7 @@ class Containers:
     def close(self) -> None:
         """Stop watching; containers run on."""
         self._monitor.close()
+        self._exec_threads.shutdown(wait=False, cancel_futures=True)
 
     async def create(self, sandbox: Sandbox, config: ContainerConfig) -> ContainerID:
         """Create a container, or return the one that an equal request made before.
@@ -115,8 +122,9 @@ class Containers:
         container, driver = plan.container, self._sandboxes.driver(plan.sandbox)
         try:
             made = await asyncio.to_thread(self._executor.create, plan, driver)
-        except (PodkeepError, OSError) as error:
-            # The executor undid its work; doing it once more finds what its undo could not remove.
+        except Exception as error:
+            # Whatever it was, the record must not outlive it. The executor undid its work; doing it once more finds
+            # what its undo could not remove.
             await asyncio.to_thread(self._executor.remove, container, driver)
             self._state.forget_container(container.id)
             if isinstance(error, OSError):
@@ -252,7 +260,9 @@ class Containers:
         if container.status.state is not ContainerState.RUNNING:
             raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
         driver = self._sandboxes.driver(self._state.sandbox(container.sandbox_id))
-        return await asyncio.to_thread(self._executor.exec_sync, container, driver, command, timeout)
+        # Commands may run for long; on threads of their own they cannot keep everything else waiting.
+        run = partial(self._executor.exec_sync, container, driver, command, timeout)
+        return await asyncio.get_running_loop().run_in_executor(self._exec_threads, run)
 
     async def reopen_log(self, text: str) -> None:
         """Have conmon open the log file anew, after somebody moved it away.
@@ -267,7 +277,7 @@ class Containers:
             raise FailedPrecondition(f"container {container.id} has no log file")
         before = _inode(path)
         control = self._layout.bundle(container.id) / "ctl"
-        await asyncio.to_thread(control.write_bytes, b"2 0 0\n")
+        _tell_conmon(control, b"2 0 0\n")
         deadline = time.monotonic() + REOPEN_PATIENCE_S
         while _inode(path) is None and before is None:
             if time.monotonic() > deadline:
@@ -334,6 +344,21 @@ def _stop_signal(text: str) -> signal.Signals:
     if name in signal.Signals.__members__:
         return signal.Signals[name]
     raise InvalidArgument(f"stop signal {text!r} is none", hint="signal(7) lists them")
+
+
+def _tell_conmon(control: Path, message: bytes) -> None:
+    """Write to conmon's control pipe without waiting for a reader.
+
+    :raises FailedPrecondition: if conmon is gone.
+    """
+    try:
+        fd = os.open(control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise FailedPrecondition(f"conmon does not read {control}: {error.strerror}") from error
+    try:
+        os.write(fd, message)
+    finally:
+        os.close(fd)
 
 
 def _inode(path: Path) -> int | None:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,12 +109,26 @@ class HandlerTable:
         for name, driver in self._drivers.items():
             driver.handler.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
+                _require_passage(layout.root)
+                _require_passage(layout.run)
                 _probe_idmap(driver, layout, helper, cgroups, program)
             except (PodkeepError, OSError) as error:
                 self.features[name] = Features(user_namespaces=False, why_not=str(error))
                 log.warning("handler %s cannot run pods in user namespaces: %s", name, error)
             else:
                 self.features[name] = Features(user_namespaces=True)
+
+
+def _require_passage(directory: Path) -> None:
+    """Check that a pod's root, nobody on the machine, can pass through every directory above its files.
+
+    :raises FailedPrecondition: naming the first directory that lets only its owner through.
+    """
+    for parent in (*reversed(directory.parents), directory):
+        if not parent.stat().st_mode & stat.S_IXOTH:
+            raise FailedPrecondition(
+                f"{directory} is below {parent}, through which others may not pass", hint=f"chmod o+x {parent}"
+            )
 
 
 def _probe_idmap(driver: Driver, layout: Layout, helper: NamespaceHelper, cgroups: Cgroups, program: str) -> None:

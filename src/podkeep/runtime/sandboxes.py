@@ -68,12 +68,12 @@ class Sandboxes:
         sandbox = self._reserve(config)
         try:
             made = await asyncio.to_thread(self._executor.create, sandbox, driver)
-        except PodkeepError:
+        except Exception as error:
+            # Whatever it was, the record must not outlive it.
             await self._drop(sandbox)
+            if isinstance(error, OSError):
+                raise FailedPrecondition(f"pod sandbox {config.key()}: {error}") from error
             raise
-        except OSError as error:
-            await self._drop(sandbox)
-            raise FailedPrecondition(f"pod sandbox {config.key()}: {error}") from error
         status = msgspec.structs.replace(
             sandbox.status, state=SandboxState.READY, infra=made.infra, made_cgroups=made.made_cgroups
         )

@@ -6,6 +6,7 @@ for the mappings. Called by ``container_executor.py``, which looks up the facts 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -144,7 +145,7 @@ def _process(given: SpecInput, bounding: frozenset[str]) -> dict[str, Any]:
         "user": {"uid": given.user.uid, "gid": given.user.gid, "additionalGids": list(given.user.groups)},
         "args": list(arguments(container, given.image)),
         "env": _environment(given),
-        "cwd": container.working_dir or given.image.working_dir or "/",
+        "cwd": posixpath.join("/", container.working_dir or given.image.working_dir),
         "terminal": container.tty,
         "noNewPrivileges": security.no_new_privs,
         "oomScoreAdj": max(container.resources.oom_score_adj, given.host.oom_score_floor),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def scratch_machine() -> None:
 
 
 @pytest.fixture(scope="session")
+def open_directory(scratch_machine: None) -> Iterator[Path]:
+    """A directory that pods, whose root is not root outside, can reach into; pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory(prefix="podkeep-test-", dir="/var/tmp") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+@pytest.fixture(scope="session")
 def busybox(tmp_path_factory: pytest.TempPathFactory) -> ImageLayout:
     """An image of busybox-static."""
     return busybox_layout(tmp_path_factory.mktemp("busybox"))
@@ -52,10 +61,12 @@ def image(registry: Registry, busybox: ImageLayout) -> str:
 
 
 @pytest.fixture(scope="session")
-def shared_daemon(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterator[Daemon]:
+def shared_daemon(open_directory: Path, registry: Registry) -> Iterator[Daemon]:
     """A daemon for all tests that leave it as they found it."""
     extra = f'[registries."{registry.host}"]\ninsecure = true\n'
-    with Daemon(tmp_path_factory.mktemp("daemon"), extra=extra) as daemon:
+    base = open_directory / "shared"
+    base.mkdir()
+    with Daemon(base, extra=extra) as daemon:
         yield daemon
 
 
@@ -68,9 +79,11 @@ def daemon(shared_daemon: Daemon) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def own_daemon(tmp_path: Path, registry: Registry) -> Iterator[Daemon]:
+def own_daemon(open_directory: Path, registry: Registry) -> Iterator[Daemon]:
     """A daemon of the test's own, not started."""
-    daemon = Daemon(tmp_path, extra=f'[registries."{registry.host}"]\ninsecure = true\n')
+    base = open_directory / os.urandom(4).hex()
+    base.mkdir()
+    daemon = Daemon(base, extra=f'[registries."{registry.host}"]\ninsecure = true\n')
     yield daemon
     if daemon.process is not None and daemon.process.poll() is None:
         daemon.stop()

@@ -57,6 +57,16 @@ def test_other_facts() -> None:
     assert machine.resources(frozenset()).level is Level.WARNING
 
 
+def test_directory_that_pods_cannot_reach_into(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    (closed / "run").mkdir(parents=True)
+    closed.chmod(0o700)
+    found = machine.directory("runtime.run", closed / "run" / "absent")
+    assert found.level is Level.MISSING
+    assert found.mend.endswith(f" {closed}")
+    assert machine.directory("runtime.run", Path("/run/podkeep-absent")).level is Level.OK
+
+
 @pytest.mark.parametrize(
     ("said", "version"),
     [

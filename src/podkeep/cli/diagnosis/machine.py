@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,30 @@ def examine(config: Config) -> list[Finding]:
         _cgroups(),
         forwarding(_number("/proc/sys/net/ipv4/ip_forward")),
         resources(procfs.capability_bounding_set()),
+        *(directory(name, Path(path)) for name, path in _directories(config).items()),
     ]
+
+
+def _directories(config: Config) -> dict[str, str]:
+    return {
+        "runtime.root": config.runtime.root,
+        "runtime.run": config.runtime.run,
+        "agent.root": config.agent.root,
+    }
+
+
+def directory(name: str, path: Path) -> Finding:
+    """Judge whether a pod's root, a user without privileges outside, can reach into ``path``."""
+    closed = [parent for parent in (*reversed(path.parents), path) if parent.is_dir() and not _is_open(parent)]
+    if not closed:
+        return finding.ok(name, str(path))
+    why = "the OCI runtime works there as the pod's root, whom the machine takes for a user without privileges"
+    mend = f"chmod o+x {' '.join(str(parent) for parent in closed)}"
+    return finding.missing(name, f"{path}: closed to other users", why=why, mend=mend)
+
+
+def _is_open(path: Path) -> bool:
+    return bool(path.stat().st_mode & stat.S_IXOTH)
 
 
 def _number(path: str) -> int | None:

@@ -68,6 +68,7 @@ class Containers:
         self._exec_threads = ThreadPoolExecutor(EXEC_THREADS, thread_name_prefix="exec")
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
+        self._killing: set[asyncio.Task[None]] = set()
 
     def watch_all(self) -> None:
         """Watch every container that has not ended; called once when the daemon starts."""
@@ -302,6 +303,17 @@ class Containers:
             return
         self._state.set_container(container_id, ended_status(container, self._layout))
         self._ends[container_id].set()
+        if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
+            task = asyncio.get_running_loop().create_task(self._kill_rest(container))
+            self._killing.add(task)
+            task.add_done_callback(self._killing.discard)
+
+    async def _kill_rest(self, container: Container) -> None:
+        """Kill what outlived a first process that was not the init of a PID namespace."""
+        try:
+            await asyncio.to_thread(self._executor.kill_rest, container, self._state.sandbox(container.sandbox_id))
+        except PodkeepError as error:
+            log.warning("processes of container %s, which ended, are left: %s", container.id, error)
 
 
 def ended_status(container: Container, layout: Layout) -> ContainerStatus:

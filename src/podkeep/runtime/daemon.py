@@ -104,6 +104,8 @@ class _Daemon:
         self._handlers.probe(layout, helper, self._cgroups, config.runtime.catatonit)
         Recovery(self._state, layout, self._handlers, self._sandbox_executor, self._container_executor).run()
         self._bridge.start()
+        # Here, and not with the first sandbox, so that no sandbox has to remove it while another needs it.
+        self._cgroups.create(config.runtime.cgroup_parent)
         self._last_request = time.monotonic()
 
     async def run(self) -> None:

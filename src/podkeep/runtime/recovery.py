@@ -25,7 +25,7 @@ from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import LIVE_STATES, ended_status
 from podkeep.runtime.handlers import HandlerTable
 from podkeep.runtime.layout import Layout
-from podkeep.runtime.records import Container, ContainerState, Sandbox, SandboxState
+from podkeep.runtime.records import Container, ContainerState, NamespaceMode, Sandbox, SandboxState
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.state import State
 
@@ -61,10 +61,20 @@ class Recovery:
             if container.status.state in _HALF_CONTAINER:
                 self._finish_container(container)
             elif container.status.state in LIVE_STATES and not _lives(container):
-                self._state.set_container(container.id, ended_status(container, self._layout))
+                self._note_end(container)
         for sandbox in self._state.sandboxes():
             if sandbox.status.state is SandboxState.READY and not self._sandboxes.is_whole(sandbox):
                 self._stop_sandbox(sandbox)
+
+    def _note_end(self, container: Container) -> None:
+        self._state.set_container(container.id, ended_status(container, self._layout))
+        if container.config.namespaces.pid is NamespaceMode.CONTAINER:
+            return
+        # Its first process was no init: the others did not end with it.
+        try:
+            self._containers.kill_rest(container, self._state.sandbox(container.sandbox_id))
+        except PodkeepError as error:
+            log.warning("container %s: %s", container.id, error)
 
     def _finish_sandbox(self, sandbox: Sandbox) -> None:
         log.info("cleaning up sandbox %s, which was %s", sandbox.id, sandbox.status.state.value)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.kernel import mountinfo, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.runtime.layout import Layout
 
 START_PATIENCE_S = 30.0
@@ -32,6 +35,10 @@ class Resources:
     run_files: tuple[str, ...]
     data_directories: tuple[str, ...]
     processes: tuple[str, ...]
+    records: tuple[str, ...]
+    """Sandboxes, containers and addresses in the state database."""
+    held_namespaces: tuple[str, ...]
+    """Namespaces that the daemon or its helper holds by a descriptor; what is pinned is among the mounts."""
 
 
 @dataclass
@@ -130,6 +137,8 @@ pod_logs = "{self.base / "logs"}"
             run_files=tuple(sorted(str(path.relative_to(run)) for path in files)),
             data_directories=tuple(sorted(str(path.relative_to(root)) for path in data)),
             processes=tuple(sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/"))),
+            records=_records(self.layout.state),
+            held_namespaces=_held_namespaces(self.process.pid),
         )
 
     def __enter__(self) -> Daemon:
@@ -144,6 +153,27 @@ def _below(cgroups: Cgroups, path: str) -> list[str]:
     if not cgroups.exists(path):
         return []
     return [path, *(item for child in cgroups.children(path) for item in _below(cgroups, child))]
+
+
+def _records(state: Path) -> tuple[str, ...]:
+    with closing(sqlite3.connect(f"file:{state}?mode=ro", uri=True)) as database:
+        found = []
+        for table, column in (("sandboxes", "id"), ("containers", "id"), ("addresses", "address")):
+            found += [f"{table} {name}" for (name,) in database.execute(f"SELECT {column} FROM {table}")]
+    return tuple(sorted(found))
+
+
+def _held_namespaces(daemon: int) -> tuple[str, ...]:
+    tasks = Path(f"/proc/{daemon}/task").iterdir()
+    helpers = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    found = []
+    for pid in (daemon, *helpers):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # closed, or the process ended, while we looked
+                target = os.readlink(descriptor)
+                if target.partition(":[")[0] in {kind.value for kind in NamespaceKind}:
+                    found.append(target)
+    return tuple(sorted(found))
 
 
 def _name(pid: int) -> str:

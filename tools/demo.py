@@ -67,7 +67,7 @@ class Machine:
             cgroups=frozenset(path for path in below(Path("/sys/fs/cgroup")) if "podkeep" in path),
             run=frozenset(below(Path(SETTINGS.runtime.run))),
             pod_directories=frozenset(str(path) for path in Path(SETTINGS.agent.root, "pods").glob("*")),
-            monitors=frozenset(str(pid) for pid in pids() if read(Path(f"/proc/{pid}/comm")).strip() == "conmon"),
+            monitors=frozenset(str(pid) for pid in pids() if is_monitor(pid)),
         )
 
     def changes_to(self, other: Machine) -> list[str]:
@@ -102,6 +102,12 @@ def read(path: Path) -> str:
         return path.read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+def is_monitor(pid: int) -> bool:
+    """Return whether a process is a conmon that still runs: one that ended and waits for init has no command line."""
+    proc = Path(f"/proc/{pid}")
+    return read(proc / "comm").strip() == "conmon" and bool(read(proc / "cmdline"))
 
 
 def output(*argv: str) -> str:

@@ -24,7 +24,8 @@ from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
 from podkeep.kernel import mounts, openat, overlay, procfs
-from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.kernel.idmap import IdMap
+from podkeep.kernel.namespaces import NamespaceKind, open_pinned
 from podkeep.kernel.openat import Resolve
 from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime.layout import Layout, container_cgroup
@@ -32,9 +33,9 @@ from podkeep.runtime.oci import spec, users
 from podkeep.runtime.oci.driver import Created, Driver, ExecResult, Stdio
 from podkeep.runtime.records import (
     Container,
-    ContainerConfig,
     Device,
     NamespaceMode,
+    Propagation,
     Sandbox,
     Seccomp,
     SeccompKind,
@@ -85,7 +86,9 @@ class ContainerExecutor:
             self._make_rootfs(plan)
             failpoints.reach("container.rootfs")
             user = self._user(plan)
-            config = spec.build(self._spec_input(plan, user))
+            staged = self._stage_mounts(plan)
+            failpoints.reach("container.staged")
+            config = spec.build(self._spec_input(plan, user, staged))
             bundle = self.layout.bundle(container.id)
             _write_private(bundle / "config.json", json.dumps(config))
             if plan.log is not None:
@@ -98,6 +101,8 @@ class ContainerExecutor:
                 tty=container.config.tty,
             )
             created = driver.create(container.id, bundle, self.layout.exits, stdio)
+            # The container has its own copies now.
+            self._unstage_mounts(container)
             failpoints.reach("container.created")
         return MadeContainer(created=created, user=user)
 
@@ -107,6 +112,7 @@ class ContainerExecutor:
         :raises PodkeepError: if something cannot be removed.
         """
         driver.delete(container.id)
+        self._unstage_mounts(container)
         mounts.unmount(self.layout.rootfs(container.id), lazy=True)
         for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
             if directory.exists():
@@ -147,13 +153,64 @@ class ContainerExecutor:
         with ExitStack() as closing:
             userns = None
             if idmap is not None:
-                userns = os.open(self.layout.namespace_pin(plan.sandbox.id, NamespaceKind.USER), os.O_RDONLY)
+                userns = self._open_userns(plan, idmap)
                 closing.callback(os.close, userns)
-                _check_idmappable(container.config, userns)
             lowers = self.images.lowers(plan.image, userns=userns)
             for fd in lowers:
                 closing.callback(os.close, fd)
             overlay.mount_overlay(lowers, upper=upper, work=work, target=rootfs)
+
+    def _stage_mounts(self, plan: ContainerPlan) -> dict[str, str]:
+        """Make an idmapped copy of every mount that has mappings, and return where, by container path.
+
+        The copies are made here and not by the OCI runtime: crun 1.8.1 may look at the container's user namespace
+        before its process has entered it, and then fails with EPERM; runc 1.1 does not map at all.
+
+        :raises KernelCallError: naming the path, if its file system cannot be idmapped (KEP-127, handling of volumes).
+        """
+        mapped = [mount for mount in plan.container.config.mounts if mount.idmap is not None]
+        if not mapped:
+            return {}
+        result = {}
+        directory = self.layout.staged_mounts(plan.container.id)
+        directory.mkdir(mode=0o711)
+        with ExitStack() as closing:
+            namespaces = {idmap: self._open_userns(plan, idmap) for idmap in {mount.idmap for mount in mapped}}
+            for fd in namespaces.values():
+                closing.callback(os.close, fd)
+            for number, mount in enumerate(mapped):
+                private = mount.propagation is Propagation.PRIVATE
+                copy = mounts.clone_tree(
+                    mount.host_path,
+                    recursive=True,
+                    idmap_userns=namespaces[mount.idmap],
+                    propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
+                )
+                closing.callback(os.close, copy)
+                target = directory / str(number)
+                _make_mount_point(target, like=Path(mount.host_path))
+                mounts.attach(copy, target)
+                result[mount.container_path] = str(target)
+        return result
+
+    def _open_userns(self, plan: ContainerPlan, idmap: IdMap | None) -> int:
+        """Return a user namespace with these mappings: the pod's own if it has them."""
+        assert idmap is not None
+        if idmap == plan.sandbox.config.namespaces.userns:
+            return open_pinned(self.layout.namespace_pin(plan.sandbox.id, NamespaceKind.USER))
+        return self.sandboxes.helper.user_namespace(idmap)
+
+    def _unstage_mounts(self, container: Container) -> None:
+        directory = self.layout.staged_mounts(container.id)
+        if directory.exists():
+            for target in directory.iterdir():
+                mounts.unmount(target, lazy=True)
+                # Never a recursive removal: if the mount were still there, it would empty a volume.
+                if target.is_dir():
+                    target.rmdir()
+                else:
+                    target.unlink()
+            directory.rmdir()
 
     def _user(self, plan: ContainerPlan) -> users.User:
         root = os.open(self.layout.rootfs(plan.container.id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -165,7 +222,7 @@ class ContainerExecutor:
         spec.check_mapped(user, plan.sandbox.config.namespaces.userns)
         return user
 
-    def _spec_input(self, plan: ContainerPlan, user: users.User) -> spec.SpecInput:
+    def _spec_input(self, plan: ContainerPlan, user: users.User, staged: Mapping[str, str]) -> spec.SpecInput:
         container, sandbox = plan.container, plan.sandbox
         privileged = container.config.security.privileged
         return spec.SpecInput(
@@ -178,6 +235,7 @@ class ContainerExecutor:
             cgroup=container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id),
             namespaces=self._namespaces(plan),
             files=self.sandboxes.files(sandbox),
+            staged=staged,
             devices=tuple(_device(device) for device in container.config.devices),
             seccomp_profile=self._seccomp(container.config.security.seccomp),
         )
@@ -278,17 +336,11 @@ def _device_node(path: str, target: str) -> dict[str, Any] | None:
     }
 
 
-def _check_idmappable(config: ContainerConfig, userns: int) -> None:
-    """Try the idmap of every mount that asks for one, so that the error names the path and says why (KEP-127).
-
-    :raises KernelCallError: for the first mount that cannot be idmapped.
-    """
-    for mount in config.mounts:
-        if mount.idmap is not None:
-            try:
-                os.close(mounts.clone_tree(mount.host_path, idmap_userns=userns))
-            except KernelCallError as error:
-                raise KernelCallError(error.call, error.errno, hint=error.hint) from error
+def _make_mount_point(target: Path, *, like: Path) -> None:
+    if like.is_dir():
+        target.mkdir()
+    else:
+        target.touch()
 
 
 def _read_inside(root: int, path: bytes) -> str:

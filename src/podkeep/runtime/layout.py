@@ -6,6 +6,7 @@
     <root>/containers/<id>/{upper,work} the writable layer
     <run>/sandboxes/<id>/ns/<kind>      pinned namespaces
     <run>/sandboxes/<id>/shm            /dev/shm of the pod
+    <run>/sandboxes/<id>/files          idmapped copy of the pod's files, for a pod in a user namespace
     <run>/containers/<id>/              the OCI bundle: config.json, rootfs/, conmon's files
     <run>/exits/<id>                    exit code, written by conmon
     <run>/handlers/<name>/              state of the OCI runtime
@@ -60,6 +61,9 @@ class Layout:
     def shm(self, sandbox: SandboxID) -> Path:
         return self.sandbox_run(sandbox) / "shm"
 
+    def mapped_files(self, sandbox: SandboxID) -> Path:
+        return self.sandbox_run(sandbox) / "files"
+
     def infra_bundle(self, sandbox: SandboxID) -> Path:
         return self.sandbox_run(sandbox) / "infra"
 
@@ -71,6 +75,9 @@ class Layout:
 
     def rootfs(self, container: ContainerID) -> Path:
         return self.bundle(container) / "rootfs"
+
+    def staged_mounts(self, container: ContainerID) -> Path:
+        return self.bundle(container) / "mounts"
 
     def exit_file(self, container: ContainerID) -> Path:
         return self.exits / container

@@ -121,7 +121,9 @@ class SandboxExecutor:
 
     def files(self, sandbox: Sandbox) -> PodFiles:
         """Return the host paths of what every container of the sandbox gets."""
-        data = self.layout.sandbox_data(sandbox.id)
+        # A pod in a user namespace sees the files through an idmapped copy of their directory, made once for the pod.
+        mapped = sandbox.config.namespaces.userns is not None
+        data = self.layout.mapped_files(sandbox.id) if mapped else self.layout.sandbox_data(sandbox.id)
         shared_ipc = sandbox.config.namespaces.ipc is NamespaceMode.POD
         return PodFiles(
             hosts=str(data / "hosts"),
@@ -164,8 +166,19 @@ class SandboxExecutor:
             failpoints.reach("sandbox.pinned")
             if config.namespaces.ipc is NamespaceMode.POD:
                 self._mount_shm(sandbox)
+            if NamespaceKind.USER in made:
+                self._map_files(sandbox, made[NamespaceKind.USER])
             if NamespaceKind.NET in made:
                 self.bridge.attach(sandbox.id, made[NamespaceKind.NET], sandbox.status.address)
+
+    def _map_files(self, sandbox: Sandbox, userns: int) -> None:
+        target = self.layout.mapped_files(sandbox.id)
+        target.mkdir(mode=0o711)
+        fd = mounts.clone_tree(self.layout.sandbox_data(sandbox.id), idmap_userns=userns)
+        try:
+            mounts.attach(fd, target)
+        finally:
+            os.close(fd)
 
     def _mount_shm(self, sandbox: Sandbox) -> None:
         shm, idmap = self.layout.shm(sandbox.id), sandbox.config.namespaces.userns

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
@@ -75,6 +75,8 @@ class SpecInput:
     files: PodFiles
     devices: tuple[Mapping[str, Any], ...] = ()
     """Device nodes the container asked for, in OCI's form, with ``access`` beside."""
+    staged: Mapping[str, str] = field(default_factory=dict)
+    """Container path to the host path of an idmapped copy of the mount, for the mounts that have mappings."""
     seccomp_profile: Mapping[str, Any] | None = None
     """The parsed profile; None: unconfined."""
 
@@ -190,7 +192,6 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
     asked = {mount.container_path.rstrip("/") for mount in given.container.mounts}
     if "/dev/shm" not in asked:
         result.append(_shm(given))
-    idmap = given.sandbox.namespaces.userns
     access = "ro" if security.readonly_rootfs else "rw"
     generated = {
         "/etc/hosts": given.files.hosts,
@@ -199,11 +200,11 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
     }
     for target, source in generated.items():
         if source and target not in asked:
-            result.append(_with_mappings(_bind(target, source, "rprivate", access), idmap))
+            result.append(_bind(target, source, "rprivate", access))
     for mount in sorted(given.container.mounts, key=lambda item: item.container_path.rstrip("/").count("/")):
         access = "ro" if mount.readonly else "rw"
-        entry = _bind(mount.container_path, mount.host_path, _PROPAGATION[mount.propagation], access)
-        result.append(_with_mappings(entry, mount.idmap))
+        source = given.staged.get(mount.container_path, mount.host_path)
+        result.append(_bind(mount.container_path, source, _PROPAGATION[mount.propagation], access))
     return result
 
 
@@ -222,13 +223,6 @@ def _shm(given: SpecInput) -> dict[str, Any]:
         # Its root belongs to the pod's root already: it was mounted so, and files in it have the IDs of their makers.
         return _bind("/dev/shm", given.files.shm, "rprivate", "nosuid", "noexec", "nodev")
     return _virtual("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k")
-
-
-def _with_mappings(mount: dict[str, Any], idmap: IdMap | None) -> dict[str, Any]:
-    if idmap is not None:
-        mount["uidMappings"] = _oci_mappings(idmap.uids)
-        mount["gidMappings"] = _oci_mappings(idmap.gids)
-    return mount
 
 
 def _oci_mappings(mappings: tuple[IdMapping, ...]) -> list[dict[str, int]]:

@@ -133,7 +133,8 @@ pod_logs = "{self.base / "logs"}"
         return Resources(
             mounts=tuple(sorted(mounts)),
             links=tuple(sorted(name for name in netlink.links() if name.startswith("pk") and name != bridge)),
-            cgroups=tuple(sorted(_below(cgroups, self.cgroup_parent))),
+            # The parent itself comes with the first pod and may go with the last.
+            cgroups=tuple(sorted(path for path in _below(cgroups, self.cgroup_parent) if path != self.cgroup_parent)),
             run_files=tuple(sorted(str(path.relative_to(run)) for path in files)),
             data_directories=tuple(sorted(str(path.relative_to(root)) for path in data)),
             processes=tuple(sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/"))),

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from podkeep.base.errors import InvalidArgument
+
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "riscv64": "riscv64", "ppc64le": "ppc64le", "s390x": "s390x"}
 """Machine names of uname(2) to the names that profiles use."""
 _SECCOMP_NAMES = {
@@ -27,7 +29,18 @@ def to_oci(profile: Mapping[str, Any], *, capabilities: Collection[str], machine
     :param profile: the parsed profile; one that is in OCI's form already passes through.
     :param capabilities: the container's bounding set, as ``CAP_NAME``.
     :param machine: the machine's architecture as uname(2) names it.
+    :raises InvalidArgument: if it does not have the shape of a profile.
     """
+    try:
+        return _to_oci(profile, capabilities, machine)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidArgument(
+            f"the seccomp profile is not understood ({type(error).__name__}: {error})",
+            hint="OCI runtime-spec, config-linux.md, Seccomp, has the format",
+        ) from error
+
+
+def _to_oci(profile: Mapping[str, Any], capabilities: Collection[str], machine: str) -> dict[str, Any]:
     result: dict[str, Any] = {"defaultAction": profile["defaultAction"]}
     for key in ("defaultErrnoRet", "flags", "listenerPath", "listenerMetadata"):
         if key in profile:

@@ -78,19 +78,19 @@ def _accounts(passwd: str) -> list[_Account]:
 
 
 def _find_account(accounts: list[_Account], wanted: str) -> _Account | None:
-    by_name = next((item for item in accounts if item.name == wanted), None)
-    if by_name is not None or not _is_id(wanted):
-        return by_name
-    return next((item for item in accounts if item.uid == int(wanted)), None)
+    # A number is never looked up as a name: an account that the image named "1000" would turn UID 1000 into its own.
+    if _is_id(wanted):
+        return next((item for item in accounts if item.uid == int(wanted)), None)
+    return next((item for item in accounts if item.name == wanted), None)
 
 
 def _find_group(group: str, wanted: str) -> int:
+    if _is_id(wanted):
+        return int(wanted)
     for name, gid, _ in _groups(group):
         if name == wanted:
             return gid
-    if not _is_id(wanted):
-        raise InvalidArgument(f"group {wanted!r} is not in the image's /etc/group")
-    return int(wanted)
+    raise InvalidArgument(f"group {wanted!r} is not in the image's /etc/group")
 
 
 def _memberships(group: str, user: str) -> list[int]:
@@ -107,4 +107,5 @@ def _groups(group: str) -> list[tuple[str, int, list[str]]]:
 
 
 def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) < 2**32 - 1
+    # The length comes first: int() refuses texts of thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32 - 1

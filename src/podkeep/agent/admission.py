@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from podkeep.agent import teardown, userns
+from podkeep.agent import podcgroups, teardown, userns
 from podkeep.agent.convert import names
 from podkeep.agent.events import StepFailed
 from podkeep.agent.node import Node
@@ -75,7 +75,7 @@ async def admit(pod: Pod, node: Node) -> Admitted:
             start = await asyncio.to_thread(_prepare, pod, node, uid, identity)
         except BaseException as error:
             os.close(lock)
-            await asyncio.to_thread(node.dirs.remove, uid)
+            await asyncio.to_thread(_undo, node, uid)
             if isinstance(error, PodkeepError):
                 raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
             if isinstance(error, OSError):
@@ -86,11 +86,17 @@ async def admit(pod: Pod, node: Node) -> Admitted:
 
 def _prepare(pod: Pod, node: Node, uid: PodUID, identity: PodIdentity) -> int | None:
     node.dirs.identify(uid, identity)
+    podcgroups.create(node.config.runtime.cgroup_parent, pod)
     if pod.spec.host_users is not False:
         return None
     start = userns.allocate(node.dirs.pods, uid, node.id_range)
     reach("agent.userns.recorded")
     return start
+
+
+def _undo(node: Node, uid: PodUID) -> None:
+    podcgroups.remove(node.config.runtime.cgroup_parent, uid)
+    node.dirs.remove(uid)
 
 
 @asynccontextmanager

@@ -12,18 +12,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from podkeep.agent import podcgroups
 from podkeep.agent.convert import names
 from podkeep.agent.poddirs import PodDirs
 from podkeep.base.config import Config
-from podkeep.base.errors import Internal, KernelCallError, NotFound, PodkeepError
+from podkeep.base.errors import Internal, NotFound, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
-from podkeep.kernel.cgroups import Cgroups
 
 log = logging.getLogger(__name__)
-
-_LEVELS = ("", "/burstable", "/besteffort")
 
 
 async def stop_containers(client: CriClient, ids: Iterable[str], grace: int) -> None:
@@ -69,7 +67,7 @@ async def _attempt(call: Awaitable[object]) -> list[PodkeepError]:
 
 
 def remove_node_state(dirs: PodDirs, config: Config, uid: PodUID) -> None:
-    """Remove what the node holds of pod ``uid`` beside the runtime: volumes, files, logs, cgroup, user IDs.
+    """Remove what the node holds of pod ``uid`` beside the runtime and its cgroup: volumes, files, logs, user IDs.
 
     Blocking. The pod must have no containers any more.
 
@@ -78,7 +76,6 @@ def remove_node_state(dirs: PodDirs, config: Config, uid: PodUID) -> None:
     problems = []
     steps: tuple[Callable[[], None], ...] = (
         partial(_remove_logs, Path(config.agent.pod_logs), uid),
-        partial(_remove_cgroup, config.runtime.cgroup_parent, uid),
         partial(dirs.remove, uid),
     )
     for step in steps:
@@ -99,27 +96,6 @@ def _remove_logs(root: Path, uid: str) -> None:
         shutil.rmtree(directory)
 
 
-def _remove_cgroup(parent: str, uid: str) -> None:
-    """Remove the pod's cgroup, wherever its class put it, and the class's own when it is the last one there."""
-    cgroups = Cgroups()
-    for level in _LEVELS:
-        path = f"{parent.rstrip('/')}{level}/pod{uid}"
-        if not cgroups.exists(path):
-            continue
-        cgroups.remove(path)
-        if level:
-            _remove_if_empty(cgroups, f"{parent.rstrip('/')}{level}")
-
-
-def _remove_if_empty(cgroups: Cgroups, path: str) -> None:
-    for directory in cgroups.directories(path):
-        try:
-            directory.rmdir()
-        except OSError as error:
-            # Another pod of the class is still there, or came just now.
-            log.debug("%s stays: %s", directory, error.strerror)
-
-
 async def remove_pod_state(client: CriClient, dirs: PodDirs, config: Config, uid: PodUID) -> None:
     """Remove everything of pod ``uid``, at the runtime and on the node. The caller holds the pod's lock.
 
@@ -128,7 +104,13 @@ async def remove_pod_state(client: CriClient, dirs: PodDirs, config: Config, uid
     :raises PodkeepError: naming what is left.
     """
     await remove_sandboxes(client, uid)
-    await asyncio.to_thread(remove_node_state, dirs, config, uid)
+
+    def remove() -> None:
+        with dirs.locked():
+            podcgroups.remove(config.runtime.cgroup_parent, uid)
+        remove_node_state(dirs, config, uid)
+
+    await asyncio.to_thread(remove)
 
 
 async def reclaim_orphans(client: CriClient, dirs: PodDirs, config: Config) -> None:
@@ -140,7 +122,8 @@ async def reclaim_orphans(client: CriClient, dirs: PodDirs, config: Config) -> N
     known = {sandbox.labels.get(names.POD_UID, "") for sandbox in listed.items}
     for uid in await asyncio.to_thread(dirs.orphans, known):
         try:
+            await asyncio.to_thread(podcgroups.remove, config.runtime.cgroup_parent, uid)
             await asyncio.to_thread(remove_node_state, dirs, config, uid)
             log.info("removed what was left of pod %s", uid)
-        except (PodkeepError, KernelCallError) as error:
+        except PodkeepError as error:
             log.warning("could not remove what is left of pod %s: %s", uid, error)

@@ -7,6 +7,8 @@ are several. Does not own: reading the log format (``crilog``).
 from __future__ import annotations
 
 import asyncio
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -69,9 +71,10 @@ class RunOutput:
                 followed.reader.close()
 
     def _print_new(self) -> None:
-        for followed in self._logs:
-            for record in followed.reader.read():
-                self._write(followed.name, record)
+        # What was written between two looks is shown in the order in which it was written.
+        new = (_named(followed) for followed in self._logs)
+        for name, record in heapq.merge(*new, key=lambda item: item[1].time):
+            self._write(name, record)
         for output in self._outputs.values():
             output.flush()
 
@@ -92,6 +95,10 @@ class RunOutput:
         self._lines.clear()
         for output in self._outputs.values():
             output.flush()
+
+
+def _named(followed: _Followed) -> Iterator[tuple[str, Record]]:
+    return ((followed.name, record) for record in followed.reader.read())
 
 
 class Listener:

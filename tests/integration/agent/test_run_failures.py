@@ -80,12 +80,14 @@ def test_a_volume_that_cannot_be_made(runner: Runner, image: str, source: dict[s
     assert why in done.stderr
 
 
-@pytest.mark.parametrize("command", [["/no/such/program"], ["/etc/passwd"]])
-def test_a_command_that_cannot_be_run(runner: Runner, image: str, command: list[str]) -> None:
-    done = runner.run(pod({"name": "main", "image": image, "command": command}))
+@pytest.mark.parametrize(
+    ("command", "why"), [("/no/such/program", "No such file or directory"), ("/etc/passwd", "Permission denied")]
+)
+def test_a_command_that_cannot_be_run(runner: Runner, image: str, command: str, why: str) -> None:
+    done = runner.run(pod({"name": "main", "image": image, "command": [command]}))
     assert done.returncode == 1
     assert "podkeep: Error: " in done.stderr
-    assert command[0] in done.stderr
+    assert why in done.stderr
 
 
 def test_a_sub_path_that_leads_out(runner: Runner, image: str) -> None:
@@ -113,7 +115,7 @@ def test_a_file_system_that_cannot_be_idmapped(runner: Runner, image: str, open_
         mounts.unmount(target)
         target.rmdir()
     assert done.returncode == 1
-    assert done.stderr.startswith("podkeep: Error: ")
+    assert "podkeep: Error: " in done.stderr
     assert f"failed to set MOUNT_ATTR_IDMAP on {target}: invalid argument" in done.stderr
     assert "(maybe the source filesystem doesn't support idmap mounts on this kernel?)" in done.stderr
 
@@ -231,4 +233,4 @@ def test_a_config_map_key_that_is_missing(runner: Runner, image: str) -> None:
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "no"}}}]
     done: subprocess.CompletedProcess[str] = runner.run(config_map("m", k="v"), pod(shell(image, "true", env=env)))
     assert done.returncode == 1
-    assert done.stderr == "podkeep: Error: couldn't find key no in ConfigMap default/m\n"
+    assert done.stderr.splitlines()[-1] == "podkeep: Error: couldn't find key no in ConfigMap default/m"

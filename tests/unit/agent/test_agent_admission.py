@@ -1,0 +1,156 @@
+"""Taking pods on against runtimes that are not podkeep's: what they cannot do is refused before anything is made."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from podkeep.agent.admission import FAILED_SANDBOX, admit, with_identity
+from podkeep.agent.events import Event, StepFailed
+from podkeep.agent.node import this_node
+from podkeep.agent.sources import Sources
+from podkeep.agent.teardown import remove_pod_state
+from podkeep.agent.worker import PodWorker
+from podkeep.api import manifest
+from podkeep.api.pod import Pod
+from podkeep.base.config import AgentConfig, Config, RuntimeConfig
+from podkeep.base.errors import AlreadyExists
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+from podkeep.kernel.cgroups import Cgroups
+from unit.cri.cri_endpoint import serving
+
+
+def make(**spec: Any) -> Pod:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]} | spec,
+    }
+    return with_identity(manifest.parse(yaml.safe_dump(document), source="f").pods[0])
+
+
+def handler(name: str, *, user_namespaces: bool) -> api_pb2.RuntimeHandler:
+    features = api_pb2.RuntimeHandlerFeatures(user_namespaces=user_namespaces)
+    return api_pb2.RuntimeHandler(name=name, features=features)
+
+
+class Heard:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def started(self, container: str, attempt: int, log: Path) -> None:
+        raise AssertionError(f"{container} was started")
+
+
+@pytest.fixture
+def cgroup() -> Iterator[str]:
+    """A cgroup for the pods of a test, as a runtime has made it; fails a test that leaves something in it."""
+    path = f"/pktest-{os.urandom(4).hex()}"
+    cgroups = Cgroups()
+    cgroups.create(path)
+    yield path
+    left = cgroups.children(path)
+    cgroups.remove(path)
+    assert left == []
+
+
+def configuration(tmp_path: Path, cgroup: str) -> Config:
+    return Config(
+        agent=AgentConfig(root=str(tmp_path / "kubelet"), pod_logs=str(tmp_path / "logs")),
+        runtime=RuntimeConfig(cgroup_parent=cgroup),
+    )
+
+
+def refused(
+    tmp_path: Path, cgroup: str, pod: Pod, handlers: list[api_pb2.RuntimeHandler]
+) -> tuple[StepFailed, list[Event]]:
+    """Return how ``pod`` fails on a runtime that answers Status with ``handlers`` and can do nothing else."""
+
+    async def status(request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
+        return api_pb2.StatusResponse(runtime_handlers=handlers)
+
+    async def no_sandboxes(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse()
+
+    async def no_containers(request: api_pb2.ListContainersRequest) -> api_pb2.ListContainersResponse:
+        return api_pb2.ListContainersResponse()
+
+    async def run() -> tuple[StepFailed, list[Event]]:
+        socket = tmp_path / "s"
+        rpcs = {"Status": status, "ListPodSandbox": no_sandboxes, "ListContainers": no_containers}
+        async with serving(socket, runtime=rpcs, images={}), CriClient(str(socket)) as client:
+            heard = Heard()
+            node = this_node(client, configuration(tmp_path, cgroup))
+            worker = PodWorker(pod=pod, sources=Sources(), node=node, listener=heard, retry=False)
+            with pytest.raises(StepFailed) as caught:
+                await worker.run()
+            await worker.tear_down()
+            return caught.value, heard.events
+
+    return asyncio.run(run())
+
+
+@pytest.mark.requirement("U85", "U96", "U97", "U98")
+@pytest.mark.parametrize(
+    ("handlers", "spec"),
+    [
+        ([], {}),
+        ([handler("", user_namespaces=False)], {}),
+        ([handler("", user_namespaces=True), handler("kata", user_namespaces=False)], {"runtimeClassName": "kata"}),
+        ([handler("", user_namespaces=True)], {"runtimeClassName": "unknown"}),
+    ],
+)
+def test_a_runtime_without_user_namespaces_is_not_asked_for_one(
+    tmp_path: Path, cgroup: str, handlers: list[api_pb2.RuntimeHandler], spec: dict[str, Any]
+) -> None:
+    failure, events = refused(tmp_path, cgroup, make(hostUsers=False, **spec), handlers)
+    message = "Failed to create pod sandbox: user namespaces is not supported by the runtime"
+    assert failure.message == message
+    assert events == [Event(type="Warning", reason=FAILED_SANDBOX, message=message)]
+    assert not (tmp_path / "kubelet").exists()
+
+
+@pytest.mark.requirement("U85")
+def test_a_sandbox_that_cannot_be_made_is_an_event_and_leaves_nothing(tmp_path: Path, cgroup: str) -> None:
+    failure, events = refused(tmp_path, cgroup, make(hostUsers=False), [handler("", user_namespaces=True)])
+    assert failure.reason == FAILED_SANDBOX
+    assert failure.message.startswith("Failed to create pod sandbox: ")
+    assert [event.reason for event in events] == [FAILED_SANDBOX]
+    assert os.listdir(tmp_path / "kubelet" / "pods") == []
+
+
+@pytest.mark.requirement("U35")
+def test_admission_holds_the_pods_lock_and_reclaims_what_nobody_holds(tmp_path: Path, cgroup: str) -> None:
+    async def no_sandboxes(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse()
+
+    async def run() -> None:
+        socket = tmp_path / "s"
+        async with serving(socket, runtime={"ListPodSandbox": no_sandboxes}), CriClient(str(socket)) as client:
+            node = this_node(client, configuration(tmp_path, cgroup))
+            first = await admit(make(), node)
+            assert node.dirs.orphans(set()) == []
+            with pytest.raises(AlreadyExists, match="pod default/web already exists"):
+                await admit(make(), node)
+            first.release()
+            assert node.dirs.orphans(set()) == [first.uid]
+            second = await admit(make(), node)
+            assert node.dirs.all() == [second.uid]
+            second.release()
+            await remove_pod_state(node.client, node.dirs, node.config, second.uid)
+            assert node.dirs.all() == []
+
+    asyncio.run(run())

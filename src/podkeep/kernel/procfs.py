@@ -15,8 +15,8 @@ from pathlib import Path
 from podkeep.base.errors import Internal, KernelCallError, NotFound
 
 _PROC = Path("/proc")
-_STATE, _START_TIME = 0, 19
-"""Positions in /proc/<pid>/stat after the command name: fields 3 and 22 of proc_pid_stat(5)."""
+_STATE, _GROUP, _START_TIME = 0, 2, 19
+"""Positions in /proc/<pid>/stat after the command name: fields 3, 5 and 22 of proc_pid_stat(5)."""
 
 CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),
@@ -111,6 +111,21 @@ def find_by_argument(text: str) -> list[ProcessId]:
                 found.append(identify(int(entry)))
         except (OSError, NotFound):
             continue  # it ended while we looked
+    return found
+
+
+def find_by_group(group: int) -> list[ProcessId]:
+    """Return the living processes of a process group; a zombie is not among them."""
+    found = []
+    for entry in os.listdir(_PROC):
+        if not entry.isdecimal():
+            continue
+        try:
+            fields = _stat(int(entry))
+        except NotFound:
+            continue  # it ended while we looked
+        if int(fields[_GROUP]) == group and fields[_STATE] not in {"Z", "X"}:
+            found.append(ProcessId(pid=int(entry), start_time=int(fields[_START_TIME])))
     return found
 
 

@@ -17,21 +17,21 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from podkeep.base import spawn
-from podkeep.base.errors import DeadlineExceeded, Internal, PodkeepError
+from podkeep.base.errors import DeadlineExceeded, Internal
 from podkeep.base.ids import ContainerID, HandlerName
+from podkeep.cri import transport
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
 
 CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
-EXEC_OUTPUT_LIMIT = 16 << 20
-"""Bytes of each output stream that ExecSync returns, as containerd and CRI-O do; what is more is read and dropped."""
+EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES // 2 - 4096
+"""Bytes of each output stream that ExecSync returns, so that both fit into one answer; what is more is dropped."""
 EXEC_KILL_PATIENCE_S = 2.0
 """How long a killed command may take to be gone."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -208,7 +208,12 @@ def _said(stderr: bytes) -> str:
 def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> ExecResult:
     """Run ``argv`` with bounded memory; the command inside is killed with its process group when time is up."""
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_ENVIRONMENT
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_ENVIRONMENT,
+        start_new_session=True,
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -219,7 +224,7 @@ def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> Exec
     try:
         _pump(outputs, pidfd, deadline)
         if not select.select([pidfd], [], [], 0)[0]:
-            _kill_exec(pid_file)
+            _kill_exec(process.pid, pid_file)
             # The OCI runtime is the parent: it ends by itself, and only while it lives is the command reaped at once.
             if not select.select([pidfd], [], [], EXEC_KILL_PATIENCE_S)[0]:
                 process.kill()
@@ -254,10 +259,19 @@ def _pump(outputs: dict[int, bytearray], pidfd: int, deadline: float | None) -> 
             return
 
 
-def _kill_exec(pid_file: Path) -> None:
-    with suppress(OSError, ValueError, PodkeepError):
-        inside = procfs.identify(int(pid_file.read_text()))
-        with suppress(OSError):
-            # crun makes the command the leader of a session of its own.
-            os.killpg(inside.pid, signal.SIGKILL)
-        procfs.kill(inside, signal.SIGKILL)
+def _kill_exec(runtime: int, pid_file: Path) -> None:
+    """Kill a command and the processes of its group; ``runtime``, the OCI runtime that waits for it, stays.
+
+    Which group that is depends on the OCI runtime, but it is not ours: the OCI runtime leads a session of its own.
+    """
+    try:
+        group = os.getpgid(int(pid_file.read_text()))
+    except (OSError, ValueError):
+        group = runtime
+    deadline = time.monotonic() + EXEC_KILL_PATIENCE_S
+    while time.monotonic() < deadline:
+        members = [item for item in procfs.find_by_group(group) if item.pid != runtime]
+        if not members:
+            return
+        for member in members:
+            procfs.kill(member, signal.SIGKILL)

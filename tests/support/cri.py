@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import pytest
+
 from podkeep.base.errors import PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
@@ -276,10 +278,8 @@ class Pods:
 
 def error_of(operation: Callable[[], object], kind: type[PodkeepError]) -> str:
     """Return the text of the error that ``operation`` must raise: of exactly this class and on one line."""
-    try:
+    with pytest.raises(PodkeepError) as caught:
         operation()
-    except PodkeepError as error:
-        assert type(error) is kind, f"{type(error).__name__}: {error}"
-        assert "\n" not in str(error), f"not one line: {error}"
-        return str(error)
-    raise AssertionError(f"no {kind.__name__} was raised")
+    assert type(caught.value) is kind, f"{type(caught.value).__name__}: {caught.value}"
+    assert "\n" not in str(caught.value), f"not one line: {caught.value}"
+    return str(caught.value)

@@ -36,20 +36,28 @@ FORMS = {
     "account without home": ({}, "nohome", User(uid=1002, gid=1002, groups=(1002,), home="/")),
     "run_as_user": ({"run_as_user": 1}, "app", User(uid=1, gid=1, groups=(1, 29), home="/usr/sbin")),
     "run_as_user 0 over the image": ({"run_as_user": 0}, "app", User(uid=0, gid=0, groups=(0, 10), home="/root")),
-    "run_as_user drops the image's group": ({"run_as_user": 4711}, "app:audio", User(uid=4711, gid=0, groups=(0,), home="/")),
+    "run_as_user drops the image's group": (
+        {"run_as_user": 4711},
+        "app:audio",
+        User(uid=4711, gid=0, groups=(0,), home="/"),
+    ),
     "run_as_username": ({"run_as_username": "daemon"}, "app", User(uid=1, gid=1, groups=(1, 29), home="/usr/sbin")),
     "run_as_user and group": (
         {"run_as_user": 1000, "run_as_group": 7},
         "",
         User(uid=1000, gid=7, groups=(7, 10, 29), home="/home/app"),
     ),
-    "run_as_group over the image's": ({"run_as_group": 7}, "app:audio", User(uid=1000, gid=7, groups=(7, 10, 29), home="/home/app")),
+    "run_as_group over the image's": (
+        {"run_as_group": 7},
+        "app:audio",
+        User(uid=1000, gid=7, groups=(7, 10, 29), home="/home/app"),
+    ),
     "supplemental groups come before the image's": (
         {"run_as_user": 1000, "supplemental_groups": (200, 10)},
         "",
         User(uid=1000, gid=1001, groups=(1001, 200, 10, 29), home="/home/app"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.requirement("U8")

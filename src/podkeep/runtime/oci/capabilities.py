@@ -55,6 +55,23 @@ def container_set(security: Security, available: Collection[str]) -> frozenset[s
     return frozenset(result & set(available))
 
 
+def ambient_set(security: Security, bounding: Collection[str]) -> frozenset[str]:
+    """Return the ambient and inheritable set: what a program started by an unprivileged user keeps.
+
+    :param bounding: the container's bounding set; ``ALL`` means all of it.
+    :raises InvalidArgument: if a name is no capability, or one that the container does not have.
+    """
+    asked = parse(security.ambient_capabilities)
+    if "ALL" in asked:
+        return frozenset(bounding)
+    if missing := sorted(asked - set(bounding)):
+        raise InvalidArgument(
+            f"capabilities.add_ambient_capabilities: the container does not have {', '.join(missing)}",
+            hint="add it to capabilities.add as well",
+        )
+    return asked
+
+
 def parse(names: Iterable[str]) -> frozenset[str]:
     """Return names in the OCI form; ``ALL`` stays as it is.
 

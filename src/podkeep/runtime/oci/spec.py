@@ -141,7 +141,7 @@ def arguments(container: ContainerConfig, image: ImageRunConfig) -> tuple[str, .
 def _process(given: SpecInput, bounding: frozenset[str]) -> dict[str, Any]:
     security, container = given.container.security, given.container
     sets = sorted(bounding)
-    ambient = sorted(capabilities.parse(security.ambient_capabilities) & bounding)
+    ambient = sorted(capabilities.ambient_set(security, bounding))
     # An unprivileged user keeps only what is ambient; the kernel clears the rest at exec (capabilities(7)).
     result: dict[str, Any] = {
         "user": {"uid": given.user.uid, "gid": given.user.gid, "additionalGids": list(given.user.groups)},
@@ -190,8 +190,7 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
         # The machine's message queues; a file system of the container's own would show those of another namespace.
         result[3:4] = [_bind("/dev/mqueue", "/dev/mqueue", "rprivate")] if given.host.has_mqueue else []
     asked = {mount.container_path.rstrip("/") for mount in given.container.mounts}
-    if "/dev/shm" not in asked:
-        result.append(_shm(given))
+    binds = [] if "/dev/shm" in asked else [_shm(given)]
     access = "ro" if security.readonly_rootfs else "rw"
     generated = {
         "/etc/hosts": given.files.hosts,
@@ -200,12 +199,13 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
     }
     for target, source in generated.items():
         if source and target not in asked:
-            result.append(_bind(target, source, "rprivate", access))
-    for mount in sorted(given.container.mounts, key=lambda item: item.container_path.rstrip("/").count("/")):
+            binds.append(_bind(target, source, "rprivate", access))
+    for mount in given.container.mounts:
         access = "ro" if mount.readonly else "rw"
         source = given.staged.get(mount.container_path, mount.host_path)
-        result.append(_bind(mount.container_path, source, _PROPAGATION[mount.propagation], access))
-    return result
+        binds.append(_bind(mount.container_path, source, _PROPAGATION[mount.propagation], access))
+    # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.
+    return result + sorted(binds, key=lambda item: item["destination"].rstrip("/").count("/"))
 
 
 def _virtual(target: str, kind: str, *options: str) -> dict[str, Any]:

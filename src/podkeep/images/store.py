@@ -23,7 +23,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +252,7 @@ class ImageStore:
             self._database.add(new, fresh)
             self._refresh()
             self._sync_later()
-            return [self._images[image.id] for image in new]
+            return [_named_first(self._images[image.id], image.tags) for image in new]
 
     def _sync_later(self) -> None:
         with self._changing:
@@ -406,6 +406,11 @@ def _image(record: ImageRecord, layers: Mapping[Digest, LayerRecord]) -> Image:
         config=configuration.run,
         layers=record.layers,
     )
+
+
+def _named_first(image: Image, tags: tuple[str, ...]) -> Image:
+    """Return ``image`` with the names it was just given before those it had."""
+    return replace(image, repo_tags=tuple(dict.fromkeys((*tags, *image.repo_tags))))
 
 
 def _new_image(record: dict[str, Any]) -> NewImage:

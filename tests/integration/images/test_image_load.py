@@ -156,3 +156,13 @@ def test_a_layout_cannot_read_files_outside_of_it(tmp_path: Path, open_store: Op
     (layout.path / "index.json").symlink_to(secret)
     with pytest.raises(InvalidArgument, match="neither an OCI layout"):
         asyncio.run(open_store().load(layout.path))
+
+
+def test_the_name_in_the_archive_comes_first(tmp_path: Path, open_store: OpenStore) -> None:
+    store = open_store()
+    names = ("zz", "aa")
+    archives = [busybox_layout(tmp_path / name, name=f"{name}:1").tar(tmp_path / f"{name}.tar") for name in names]
+    for archive, name in zip([*archives, archives[0]], [*names, "zz"], strict=True):
+        (image,) = asyncio.run(store.load(archive))
+        assert image.repo_tags[0] == f"docker.io/library/{name}:1"
+    assert len(image.repo_tags) == 2

@@ -78,3 +78,5 @@ def configure(level: str, stream: TextIO, *, style: Literal["plain", "json"] = "
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if style == "json" else _Plain())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # gRPC writes a debug line for every step of every call.
+    logging.getLogger("grpc").setLevel(logging.INFO)

@@ -210,7 +210,9 @@ def _cancelled(rpc: _Rpc, error: asyncio.CancelledError, started: float) -> Podk
     """Log a cancellation; re-raise it when it came from the caller, else return the error to answer with."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
-        _logger.info("%s was given up by its caller after %.0f ms", rpc.name, _milliseconds(started))
+        # A stream ends no other way; a call that is given up has a caller that lost patience.
+        level = logging.DEBUG if rpc.streams else logging.INFO
+        _logger.log(level, "%s was given up by its caller after %.0f ms", rpc.name, _milliseconds(started))
         raise error
     # Something the handler waited for was cancelled under it (a shutdown); the caller still waits for an answer.
     return _failure(rpc, Cancelled(f"{rpc.name} was cancelled in the runtime", hint="repeat the request"), started)
@@ -225,6 +227,8 @@ def _failure(rpc: _Rpc, error: Exception, started: float) -> PodkeepError:
             hint=f"the runtime's log has the traceback under request {log.request_id()}",
         )
     level = logging.ERROR if isinstance(error, Internal | DataLoss) else logging.INFO
+    if isinstance(error, Unimplemented):
+        level = logging.DEBUG  # clients ask what there is, some of them every second
     took = _milliseconds(started) if started else 0.0
     _logger.log(level, "%s failed with %s after %.0f ms: %s", rpc.name, type(error).__name__, took, error)
     return error

@@ -6,8 +6,11 @@ never left out silently.
 
 from __future__ import annotations
 
+import enum
 import os
+import reprlib
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from podkeep.base.errors import InvalidArgument, Unimplemented
 from podkeep.base.ids import HandlerName
@@ -15,6 +18,14 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.idmap import IdMap, IdMapping
 from podkeep.runtime import records
 from podkeep.runtime.records import NamespaceMode, Propagation, SandboxConfig, Seccomp, SeccompKind
+
+MAX_NAME_LENGTH = 1024
+"""Characters of a name; Kubernetes allows 253."""
+_Enum = TypeVar("_Enum", bound=enum.IntEnum)
+_quoting = reprlib.Repr()
+_quoting.maxstring = 200
+_quote = _quoting.repr
+"""How a caller's text is shown in an error: quoted, and cut in the middle if it is long."""
 
 
 def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup_parent: str) -> SandboxConfig:
@@ -46,7 +57,7 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         uid=metadata.uid,
         namespace=metadata.namespace,
         attempt=metadata.attempt,
-        hostname=config.hostname,
+        hostname=_token("config.hostname", config.hostname) if config.hostname else "",
         log_directory=_absolute("config.log_directory", config.log_directory),
         dns=_dns(config),
         labels=dict(config.labels),
@@ -77,8 +88,11 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         raise Unimplemented("config.CDI_devices: CDI devices are not implemented by this version")
     if config.HasField("class_resources"):
         raise Unimplemented("config.class_resources: class resources are not implemented by this version")
-    if config.log_path and (config.log_path.startswith("/") or ".." in config.log_path.split("/")):
-        raise InvalidArgument(f"config.log_path: {config.log_path!r} leaves the sandbox's log directory")
+    if config.log_path.startswith("/") or ".." in config.log_path.split("/"):
+        raise InvalidArgument(f"config.log_path: {_quote(config.log_path)} leaves the sandbox's log directory")
+    _refuse_nul("config.log_path", config.log_path)
+    _refuse_nul("config.command", *config.command)
+    _refuse_nul("config.args", *config.args)
     context = config.linux.security_context
     return records.ContainerConfig(
         name=metadata.name,
@@ -90,12 +104,7 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         working_dir=_absolute("config.working_dir", config.working_dir),
         envs=tuple(_env(item) for item in config.envs),
         mounts=tuple(_mount(number, mount) for number, mount in enumerate(config.mounts)),
-        devices=tuple(
-            records.Device(
-                container_path=item.container_path, host_path=item.host_path, permissions=item.permissions or "rwm"
-            )
-            for item in config.devices
-        ),
+        devices=tuple(_device(number, device) for number, device in enumerate(config.devices)),
         labels=dict(config.labels),
         annotations=dict(config.annotations),
         log_path=config.log_path,
@@ -118,9 +127,9 @@ def namespace_options(options: api.NamespaceOption) -> records.NamespaceOptions:
     if options.HasField("userns_options"):
         userns = _userns(options.userns_options)
     return records.NamespaceOptions(
-        network=NamespaceMode(options.network),
-        pid=NamespaceMode(options.pid),
-        ipc=NamespaceMode(options.ipc),
+        network=_enum("namespace_options.network", NamespaceMode, options.network),
+        pid=_enum("namespace_options.pid", NamespaceMode, options.pid),
+        ipc=_enum("namespace_options.ipc", NamespaceMode, options.ipc),
         target_id=options.target_id,
         userns=userns,
     )
@@ -196,14 +205,14 @@ def _mappings(items: Iterable[api.IDMapping]) -> tuple[IdMapping, ...]:
 
 
 def _userns(options: api.UserNamespace) -> IdMap | None:
+    mode = _enum("userns_options.mode", NamespaceMode, options.mode)
     given = bool(options.uids or options.gids)
-    if options.mode == api.NODE:
+    if mode is NamespaceMode.NODE:
         if given:
             raise InvalidArgument("userns_options: mode NODE with mappings", hint="leave the mappings out, or say POD")
         return None
-    if options.mode != api.POD:
-        name = api.NamespaceMode.Name(options.mode)
-        raise InvalidArgument(f"userns_options.mode: {name} is not possible", hint="POD or NODE")
+    if mode is not NamespaceMode.POD:
+        raise InvalidArgument(f"userns_options.mode: {mode.name} is not possible", hint="POD or NODE")
     if not options.uids or not options.gids:
         raise InvalidArgument("userns_options: mode POD needs uids and gids")
     return id_map(options.uids, options.gids)
@@ -230,6 +239,8 @@ def _container_namespaces(linux: api.LinuxContainerConfig, sandbox: SandboxConfi
             raise InvalidArgument(f"namespace_options.{name}: POD, but the sandbox has none of its own to share")
         if mode is NamespaceMode.NODE and of_sandbox is not NamespaceMode.NODE:
             raise InvalidArgument(f"namespace_options.{name}: NODE, but the sandbox was not made with NODE")
+    if options.ipc is NamespaceMode.TARGET:
+        raise InvalidArgument("namespace_options.ipc: TARGET is not possible", hint="POD or CONTAINER")
     if options.pid is NamespaceMode.TARGET and not options.target_id:
         raise InvalidArgument("namespace_options: pid TARGET needs target_id")
     return records.NamespaceOptions(
@@ -255,20 +266,33 @@ def _mount(number: int, mount: api.Mount) -> records.Mount:
     if mount.recursive_read_only:
         raise Unimplemented(f"RROUnsupported: {field}.recursive_read_only is not implemented by this version")
     if not mount.container_path.startswith("/"):
-        raise InvalidArgument(f"{field}.container_path: {mount.container_path!r} is not absolute")
+        raise InvalidArgument(f"{field}.container_path: {_quote(mount.container_path)} is not absolute")
+    _refuse_nul(f"{field}.container_path", mount.container_path)
     if not mount.host_path.startswith("/"):
-        raise InvalidArgument(f"{field}.host_path: {mount.host_path!r} is not absolute")
+        raise InvalidArgument(f"{field}.host_path: {_quote(mount.host_path)} is not absolute")
+    _refuse_nul(f"{field}.host_path", mount.host_path)
     try:
         host_path = os.path.realpath(mount.host_path, strict=True)
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"{field}.host_path: {mount.host_path!r}: {error}") from error
+    except OSError as error:
+        raise InvalidArgument(f"{field}.host_path: {_quote(mount.host_path)}: {error.strerror}") from error
     return records.Mount(
         container_path=mount.container_path,
         host_path=host_path,
         readonly=mount.readonly,
-        propagation=Propagation(mount.propagation),
+        propagation=_enum(f"{field}.propagation", Propagation, mount.propagation),
         idmap=id_map(mount.uidMappings, mount.gidMappings) if mount.uidMappings or mount.gidMappings else None,
     )
+
+
+def _device(number: int, device: api.Device) -> records.Device:
+    field, permissions = f"config.devices[{number}]", device.permissions or "rwm"
+    for path in (device.container_path, device.host_path):
+        if not path.startswith("/"):
+            raise InvalidArgument(f"{field}: {_quote(path)} is not absolute")
+        _refuse_nul(field, path)
+    if not set(permissions) <= set("rwm") or len(permissions) > 3:
+        raise InvalidArgument(f"{field}.permissions: {_quote(permissions)}", hint="write some of r, w and m")
+    return records.Device(container_path=device.container_path, host_path=device.host_path, permissions=permissions)
 
 
 def _resources(given: api.LinuxContainerResources) -> records.Resources:
@@ -297,7 +321,9 @@ def _security(context: api.LinuxContainerSecurityContext, *, given: bool) -> rec
         run_as_group=_id("run_as_group", context.run_as_group.value) if context.HasField("run_as_group") else None,
         run_as_username=context.run_as_username,
         supplemental_groups=tuple(_id("supplemental_groups", group) for group in context.supplemental_groups),
-        groups_policy=records.GroupsPolicy(context.supplemental_groups_policy),
+        groups_policy=_enum(
+            "security_context.supplemental_groups_policy", records.GroupsPolicy, context.supplemental_groups_policy
+        ),
         readonly_rootfs=context.readonly_rootfs,
         no_new_privs=context.no_new_privs,
         masked_paths=tuple(context.masked_paths) if given else None,
@@ -315,13 +341,15 @@ def _id(field: str, value: int) -> int:
 def _seccomp(context: api.LinuxContainerSecurityContext) -> Seccomp:
     if context.HasField("seccomp"):
         profile = context.seccomp
-        kind, reference = SeccompKind(profile.profile_type), profile.localhost_ref
+        kind = _enum("security_context.seccomp.profile_type", SeccompKind, profile.profile_type)
+        reference = profile.localhost_ref
     else:
         kind, reference = _seccomp_of_text(context.seccomp_profile_path)
     if kind is not SeccompKind.LOCALHOST:
         return Seccomp(kind=kind)
     if not reference.startswith("/"):
-        raise InvalidArgument(f"security_context.seccomp.localhost_ref: {reference!r} is not an absolute path")
+        raise InvalidArgument(f"security_context.seccomp.localhost_ref: {_quote(reference)} is not an absolute path")
+    _refuse_nul("security_context.seccomp.localhost_ref", reference)
     return Seccomp(kind=kind, path=reference)
 
 
@@ -333,7 +361,7 @@ def _seccomp_of_text(text: str) -> tuple[SeccompKind, str]:
         return SeccompKind.RUNTIME_DEFAULT, ""
     kind, _, reference = text.partition("/")
     if kind != "localhost":
-        raise InvalidArgument(f"security_context.seccomp_profile_path: {text!r} is not understood")
+        raise InvalidArgument(f"security_context.seccomp_profile_path: {_quote(text)} is not understood")
     return SeccompKind.LOCALHOST, reference
 
 
@@ -343,6 +371,8 @@ def _refuse_lsm(context: api.LinuxContainerSecurityContext | api.LinuxSandboxSec
         raise Unimplemented("security_context.selinux_options: SELinux labels are not implemented by this version")
     apparmor = context.apparmor.profile_type if context.HasField("apparmor") else api.SecurityProfile.Unconfined
     text = getattr(context, "apparmor_profile", "")
+    if apparmor not in api.SecurityProfile.ProfileType.values():
+        raise InvalidArgument(f"security_context.apparmor.profile_type: {apparmor} is not known")
     enforced = apparmor == api.SecurityProfile.Localhost or text.startswith("localhost/")
     default = apparmor == api.SecurityProfile.RuntimeDefault or text == "runtime/default"
     if enforced or (default and _apparmor_enabled()):
@@ -358,32 +388,63 @@ def _apparmor_enabled() -> bool:
 
 
 def _signal_name(value: api.Signal.ValueType) -> str:
+    if value not in api.Signal.values():
+        raise InvalidArgument(f"config.stop_signal: {value} is not known")
     return "" if value == api.RUNTIME_DEFAULT else api.Signal.Name(value)
 
 
+def _enum(field: str, kind: type[_Enum], number: int) -> _Enum:
+    """Return a value of an open enum: the wire carries numbers that this version does not know."""
+    try:
+        return kind(number)
+    except ValueError:
+        raise InvalidArgument(f"{field}: {number} is not known", hint="the caller may speak a newer CRI") from None
+
+
 def _env(item: api.KeyValue) -> tuple[str, str]:
-    if not item.key or "=" in item.key or "\0" in item.key or b"\0" in item.value:
-        raise InvalidArgument(f"config.envs: {item.key!r} cannot be the name of an environment variable")
+    if not item.key or "=" in item.key or "\0" in item.key:
+        raise InvalidArgument(f"config.envs: {_quote(item.key)} cannot be the name of an environment variable")
+    if b"\0" in item.value:
+        raise InvalidArgument(f"config.envs: the value of {_quote(item.key)} holds a NUL character")
     try:
         return item.key, item.value.decode()
     except UnicodeDecodeError as error:
-        raise InvalidArgument(f"config.envs: the value of {item.key} is not UTF-8") from error
+        raise InvalidArgument(f"config.envs: the value of {_quote(item.key)} is not UTF-8") from error
 
 
 def _dns(config: api.PodSandboxConfig) -> records.Dns | None:
     if not config.HasField("dns_config"):
         return None
     given = config.dns_config
-    return records.Dns(servers=tuple(given.servers), searches=tuple(given.searches), options=tuple(given.options))
+    return records.Dns(
+        servers=tuple(_token("config.dns_config.servers", item) for item in given.servers),
+        searches=tuple(_token("config.dns_config.searches", item) for item in given.searches),
+        options=tuple(_token("config.dns_config.options", item) for item in given.options),
+    )
 
 
 def _absolute(field: str, path: str) -> str:
     if path and (not path.startswith("/") or ".." in path.split("/") or "\0" in path):
-        raise InvalidArgument(f"{field}: {path!r} is not an absolute path")
+        raise InvalidArgument(f"{field}: {_quote(path)} is not an absolute path")
     return path
+
+
+def _token(field: str, text: str) -> str:
+    """Return a word that is written into a pod's files, where a space or a new line would make it two."""
+    if not text or any(character.isspace() or not character.isprintable() for character in text):
+        raise InvalidArgument(f"{field}: {_quote(text)} is empty or holds a space or control character")
+    return text
+
+
+def _refuse_nul(field: str, *values: str) -> None:
+    for value in values:
+        if "\0" in value:
+            raise InvalidArgument(f"{field}: {_quote(value)} holds a NUL character")
 
 
 def _refuse_plain_text(field: str, *values: str) -> None:
     for value in values:
         if any(ord(character) < 32 or character in "/\x7f" for character in value):
-            raise InvalidArgument(f"{field}: {value!r} holds a character that no name may hold")
+            raise InvalidArgument(f"{field}: {_quote(value)} holds a character that no name may hold")
+        if len(value) > MAX_NAME_LENGTH:
+            raise InvalidArgument(f"{field}: {_quote(value)} has more than {MAX_NAME_LENGTH} characters")

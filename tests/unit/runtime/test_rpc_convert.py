@@ -1,0 +1,661 @@
+"""From requests to records: what is taken over, what is refused and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime_values import IDMAP, in_own_userns, sandbox_config
+
+from podkeep.base.errors import InvalidArgument, PodkeepError, Unimplemented
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel.idmap import IdMap, IdMapping
+from podkeep.runtime import records
+from podkeep.runtime.records import (
+    GroupsPolicy,
+    NamespaceMode,
+    NamespaceOptions,
+    Propagation,
+    SandboxConfig,
+    Seccomp,
+    SeccompKind,
+)
+from podkeep.runtime.rpc import convert
+from podkeep.runtime.sandboxes import check_namespaces
+
+UNKNOWN = 7
+"""A number that none of the enums has."""
+Change = Callable[[Any], object]
+
+
+def sandbox_request() -> api.PodSandboxConfig:
+    return api.PodSandboxConfig(metadata=api.PodSandboxMetadata(name="web", uid="uid-1", namespace="default"))
+
+
+def container_request() -> api.ContainerConfig:
+    return api.ContainerConfig(metadata=api.ContainerMetadata(name="main"), image=api.ImageSpec(image="busybox"))
+
+
+def to_sandbox(change: Change | None = None) -> SandboxConfig:
+    request = sandbox_request()
+    if change is not None:
+        change(request)
+    # A server sees what came over the wire: unknown enum numbers survive it.
+    parsed = api.PodSandboxConfig.FromString(request.SerializeToString())
+    config = convert.sandbox_config(parsed, "", default_cgroup_parent="/podkeep")
+    check_namespaces(config)
+    return config
+
+
+def to_container(change: Change | None = None, *, sandbox: SandboxConfig | None = None) -> records.ContainerConfig:
+    request = container_request()
+    if change is not None:
+        change(request)
+    parsed = api.ContainerConfig.FromString(request.SerializeToString())
+    return convert.container_config(parsed, sandbox or sandbox_config())
+
+
+def context(config: Any) -> Any:
+    return config.linux.security_context
+
+
+def userns(config: Any) -> Any:
+    return context(config).namespace_options.userns_options
+
+
+def mapping(container_id: int = 0, host_id: int = 65536, length: int = 65536) -> api.IDMapping:
+    return api.IDMapping(host_id=host_id, container_id=container_id, length=length)
+
+
+def ask_userns(config: Any, *uids: api.IDMapping, gids: tuple[api.IDMapping, ...] | None = None) -> None:
+    userns(config).mode = api.POD
+    userns(config).uids.extend(uids)
+    userns(config).gids.extend(uids if gids is None else gids)
+
+
+# sandboxes
+
+
+def test_a_sandbox_in_full() -> None:
+    request = api.PodSandboxConfig(
+        metadata=api.PodSandboxMetadata(name="web", uid="uid-1", namespace="ns", attempt=3),
+        hostname="web-0",
+        log_directory="/var/log/pods/web",
+        dns_config=api.DNSConfig(servers=["10.0.0.1"], searches=["a.b"], options=["ndots:5"]),
+        labels={"app": "web"},
+        annotations={"a/b": "c\nd"},
+        linux=api.LinuxPodSandboxConfig(cgroup_parent="/kubepods/pod1", sysctls={"net.ipv4.ip_forward": "1"}),
+    )
+    request.linux.security_context.privileged = True
+    request.linux.security_context.namespace_options.pid = api.CONTAINER
+    assert convert.sandbox_config(request, "crun", default_cgroup_parent="/podkeep") == SandboxConfig(
+        name="web",
+        uid="uid-1",
+        namespace="ns",
+        attempt=3,
+        hostname="web-0",
+        log_directory="/var/log/pods/web",
+        dns=records.Dns(servers=("10.0.0.1",), searches=("a.b",), options=("ndots:5",)),
+        labels={"app": "web"},
+        annotations={"a/b": "c\nd"},
+        cgroup_parent="/kubepods/pod1",
+        sysctls={"net.ipv4.ip_forward": "1"},
+        namespaces=NamespaceOptions(pid=NamespaceMode.CONTAINER),
+        privileged=True,
+        handler=records.HandlerName("crun"),
+    )
+
+
+def test_the_least_a_sandbox_needs() -> None:
+    config = to_sandbox()
+    assert config.cgroup_parent == "/podkeep"
+    assert config.dns is None
+    assert config.namespaces == NamespaceOptions()
+
+
+def set_field(path: str, value: object) -> Change:
+    def change(config: Any) -> None:
+        *parents, last = path.split(".")
+        for name in parents:
+            config = getattr(config, name)
+        if isinstance(value, list):
+            getattr(config, last).extend(value)
+        else:
+            setattr(config, last, value)
+
+    return change
+
+
+SANDBOX_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
+    (lambda c: c.metadata.ClearField("name"), InvalidArgument, "config.metadata"),
+    (lambda c: c.metadata.ClearField("uid"), InvalidArgument, "config.metadata"),
+    (lambda c: c.ClearField("metadata"), InvalidArgument, "config.metadata"),
+    *(
+        (set_field(f"metadata.{field}", bad), InvalidArgument, "config.metadata.name")
+        for field in ("name", "namespace", "uid")
+        for bad in ("a\nb", "a/b", "a\0b", "a\x7f", "../x")
+    ),
+    *((set_field("hostname", bad), InvalidArgument, "hostname") for bad in ("a\n1.2.3.4\tb", "a\0", "a b", "a\tb")),
+    (set_field("hostname", "h" * 65), InvalidArgument, "hostname"),
+    (set_field("hostname", "ä" * 33), InvalidArgument, "hostname"),
+    *(
+        (set_field(f"dns_config.{field}", [bad]), InvalidArgument, f"config.dns_config.{field}")
+        for field in ("servers", "searches", "options")
+        for bad in ("a\nnameserver 6.6.6.6", "", "a b", "a\0")
+    ),
+    *(
+        (set_field(field, bad), InvalidArgument, field)
+        for field in ("log_directory", "linux.cgroup_parent")
+        for bad in ("relative", "/a/../b", "/..", "/a\0b", "../a")
+    ),
+    (lambda c: c.windows.SetInParent(), InvalidArgument, "windows"),
+    (lambda c: c.class_resources.SetInParent(), Unimplemented, "class_resources"),
+    (lambda c: c.port_mappings.add(host_port=80, container_port=8080), Unimplemented, "8080"),
+    (lambda c: set_field("linux.security_context.selinux_options.level", "s0:c1")(c), Unimplemented, "selinux"),
+    (
+        lambda c: set_field("linux.security_context.apparmor.profile_type", api.SecurityProfile.Localhost)(c),
+        Unimplemented,
+        "apparmor",
+    ),
+    *(
+        (set_field(f"linux.security_context.namespace_options.{field}", mode), InvalidArgument, field)
+        for field, modes in {
+            "network": (api.CONTAINER, api.TARGET, UNKNOWN),
+            "ipc": (api.CONTAINER, api.TARGET, UNKNOWN),
+            "pid": (api.TARGET, UNKNOWN),
+        }.items()
+        for mode in modes
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SANDBOX_REFUSALS)))
+def test_a_sandbox_that_is_refused(number: int) -> None:
+    change, error, named = SANDBOX_REFUSALS[number]
+    with pytest.raises(error) as caught:
+        to_sandbox(change)
+    assert type(caught.value) is error
+    assert named in str(caught.value)
+
+
+def test_container_ports_without_host_ports_and_host_ports_of_the_host_network() -> None:
+    to_sandbox(lambda c: c.port_mappings.add(container_port=8080))
+
+    def on_host(config: Any) -> None:
+        config.port_mappings.add(host_port=80, container_port=80)
+        context(config).namespace_options.network = api.NODE
+
+    assert to_sandbox(on_host).namespaces.network is NamespaceMode.NODE
+
+
+def test_sysctls_without_a_namespace_they_could_belong_to() -> None:
+    def change(config: Any) -> None:
+        config.linux.sysctls["net.ipv4.ip_forward"] = "1"
+        context(config).namespace_options.network = api.NODE
+        context(config).namespace_options.ipc = api.NODE
+
+    with pytest.raises(InvalidArgument, match=r"net\.ipv4\.ip_forward"):
+        to_sandbox(change)
+
+
+# user namespaces
+
+
+@pytest.mark.requirement("U22", "U95")
+def test_without_options_there_is_no_user_namespace() -> None:
+    def older_kubelet(config: Any) -> None:
+        context(config).namespace_options.pid = api.CONTAINER
+
+    assert to_sandbox().namespaces.userns is None
+    assert to_sandbox(older_kubelet).namespaces.userns is None
+
+
+@pytest.mark.requirement("U23", "U46")
+def test_mode_pod_is_taken_as_it_is_given() -> None:
+    config = to_sandbox(lambda c: ask_userns(c, mapping()))
+    assert config.namespaces.userns == IDMAP
+
+
+@pytest.mark.requirement("U20", "U46")
+def test_both_sides_of_a_mapping_are_not_swapped() -> None:
+    config = to_sandbox(lambda c: ask_userns(c, mapping(container_id=0, host_id=1000, length=10)))
+    assert config.namespaces.userns is not None
+    assert config.namespaces.userns.host_uid(3) == 1003
+    (message,) = convert.mapping_messages(config.namespaces.userns.uids)
+    assert (message.container_id, message.host_id, message.length) == (0, 1000, 10)
+
+
+@pytest.mark.requirement("U27")
+def test_mappings_of_users_and_groups_may_differ() -> None:
+    def change(config: Any) -> None:
+        ask_userns(config, mapping(), gids=(mapping(length=500), mapping(container_id=500, host_id=500, length=1)))
+
+    assert to_sandbox(change).namespaces.userns == IdMap(
+        uids=(IdMapping(container_id=0, host_id=65536, length=65536),),
+        gids=(
+            IdMapping(container_id=0, host_id=65536, length=500),
+            IdMapping(container_id=500, host_id=500, length=1),
+        ),
+    )
+
+
+@pytest.mark.requirement("U23")
+def test_mode_node_is_the_hosts() -> None:
+    assert (
+        to_sandbox(set_field("linux.security_context.namespace_options.userns_options.mode", api.NODE)) == to_sandbox()
+    )
+
+
+@pytest.mark.requirement("U23")
+@pytest.mark.parametrize("mode", [api.CONTAINER, api.TARGET, UNKNOWN])
+@pytest.mark.parametrize("mapped", [True, False])
+def test_other_modes_are_refused(mode: int, mapped: bool) -> None:
+    def change(config: Any) -> None:
+        if mapped:
+            ask_userns(config, mapping())
+        userns(config).mode = mode
+
+    with pytest.raises(InvalidArgument, match=r"userns_options\.mode"):
+        to_sandbox(change)
+
+
+MAX = 2**32 - 1
+MAPPINGS: dict[str, tuple[list[api.IDMapping], str]] = {
+    "container 0 is not mapped": ([mapping(container_id=1)], "not mapped"),
+    "inside overlap": ([mapping(length=10), mapping(container_id=9, host_id=200000, length=10)], "overlap"),
+    "host overlap": ([mapping(length=10), mapping(container_id=10, host_id=65545, length=10)], "overlap"),
+    "the same twice": ([mapping(), mapping()], "overlap"),
+    "no length": ([mapping(length=0)], "no length"),
+    "past the last ID": ([mapping(host_id=MAX - 5, length=100)], "range"),
+    "the ID that is none": ([mapping(host_id=MAX, length=1)], "range"),
+    "past the last ID inside": ([mapping(), mapping(container_id=MAX - 1, host_id=300000, length=5)], "range"),
+    "too many": ([mapping(container_id=i, host_id=100000 + i * 2, length=1) for i in range(341)], "kernel"),
+}
+
+
+@pytest.mark.requirement("U29")
+@pytest.mark.parametrize("case", MAPPINGS)
+@pytest.mark.parametrize("groups", [False, True])
+def test_mappings_that_are_refused(case: str, groups: bool) -> None:
+    bad, named = MAPPINGS[case]
+    uids, gids = ([mapping()], tuple(bad)) if groups else (bad, (mapping(),))
+    with pytest.raises(InvalidArgument, match=named) as caught:
+        to_sandbox(lambda c: ask_userns(c, *uids, gids=gids))
+    assert ("GID" if groups else "UID") in str(caught.value)
+
+
+@pytest.mark.requirement("U29")
+def test_modes_and_mappings_that_do_not_fit_together() -> None:
+    def node_with_mappings(config: Any) -> None:
+        ask_userns(config, mapping())
+        userns(config).mode = api.NODE
+
+    with pytest.raises(InvalidArgument, match="NODE with mappings"):
+        to_sandbox(node_with_mappings)
+    for uids, gids in (((), ()), ((mapping(),), ()), ((), (mapping(),))):
+        with pytest.raises(InvalidArgument, match="POD needs uids and gids"):
+            to_sandbox(lambda c, uids=uids, gids=gids: ask_userns(c, *uids, gids=gids))  # type: ignore[misc]
+
+
+@pytest.mark.requirement("U10")
+@pytest.mark.parametrize("field", ["network", "pid", "ipc"])
+def test_a_user_namespace_with_a_namespace_of_the_host(field: str) -> None:
+    def change(config: Any) -> None:
+        ask_userns(config, mapping())
+        setattr(context(config).namespace_options, field, api.NODE)
+
+    with pytest.raises(InvalidArgument, match=field):
+        to_sandbox(change)
+
+
+@pytest.mark.requirement("U28")
+def test_a_sandboxs_options_are_echoed() -> None:
+    for change in (lambda c: ask_userns(c, mapping()), lambda c: None):
+        given = to_sandbox(change).namespaces
+        assert convert.namespace_options(convert.namespace_message(given)) == given
+
+
+@pytest.mark.requirement("U28")
+def test_a_containers_user_namespace_is_its_sandboxs() -> None:
+    inside = in_own_userns()
+    assert to_container(sandbox=inside).namespaces.userns == IDMAP
+    # An older kubelet sends namespace options without this one.
+    older = to_container(set_field("linux.security_context.namespace_options.pid", api.CONTAINER), sandbox=inside)
+    assert older.namespaces.userns == IDMAP
+    assert to_container(lambda c: ask_userns(c, mapping()), sandbox=inside).namespaces.userns == IDMAP
+
+
+@pytest.mark.requirement("U28")
+def test_a_container_that_asks_for_another_user_namespace() -> None:
+    for sandbox, change, has, asks in (
+        (in_own_userns(), lambda c: ask_userns(c, mapping(host_id=131072)), "0:65536:65536", "0:131072:65536"),
+        (sandbox_config(), lambda c: ask_userns(c, mapping()), "the host's user namespace", "0:65536:65536"),
+        (
+            in_own_userns(),
+            set_field("linux.security_context.namespace_options.userns_options.mode", api.NODE),
+            "0:65536:65536",
+            "the host's user namespace",
+        ),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            to_container(change, sandbox=sandbox)
+        assert has in str(caught.value)
+        assert asks in str(caught.value)
+
+
+# containers
+
+
+def test_a_container_in_full(tmp_path: Path) -> None:
+    request = api.ContainerConfig(
+        metadata=api.ContainerMetadata(name="main", attempt=2),
+        image=api.ImageSpec(image="sha256:1", user_specified_image="busybox"),
+        command=["/bin/sh"],
+        args=["-c", ""],
+        working_dir="/srv",
+        envs=[api.KeyValue(key="A", value=b"b=c\n"), api.KeyValue(key="E", value=b"")],
+        mounts=[
+            api.Mount(
+                container_path="/data",
+                host_path=str(tmp_path),
+                readonly=True,
+                propagation=api.PROPAGATION_BIDIRECTIONAL,
+                uidMappings=[mapping()],
+                gidMappings=[mapping()],
+            )
+        ],
+        devices=[api.Device(container_path="/dev/f", host_path="/dev/fuse", permissions="r")],
+        labels={"a": "b"},
+        annotations={"c": "d"},
+        log_path="main/0.log",
+        stdin=True,
+        stdin_once=True,
+        tty=True,
+        stop_signal=api.SIGUSR1,
+    )
+    security = request.linux.security_context
+    security.privileged = security.readonly_rootfs = security.no_new_privs = True
+    security.capabilities.add_capabilities.append("NET_ADMIN")
+    security.capabilities.drop_capabilities.append("ALL")
+    security.capabilities.add_ambient_capabilities.append("NET_ADMIN")
+    security.run_as_user.value = 0
+    security.run_as_group.value = 2**32 - 2
+    security.supplemental_groups.append(5)
+    security.supplemental_groups_policy = api.Strict
+    security.masked_paths.append("/proc/x")
+    request.linux.resources.memory_limit_in_bytes = 5
+    request.linux.resources.hugepage_limits.add(page_size="2MB", limit=7)
+    assert convert.container_config(request, in_own_userns()) == records.ContainerConfig(
+        name="main",
+        attempt=2,
+        image="sha256:1",
+        user_specified_image="busybox",
+        command=("/bin/sh",),
+        args=("-c", ""),
+        working_dir="/srv",
+        envs=(("A", "b=c\n"), ("E", "")),
+        mounts=(
+            records.Mount(
+                container_path="/data",
+                host_path=str(tmp_path),
+                readonly=True,
+                propagation=Propagation.BIDIRECTIONAL,
+                idmap=IDMAP,
+            ),
+        ),
+        devices=(records.Device(container_path="/dev/f", host_path="/dev/fuse", permissions="r"),),
+        labels={"a": "b"},
+        annotations={"c": "d"},
+        log_path="main/0.log",
+        stdin=True,
+        stdin_once=True,
+        tty=True,
+        stop_signal="SIGUSR1",
+        namespaces=NamespaceOptions(userns=IDMAP),
+        resources=records.Resources(memory_limit=5, hugepage_limits={"2MB": 7}),
+        security=records.Security(
+            privileged=True,
+            add_capabilities=("NET_ADMIN",),
+            drop_capabilities=("ALL",),
+            ambient_capabilities=("NET_ADMIN",),
+            run_as_user=0,
+            run_as_group=2**32 - 2,
+            supplemental_groups=(5,),
+            groups_policy=GroupsPolicy.STRICT,
+            readonly_rootfs=True,
+            no_new_privs=True,
+            masked_paths=("/proc/x",),
+            readonly_paths=(),
+            seccomp=Seccomp(kind=SeccompKind.UNCONFINED),
+        ),
+    )
+
+
+def test_the_least_a_container_needs() -> None:
+    config = to_container()
+    assert config.namespaces == sandbox_config().namespaces
+    assert config.security == records.Security()
+    assert config.security.masked_paths is None
+    assert config.stop_signal == ""
+
+
+def add_mount(**fields: Any) -> Change:
+    return lambda c: c.mounts.add(**{"container_path": "/m", "host_path": "/", **fields})
+
+
+CONTAINER_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
+    (lambda c: c.ClearField("metadata"), InvalidArgument, "config.metadata.name"),
+    *((set_field("metadata.name", bad), InvalidArgument, "metadata.name") for bad in ("a\nb", "a/b", "\0", "a\x7f")),
+    (lambda c: c.ClearField("image"), InvalidArgument, "config.image.image"),
+    (lambda c: c.windows.SetInParent(), InvalidArgument, "windows"),
+    (lambda c: c.CDI_devices.add(name="a.b/c=d"), Unimplemented, "CDI"),
+    (lambda c: c.class_resources.SetInParent(), Unimplemented, "class_resources"),
+    *((set_field("log_path", bad), InvalidArgument, "log_path") for bad in ("/abs", "../a", "a/../../b", "a\0b", "..")),
+    *((set_field("working_dir", bad), InvalidArgument, "working_dir") for bad in ("rel", "/a/../..", "/\0")),
+    (set_field("command", ["a\0b"]), InvalidArgument, "config.command"),
+    (set_field("args", ["ok", "a\0b"]), InvalidArgument, "config.args"),
+    *((lambda c, key=key: c.envs.add(key=key, value=b"v"), InvalidArgument, "envs") for key in ("", "a=b", "a\0")),
+    (lambda c: c.envs.add(key="A", value=b"a\0b"), InvalidArgument, "envs"),
+    (lambda c: c.envs.add(key="A", value=b"\xff"), InvalidArgument, "envs"),
+    (add_mount(container_path="relative"), InvalidArgument, "config.mounts[0].container_path"),
+    (add_mount(container_path=""), InvalidArgument, "config.mounts[0].container_path"),
+    (add_mount(container_path="/a\0b"), InvalidArgument, "config.mounts[0].container_path"),
+    (add_mount(host_path="relative"), InvalidArgument, "config.mounts[0].host_path"),
+    (add_mount(host_path=""), InvalidArgument, "config.mounts[0].host_path"),
+    (add_mount(host_path="/does/not/exist"), InvalidArgument, "config.mounts[0].host_path"),
+    (add_mount(host_path="/a\0b"), InvalidArgument, "config.mounts[0].host_path"),
+    (add_mount(host_path="/" + "x" * 10_000_000), InvalidArgument, "config.mounts[0].host_path"),
+    (add_mount(propagation=UNKNOWN), InvalidArgument, "config.mounts[0].propagation"),
+    (add_mount(recursive_read_only=True), Unimplemented, "RRO"),
+    (add_mount(image=api.ImageSpec(image="data")), Unimplemented, "image"),
+    (add_mount(uidMappings=[mapping()]), InvalidArgument, "GID"),
+    (add_mount(gidMappings=[mapping()]), InvalidArgument, "UID"),
+    (add_mount(uidMappings=[mapping(), mapping()], gidMappings=[mapping()]), InvalidArgument, "overlap"),
+    *(
+        (
+            lambda c, fields=fields: c.devices.add(
+                **{"container_path": "/dev/f", "host_path": "/dev/fuse", "permissions": "rw", **fields}
+            ),
+            InvalidArgument,
+            "config.devices[0]",
+        )
+        for fields in (
+            {"permissions": "rx"},
+            {"permissions": "rwmr"},
+            {"container_path": "dev/f"},
+            {"host_path": "fuse"},
+            {"host_path": "/dev/f\0"},
+            {"container_path": "/dev/\0"},
+        )
+    ),
+    (set_field("stop_signal", 999), InvalidArgument, "config.stop_signal"),
+    (lambda c: set_field("linux.security_context.selinux_options.type", "t")(c), Unimplemented, "selinux"),
+    (lambda c: set_field("linux.security_context.apparmor_profile", "localhost/x")(c), Unimplemented, "apparmor"),
+    *(
+        (set_field(f"linux.security_context.{field}.value", value), InvalidArgument, field)
+        for field in ("run_as_user", "run_as_group")
+        for value in (-1, 2**32 - 1, 2**40)
+    ),
+    (set_field("linux.security_context.supplemental_groups", [5, -1]), InvalidArgument, "supplemental_groups"),
+    (
+        set_field("linux.security_context.supplemental_groups_policy", UNKNOWN),
+        InvalidArgument,
+        "supplemental_groups_policy",
+    ),
+    (set_field("linux.security_context.seccomp.profile_type", UNKNOWN), InvalidArgument, "seccomp"),
+    (set_field("linux.security_context.apparmor.profile_type", UNKNOWN), InvalidArgument, "apparmor"),
+    (set_field("linux.security_context.seccomp_profile_path", "bogus"), InvalidArgument, "seccomp_profile_path"),
+    (set_field("linux.security_context.seccomp_profile_path", "localhost/rel"), InvalidArgument, "localhost_ref"),
+    (set_field("linux.security_context.namespace_options.network", api.NODE), InvalidArgument, "network"),
+    (set_field("linux.security_context.namespace_options.network", api.CONTAINER), InvalidArgument, "network"),
+    (set_field("linux.security_context.namespace_options.network", UNKNOWN), InvalidArgument, "network"),
+    (set_field("linux.security_context.namespace_options.pid", api.NODE), InvalidArgument, "pid"),
+    (set_field("linux.security_context.namespace_options.pid", api.TARGET), InvalidArgument, "target_id"),
+    (set_field("linux.security_context.namespace_options.pid", UNKNOWN), InvalidArgument, "pid"),
+    (set_field("linux.security_context.namespace_options.ipc", api.NODE), InvalidArgument, "ipc"),
+    (set_field("linux.security_context.namespace_options.ipc", api.TARGET), InvalidArgument, "ipc"),
+    (set_field("linux.security_context.namespace_options.ipc", UNKNOWN), InvalidArgument, "ipc"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CONTAINER_REFUSALS)))
+def test_a_container_that_is_refused(number: int) -> None:
+    change, error, named = CONTAINER_REFUSALS[number]
+    with pytest.raises(error) as caught:
+        to_container(change)
+    assert type(caught.value) is error
+    assert named in str(caught.value)
+    assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_name_of_ten_megabytes_is_refused_in_few_words(number: int) -> None:
+    long = set_field("metadata.name", "a" * 10_000_000)
+    with pytest.raises(InvalidArgument, match=r"metadata\.name") as caught:
+        (to_sandbox, to_container)[number](long)
+    assert len(str(caught.value)) < 2000
+
+
+def test_long_texts_that_are_no_names_are_taken() -> None:
+    def change(config: Any) -> None:
+        config.args.append("a" * 10_000_000)
+        config.labels["a"] = "b" * 10_000_000
+
+    config = to_container(change)
+    assert len(config.args[0]) == len(config.labels["a"]) == 10_000_000
+
+
+@pytest.mark.requirement("M31")
+@pytest.mark.parametrize(
+    ("sent", "meant"),
+    [
+        (api.PROPAGATION_PRIVATE, Propagation.PRIVATE),
+        (api.PROPAGATION_HOST_TO_CONTAINER, Propagation.HOST_TO_CONTAINER),
+        (api.PROPAGATION_BIDIRECTIONAL, Propagation.BIDIRECTIONAL),
+    ],
+)
+def test_propagation(sent: api.MountPropagation.ValueType, meant: Propagation) -> None:
+    assert to_container(add_mount(propagation=sent)).mounts[0].propagation is meant
+
+
+def test_a_host_path_is_resolved(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (mount,) = to_container(add_mount(host_path=f"{tmp_path}/link/../link/")).mounts
+    assert mount.host_path == f"{tmp_path}/real"
+
+
+@pytest.mark.requirement("U24")
+def test_a_mount_is_echoed_as_it_was_asked_for(tmp_path: Path) -> None:
+    asked = api.Mount(
+        container_path="/m",
+        host_path=str(tmp_path),
+        readonly=True,
+        propagation=api.PROPAGATION_HOST_TO_CONTAINER,
+        uidMappings=[mapping()],
+        gidMappings=[mapping()],
+    )
+    (mount,) = to_container(lambda c: c.mounts.append(asked)).mounts
+    assert convert.mount_message(mount) == asked
+
+
+def test_resources_are_echoed() -> None:
+    asked = api.LinuxContainerResources(
+        cpu_period=1,
+        cpu_quota=-1,
+        cpu_shares=3,
+        oom_score_adj=-5,
+        memory_limit_in_bytes=4,
+        memory_swap_limit_in_bytes=6,
+        cpuset_cpus="0",
+        cpuset_mems="1",
+        hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=7)],
+        unified={"memory.high": "1"},
+    )
+    assert convert.resources_message(to_container(lambda c: c.linux.resources.CopyFrom(asked)).resources) == asked
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda c: None, Seccomp(kind=SeccompKind.UNCONFINED)),
+        (set_field("linux.security_context.seccomp_profile_path", "unconfined"), Seccomp(kind=SeccompKind.UNCONFINED)),
+        (
+            set_field("linux.security_context.seccomp_profile_path", "runtime/default"),
+            Seccomp(kind=SeccompKind.RUNTIME_DEFAULT),
+        ),
+        (
+            set_field("linux.security_context.seccomp_profile_path", "localhost//a/b.json"),
+            Seccomp(kind=SeccompKind.LOCALHOST, path="/a/b.json"),
+        ),
+        (
+            set_field("linux.security_context.seccomp.profile_type", api.SecurityProfile.RuntimeDefault),
+            Seccomp(kind=SeccompKind.RUNTIME_DEFAULT),
+        ),
+        (
+            lambda c: context(c).seccomp.CopyFrom(api.SecurityProfile(profile_type=2, localhost_ref="/p.json")),
+            Seccomp(kind=SeccompKind.LOCALHOST, path="/p.json"),
+        ),
+    ],
+)
+def test_seccomp(change: Change, expected: Seccomp) -> None:
+    assert to_container(change).security.seccomp == expected
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "field", "mode"),
+    [
+        (NamespaceOptions(pid=NamespaceMode.NODE), "pid", api.NODE),
+        (NamespaceOptions(pid=NamespaceMode.CONTAINER), "pid", api.CONTAINER),
+        (NamespaceOptions(), "pid", api.CONTAINER),
+        (NamespaceOptions(ipc=NamespaceMode.NODE), "ipc", api.NODE),
+        (NamespaceOptions(network=NamespaceMode.NODE), "network", api.NODE),
+        (NamespaceOptions(), "ipc", api.CONTAINER),
+    ],
+)
+def test_namespaces_that_fit_the_sandbox(sandbox: NamespaceOptions, field: str, mode: int) -> None:
+    def change(config: Any) -> None:
+        options = context(config).namespace_options
+        options.network, options.pid, options.ipc = sandbox.network, sandbox.pid, sandbox.ipc
+        setattr(options, field, mode)
+
+    asked = to_container(change, sandbox=sandbox_config(namespaces=sandbox)).namespaces
+    assert getattr(asked, field) is NamespaceMode(mode)
+
+
+def test_the_process_namespace_of_another_container() -> None:
+    def change(config: Any) -> None:
+        context(config).namespace_options.pid = api.TARGET
+        context(config).namespace_options.target_id = "abc"
+
+    assert to_container(change).namespaces.target_id == "abc"
+
+
+def test_a_selector_needs_every_pair() -> None:
+    labels = {"a": "1", "b": "2"}
+    assert convert.labels_match(labels, {})
+    assert convert.labels_match(labels, {"a": "1", "b": "2"})
+    assert not convert.labels_match(labels, {"a": "2"})
+    assert not convert.labels_match(labels, {"a": "1", "c": ""})

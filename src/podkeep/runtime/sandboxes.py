@@ -180,7 +180,11 @@ def check_namespaces(config: SandboxConfig) -> None:
             )
     if options.userns is not None:
         options.userns.validate()
+    if config.sysctls and options.network is NamespaceMode.NODE and options.ipc is NamespaceMode.NODE:
+        raise InvalidArgument(
+            f"sysctls: {', '.join(sorted(config.sysctls))}: the sandbox has no namespace of its own to set them in"
+        )
     if config.hostname and options.network is NamespaceMode.NODE:
         return
-    if len(config.hostname) > 64:
-        raise InvalidArgument(f"hostname {config.hostname!r} has more than 64 characters")
+    if len(config.hostname.encode()) > 64:
+        raise InvalidArgument(f"hostname {config.hostname[:64]!r}: more than 64 bytes", hint="the kernel takes 64")

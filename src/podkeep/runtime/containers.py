@@ -95,6 +95,8 @@ class Containers:
         async with self._sandboxes.lock(sandbox_id):
             sandbox = self._state.sandbox(sandbox_id)
             require_ready(sandbox)
+            if any(mount.idmap is not None for mount in config.mounts):
+                self._sandboxes.require_idmap(sandbox)
             existing = self._state.container_by_key(key)
             if existing is not None:
                 if existing.config == config and existing.status.state is ContainerState.CREATED:

@@ -50,6 +50,13 @@ class Sandboxes:
         """
         return self._handlers.driver(sandbox.config.handler)
 
+    def require_idmap(self, sandbox: Sandbox) -> None:
+        """Check that the sandbox's runtime handler does not ignore the mappings of a mount.
+
+        :raises FailedPrecondition: if it does.
+        """
+        self._handlers.require_user_namespaces(sandbox.config.handler)
+
     async def run(self, config: SandboxConfig) -> SandboxID:
         """Make a sandbox, or return the one that an equal request made before.
 

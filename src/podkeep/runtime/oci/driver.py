@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -34,6 +35,7 @@ EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES // 2 - 4096
 """Bytes of each output stream that ExecSync returns, so that both fit into one answer; what is more is dropped."""
 EXEC_KILL_PATIENCE_S = 2.0
 """How long a killed command may take to be gone."""
+_RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -200,9 +202,12 @@ class Driver:
 
 
 def _said(stderr: bytes) -> str:
-    """Return an OCI runtime's message on one line, without the time stamps some put in front."""
-    lines = [line for line in stderr.decode(errors="replace").splitlines() if line.strip()]
-    return "; ".join(line.partition("Z: ")[2] or line for line in lines) or "it said nothing"
+    """Return an OCI runtime's message on one line, without what some put around it: time stamps, runc's log fields."""
+    lines = []
+    for line in stderr.decode(errors="replace").splitlines():
+        fields = _RUNC_LINE.fullmatch(line)
+        lines.append(fields[1].replace('\\"', '"') if fields else line.partition("Z: ")[2] or line.strip())
+    return "; ".join(dict.fromkeys(filter(None, lines))) or "it said nothing"
 
 
 def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> ExecResult:

@@ -202,6 +202,17 @@ def test_program_that_cannot_be_executed_says_so_in_the_log(pods: Pods, tmp_path
     assert "Exec format error" in (tmp_path / "main.log").read_text()
 
 
+def test_start_that_the_oci_runtime_refuses_is_noted(pods: Pods, daemon: Daemon) -> None:
+    container = pods.create(pods.run())
+    # What crun waits for before it runs the program, lost by accident.
+    (daemon.layout.run / "handlers/crun" / container / "exec.fifo").unlink()
+    message = error_of(lambda: pods.start(container), Internal)
+    assert "OCI runtime start failed: " in message
+    status = pods.exited(container)
+    assert (status.exit_code, status.reason, status.message) == (128, "StartError", message)
+    assert "exited, not created" in error_of(lambda: pods.start(container), FailedPrecondition)
+
+
 @pytest.mark.parametrize("program", ["/etc/passwd", "/etc"])
 def test_program_that_may_not_be_executed(pods: Pods, program: str) -> None:
     sandbox = pods.run()

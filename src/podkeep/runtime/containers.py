@@ -146,7 +146,7 @@ class Containers:
     def _image(self, reference: str) -> Image:
         image = self._images.find(reference)
         if image is None:
-            raise NotFound(f"image {reference!r} is not here", hint=f"pull it: `podkeep image pull {reference}`")
+            raise NotFound(f"image {reference!r} is not here", hint="pull it: `podkeep image pull IMAGE`")
         return image
 
     def _target(self, sandbox: Sandbox, config: ContainerConfig) -> ProcessId | None:

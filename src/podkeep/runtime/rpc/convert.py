@@ -62,7 +62,7 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         dns=_dns(config),
         labels=dict(config.labels),
         annotations=dict(config.annotations),
-        cgroup_parent=_absolute("config.linux.cgroup_parent", linux.cgroup_parent) or default_cgroup_parent,
+        cgroup_parent=_cgroup("config.linux.cgroup_parent", linux.cgroup_parent) or default_cgroup_parent,
         sysctls=dict(linux.sysctls),
         namespaces=namespaces,
         privileged=context.privileged,
@@ -268,6 +268,8 @@ def _mount(number: int, mount: api.Mount) -> records.Mount:
     if not mount.container_path.startswith("/"):
         raise InvalidArgument(f"{field}.container_path: {_quote(mount.container_path)} is not absolute")
     _refuse_nul(f"{field}.container_path", mount.container_path)
+    if os.path.normpath(mount.container_path).strip("/") == "":
+        raise InvalidArgument(f"{field}.container_path: nothing can be mounted over the container's root")
     if not mount.host_path.startswith("/"):
         raise InvalidArgument(f"{field}.host_path: {_quote(mount.host_path)} is not absolute")
     _refuse_nul(f"{field}.host_path", mount.host_path)
@@ -440,6 +442,13 @@ def _refuse_nul(field: str, *values: str) -> None:
     for value in values:
         if "\0" in value:
             raise InvalidArgument(f"{field}: {_quote(value)} holds a NUL character")
+
+
+def _cgroup(field: str, path: str) -> str:
+    parts = path.strip("/").split("/") if path.strip("/") else []
+    if path and (not path.startswith("/") or any(part in {"", ".", ".."} for part in parts) or not path.isprintable()):
+        raise InvalidArgument(f"{field}: {path!r} is not an absolute cgroup path", hint="write it like /kubepods/pod1")
+    return path
 
 
 def _refuse_plain_text(field: str, *values: str) -> None:

@@ -24,12 +24,14 @@ MIN_ID_PREFIX = 3
 """Shortest prefix of an ID that is looked up."""
 
 _SCHEMA = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE sandboxes (id TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL) STRICT;
 CREATE TABLE containers (
     id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL
 ) STRICT;
 CREATE TABLE addresses (address TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL) STRICT;
 PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
 """
 
 _encode = msgspec.json.Encoder().encode
@@ -54,24 +56,35 @@ class State:
         self._last_address = 0
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._load()
+            try:
+                self._prepare()
+                self._load()
+            except BaseException:
+                self._db.close()
+                raise
         except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
             raise DataLoss(
                 f"the state file {path} cannot be read: {error}",
                 hint=f"restore it, or give up its pods: stop their processes and remove {path}*",
             ) from error
 
-    def _load(self) -> None:
+    def _prepare(self) -> None:
+        # Nothing is written, not even the journal's mode, before it is known whose file this is.
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            self._db.executescript(_SCHEMA)
-        elif version != SCHEMA_VERSION:
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if version not in (0, SCHEMA_VERSION):
             raise DataLoss(
                 f"the state file {self._path} has version {version}; this podkeep reads {SCHEMA_VERSION}",
                 hint="run the podkeep that wrote it",
             )
+        if version == 0 and tables:
+            raise DataLoss(f"{self._path} is another program's database", hint="move it away")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        if version == 0:
+            self._db.executescript(_SCHEMA)
+
+    def _load(self) -> None:
         for (record,) in self._db.execute("SELECT record FROM sandboxes"):
             sandbox = _decode_sandbox(record)
             self._sandboxes[sandbox.id] = sandbox

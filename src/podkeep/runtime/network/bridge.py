@@ -6,6 +6,7 @@ the namespace (``sandbox_executor.py``). Everything blocks; the server calls it 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
@@ -21,6 +22,8 @@ INNER_NAME = "eth0"
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 _MAX_PREFIX = 29
 """Smallest subnet that makes sense: a gateway and a few pods."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+"""Names that the kernel takes (15 bytes) and that are words of nft's language."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +38,13 @@ class Bridge:
     def from_config(cls, config: NetworkConfig) -> Bridge:
         """Return the network that ``[network]`` describes.
 
-        :raises InvalidArgument: if the subnet is none, or too small.
+        :raises InvalidArgument: if the subnet is none, or too small, or the bridge's name is none.
         """
+        if not _NAME.fullmatch(config.bridge):
+            raise InvalidArgument(
+                f"network.bridge: {config.bridge!r} is no name of an interface",
+                hint="use at most 15 letters, digits, '_', '.' and '-'",
+            )
         try:
             subnet = IPv4Network(config.subnet)
         except ValueError as error:

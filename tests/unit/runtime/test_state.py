@@ -1,0 +1,281 @@
+"""The state database: what is written is there again, and what cannot be read is left alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from runtime_values import IDMAP, container, sandbox
+
+from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted
+from podkeep.base.ids import ContainerID, SandboxID
+from podkeep.kernel.procfs import ProcessId
+from podkeep.runtime import state as state_module
+from podkeep.runtime.records import ContainerState, Mount, NamespaceOptions, SandboxState
+from podkeep.runtime.state import State
+
+SUBNET = IPv4Network("10.0.0.0/29")
+
+
+def test_what_is_written_is_there_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    state = State(path)
+    pod = sandbox(namespaces=NamespaceOptions(userns=IDMAP), labels={"a": "ä\n"}, sysctls={"net.x": "1"})
+    state.add_sandbox(pod)
+    status = msgspec.structs.replace(pod.status, infra=ProcessId(pid=5, start_time=6), made_cgroups=("/a", "/a/b"))
+    changed = state.set_sandbox(pod.id, status)
+    inside = container(mounts=(Mount(container_path="/m", host_path="/h", idmap=IDMAP),), envs=(("A", "b"),))
+    state.add_container(inside)
+    ended = state.set_container(inside.id, msgspec.structs.replace(inside.status, state=ContainerState.EXITED))
+    address = state.take_address(pod.id, SUBNET)
+    state.close()
+
+    again = State(path)
+    assert again.sandboxes() == [changed]
+    assert again.containers() == [ended]
+    assert again.sandbox_by_key(pod.config.key()) == changed
+    assert again.container_by_key(state_module.container_key(inside)) == ended
+    assert again.take_address(SandboxID("b" * 64), SUBNET) != address
+    again.close()
+
+
+def test_a_killed_daemon_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    """Whatever was written is in the files at once: another connection sees it while the first one is open."""
+    state = State(tmp_path / "state.db")
+    state.add_sandbox(sandbox())
+    other = State(tmp_path / "state.db")
+    assert [item.id for item in other.sandboxes()] == ["a" * 64]
+    other.close()
+    state.close()
+
+
+def test_what_was_forgotten_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    state = State(path)
+    pod, inside = sandbox(), container()
+    state.add_sandbox(pod)
+    state.add_container(inside)
+    address = state.take_address(pod.id, SUBNET)
+    state.forget_container(inside.id)
+    state.forget_container(inside.id)
+    state.forget_sandbox(pod.id)
+    state.forget_sandbox(pod.id)
+    state.close()
+    again = State(path)
+    assert again.sandboxes() == []
+    assert again.containers() == []
+    # The name and the address are free.
+    again.add_sandbox(sandbox("b" * 64))
+    assert again.take_address(SandboxID("b" * 64), SUBNET) == address
+    again.close()
+
+
+def test_names_are_taken_once(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.db")
+    state.add_sandbox(sandbox())
+    state.add_sandbox(sandbox("b" * 64, attempt=1))
+    with pytest.raises(AlreadyExists, match="a" * 64):
+        state.add_sandbox(sandbox("d" * 64))
+    state.add_container(container())
+    state.add_container(container("d" * 64, sandbox_id="b" * 64))
+    with pytest.raises(AlreadyExists, match="c" * 64):
+        state.add_container(container("e" * 64))
+    assert len(state.sandboxes()) == 2
+    assert [item.id for item in state.containers(SandboxID("b" * 64))] == ["d" * 64]
+    assert state.containers(SandboxID("x")) == []
+    state.close()
+
+
+def test_prefixes_of_ids(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.db")
+    ids = ("abc1" + "0" * 60, "abc2" + "0" * 60, "def" + "0" * 61)
+    for number, identity in enumerate(ids):
+        state.add_sandbox(sandbox(identity, name=f"n{number}"))
+        state.add_container(container(identity, name=f"n{number}"))
+    for find, get in ((state.find_sandbox, state.sandbox), (state.find_container, state.container)):
+        assert get("def").id == ids[2]
+        assert get(ids[0]).id == ids[0]
+        assert find("abc1").id == ids[0]  # type: ignore[union-attr]
+        assert find("de") is None
+        assert find("xyz") is None
+        with pytest.raises(InvalidArgument, match="2 IDs"):
+            find("abc")
+        with pytest.raises(InvalidArgument, match="no ID"):
+            find("")
+        with pytest.raises(NotFound, match="xyz"):
+            get("xyz")
+    state.close()
+
+
+# addresses
+
+
+def test_addresses_of_a_small_subnet(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.db")
+    ids = [SandboxID(str(number) * 64) for number in range(6)]
+    taken = [state.take_address(identity, SUBNET) for identity in ids[:5]]
+    assert taken == ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]
+    with pytest.raises(ResourceExhausted, match=r"10\.0\.0\.0/29") as caught:
+        state.take_address(ids[5], SUBNET)
+    assert "network.subnet" in caught.value.hint
+    state.free_address(ids[2])
+    state.free_address(ids[2])
+    assert state.take_address(ids[5], SUBNET) == "10.0.0.4"
+    state.close()
+
+
+def test_a_freed_address_is_used_again_last(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.db")
+    first, second, third = (SandboxID(letter * 64) for letter in "abc")
+    assert state.take_address(first, SUBNET) == "10.0.0.2"
+    state.free_address(first)
+    assert state.take_address(second, SUBNET) == "10.0.0.3"
+    assert state.take_address(third, SUBNET) == "10.0.0.4"
+    state.close()
+
+
+def test_a_changed_subnet(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.db")
+    state.take_address(SandboxID("a" * 64), IPv4Network("10.0.0.0/24"))
+    assert state.take_address(SandboxID("b" * 64), IPv4Network("10.9.0.0/29")) in {"10.9.0.2", "10.9.0.3"}
+    state.close()
+
+
+steps = st.lists(st.tuples(st.sampled_from(["take", "free", "reopen"]), st.integers(0, 7)), max_size=40)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+@given(steps=steps)
+def test_no_address_is_given_out_twice(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
+    path = tmp_path_factory.mktemp("state") / "state.db"
+    state, held = State(path), dict[SandboxID, str]()
+    for action, number in steps:
+        holder = SandboxID(str(number) * 64)
+        if action == "take" and holder not in held:
+            if len(held) == 5:
+                with pytest.raises(ResourceExhausted):
+                    state.take_address(holder, SUBNET)
+                continue
+            address = state.take_address(holder, SUBNET)
+            assert address not in held.values()
+            assert address not in {"10.0.0.0", "10.0.0.1", "10.0.0.7"}
+            held[holder] = address
+        elif action == "free":
+            state.free_address(holder)
+            held.pop(holder, None)
+        elif action == "reopen":
+            state.close()
+            state = State(path)
+    state.close()
+
+
+# files that cannot be read
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def refused(path: Path) -> DataLoss:
+    before = files(path.parent)
+    with pytest.raises(DataLoss) as caught:
+        State(path)
+    assert files(path.parent) == before
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.write_bytes(b"this is no database" * 1000)
+    refused(path)
+
+
+def test_a_damaged_database(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    state = State(path)
+    for number in range(50):
+        state.add_sandbox(sandbox(f"{number:064}", name=f"n{number}"))
+    state.close()
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    path.write_bytes(data)
+    refused(path)
+
+
+@pytest.mark.parametrize("record", [b"", b"{", b"[]", b'{"id": 5}', b"\xff\xfe", b'{"id": "a"}'])
+@pytest.mark.parametrize("table", ["sandboxes", "containers"])
+def test_a_record_that_is_none(tmp_path: Path, table: str, record: bytes) -> None:
+    path = tmp_path / "state.db"
+    State(path).close()
+    with sqlite3.connect(path) as db:
+        columns = ("a", "k", record) if table == "sandboxes" else ("a", "s", "k", record)
+        db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", columns)
+    db.close()
+    refused(path)
+
+
+def test_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    state = State(path)
+    state.add_sandbox(sandbox())
+    state.close()
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA user_version = {state_module.SCHEMA_VERSION + 1}")
+    db.execute("PRAGMA journal_mode = DELETE")
+    db.close()
+    error = refused(path)
+    assert f"version {state_module.SCHEMA_VERSION + 1}" in error.message
+    assert "run the podkeep that wrote it" in error.hint
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE contacts (name TEXT)")
+    db.commit()
+    db.close()
+    refused(path)
+
+
+def test_a_daemon_killed_while_it_made_the_database(tmp_path: Path) -> None:
+    """The tables come into being together: after any part of the script, the next daemon can start."""
+    statements = []
+    text = ""
+    for piece in state_module._SCHEMA.split(";"):
+        text += piece + ";"
+        if sqlite3.complete_statement(text):
+            statements.append(text)
+            text = ""
+    assert len(statements) > 3
+    for count in range(len(statements) + 1):
+        path = tmp_path / f"{count}.db"
+        db = sqlite3.connect(path, isolation_level=None)
+        for statement in statements[:count]:
+            db.execute(statement)
+        db.close()
+        state = State(path)
+        state.add_sandbox(sandbox())
+        state.add_container(container())
+        state.close()
+
+
+def test_states_of_both_records_are_stored(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.db")
+    for number, value in enumerate(SandboxState):
+        state.add_sandbox(sandbox(str(number) * 64, state=value, name=f"n{number}"))
+    for number, kind in enumerate(ContainerState):
+        one = container(str(number) * 64, name=f"n{number}")
+        state.add_container(one)
+        state.set_container(ContainerID(one.id), msgspec.structs.replace(one.status, state=kind))
+    state.close()
+    again = State(tmp_path / "state.db")
+    assert [item.status.state for item in again.sandboxes()] == list(SandboxState)
+    assert [item.status.state for item in again.containers()] == list(ContainerState)
+    again.close()

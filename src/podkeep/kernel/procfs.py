@@ -79,7 +79,7 @@ def pidfd_open(process: ProcessId) -> int:
     return fd
 
 
-def kill(process: ProcessId, number: signal.Signals) -> bool:
+def kill(process: ProcessId, number: int) -> bool:
     """Send a signal to exactly this process; return False if it is gone.
 
     :raises KernelCallError: if the kernel refuses.
@@ -93,7 +93,9 @@ def kill(process: ProcessId, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     except OSError as error:
-        raise KernelCallError(f"pidfd_send_signal(pid={process.pid}, {number.name})", error.errno or 0) from error
+        raise KernelCallError(
+            f"pidfd_send_signal(pid={process.pid}, {_signal_name(number)})", error.errno or 0
+        ) from error
     finally:
         os.close(fd)
     return True
@@ -149,7 +151,10 @@ def wait(process: ProcessId, timeout: float) -> bool:
     except NotFound:
         return True
     try:
-        return bool(select.select([fd], [], [], timeout)[0])
+        # Not select(2): it takes no descriptor above 1023, and a busy daemon has these.
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
     finally:
         os.close(fd)
 
@@ -167,6 +172,11 @@ def capability_bounding_set() -> frozenset[str]:
 def boot_id() -> str:
     """Return the identity of this boot of the machine; pids and start times compare only within one."""
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _signal_name(number: int) -> str:
+    """Return the name of a signal; Python has none for most real-time ones."""
+    return signal.Signals(number).name if number in {*signal.Signals} else str(number)
 
 
 def _stat(pid: int) -> list[str]:

@@ -25,6 +25,7 @@ from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
+from podkeep.runtime import stop_signal
 from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.monitor import ExitMonitor, Watched
@@ -197,7 +198,7 @@ class Containers:
         container = self._state.find_container(text)
         if container is None or container.status.state not in LIVE_STATES:
             return
-        number = _stop_signal(container.config.stop_signal or self._image_stop_signal(container))
+        number = self._stop_signal(container)
         ended = self._ends[container.id]
         if timeout > 0 and container.status.process is not None:
             procfs.kill(container.status.process, number)
@@ -223,9 +224,16 @@ class Containers:
                 hint="one of its processes hangs in the kernel (state D); try again",
             ) from error
 
-    def _image_stop_signal(self, container: Container) -> str:
+    def _stop_signal(self, container: Container) -> int:
+        """Return the request's signal, else the image's, else SIGTERM; an image's nonsense must not keep it running."""
+        if container.config.stop_signal:
+            return stop_signal.parse(container.config.stop_signal)
         image = self._images.find(container.image_id)
-        return image.config.stop_signal if image is not None else ""
+        try:
+            return stop_signal.parse(image.config.stop_signal if image is not None else "")
+        except InvalidArgument as error:
+            log.warning("container %s gets SIGTERM: its image's %s", container.id, error.message)
+            return signal.SIGTERM
 
     async def end_all(self, sandbox_id: SandboxID) -> None:
         """Kill what still runs in a sandbox and wait for it."""
@@ -343,21 +351,6 @@ def _log_path(sandbox: Sandbox, config: ContainerConfig) -> Path | None:
     if not sandbox.config.log_directory or not config.log_path:
         return None
     return Path(sandbox.config.log_directory, config.log_path)
-
-
-def _stop_signal(text: str) -> signal.Signals:
-    """Return the signal that a name (``SIGTERM``, ``TERM``) or number means; SIGTERM for an empty text.
-
-    :raises InvalidArgument: if it is none.
-    """
-    if not text:
-        return signal.SIGTERM
-    with suppress(ValueError):
-        return signal.Signals(int(text))
-    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
-    if name in signal.Signals.__members__:
-        return signal.Signals[name]
-    raise InvalidArgument(f"stop signal {text!r} is none", hint="signal(7) lists them")
 
 
 def _tell_conmon(control: Path, message: bytes) -> None:

@@ -10,6 +10,7 @@ container's state means. Every function blocks; the server calls them on threads
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base import spawn
-from podkeep.base.errors import DeadlineExceeded, Internal
+from podkeep.base.errors import DeadlineExceeded, Internal, NotFound
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.kernel import procfs
@@ -36,6 +37,7 @@ EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES // 2 - 4096
 EXEC_KILL_PATIENCE_S = 2.0
 """How long a killed command may take to be gone."""
 _RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
+_TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -181,8 +183,7 @@ class Driver:
         """Read conmon's answer: a JSON line with the process ID, or -1 and a message."""
         deadline, data = time.monotonic() + CREATE_TIMEOUT_S, b""
         while not data.endswith(b"\n"):
-            readable, _, _ = select.select([read_end], [], [], max(deadline - time.monotonic(), 0))
-            if not readable:
+            if not _readable(read_end, max(deadline - time.monotonic(), 0)):
                 raise DeadlineExceeded(f"OCI runtime create of {container} took longer than {CREATE_TIMEOUT_S:g} s")
             chunk = os.read(read_end, 65536)
             if not chunk:
@@ -206,20 +207,23 @@ def _said(stderr: bytes) -> str:
     lines = []
     for line in stderr.decode(errors="replace").splitlines():
         fields = _RUNC_LINE.fullmatch(line)
-        lines.append(fields[1].replace('\\"', '"') if fields else line.partition("Z: ")[2] or line.strip())
+        lines.append(fields[1].replace('\\"', '"') if fields else _TIME_STAMP.sub("", line).strip())
     return "; ".join(dict.fromkeys(filter(None, lines))) or "it said nothing"
 
 
 def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> ExecResult:
     """Run ``argv`` with bounded memory; the command inside is killed with its process group when time is up."""
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=_ENVIRONMENT,
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_ENVIRONMENT,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise NotFound(f"cannot run {argv[0]}: {error}", hint="`podkeep doctor` lists what podkeep needs") from error
     assert process.stdout is not None
     assert process.stderr is not None
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -228,10 +232,10 @@ def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> Exec
     pidfd = os.pidfd_open(process.pid)
     try:
         _pump(outputs, pidfd, deadline)
-        if not select.select([pidfd], [], [], 0)[0]:
+        if not _readable(pidfd, 0):
             _kill_exec(process.pid, pid_file)
             # The OCI runtime is the parent: it ends by itself, and only while it lives is the command reaped at once.
-            if not select.select([pidfd], [], [], EXEC_KILL_PATIENCE_S)[0]:
+            if not _readable(pidfd, EXEC_KILL_PATIENCE_S):
                 process.kill()
             raise DeadlineExceeded(f"the command did not finish within {timeout:g} s and was killed")
     finally:
@@ -248,20 +252,37 @@ def _pump(outputs: dict[int, bytearray], pidfd: int, deadline: float | None) -> 
 
     What a process left behind in the container writes later is not waited for.
     """
-    open_fds = set(outputs)
-    while True:
-        remaining = None if deadline is None else max(deadline - time.monotonic(), 0)
-        readable, _, _ = select.select([*open_fds, pidfd], [], [], remaining)
-        if not readable:
-            return
-        for fd in open_fds.intersection(readable):
-            chunk = os.read(fd, 65536)
-            if not chunk:
+    poll = select.poll()
+    for fd in (*outputs, pidfd):
+        poll.register(fd, select.POLLIN)
+    open_fds, ended = set(outputs), False
+    while not ended and (deadline is None or time.monotonic() < deadline):
+        remaining = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
+        ready = {fd for fd, _ in poll.poll(remaining)}
+        ended = pidfd in ready
+        for fd in open_fds & ready:
+            if not _take(fd, outputs[fd]):
+                poll.unregister(fd)
                 open_fds.discard(fd)
-            kept = outputs[fd]
-            kept += chunk[: EXEC_OUTPUT_LIMIT - len(kept)]
-        if readable == [pidfd]:
-            return
+    for fd in open_fds:
+        # What the program wrote last is in the pipe. What others go on writing is not: hence no more than a pipe holds.
+        left = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+        while left > 0 and _readable(fd, 0) and (taken := _take(fd, outputs[fd])):
+            left -= taken
+
+
+def _take(fd: int, kept: bytearray) -> int:
+    """Read once, keep what fits, and return how many bytes came; 0 at the end."""
+    chunk = os.read(fd, 65536)
+    kept += chunk[: EXEC_OUTPUT_LIMIT - len(kept)]
+    return len(chunk)
+
+
+def _readable(fd: int, seconds: float) -> bool:
+    """Wait for ``fd``; unlike select(2), poll(2) takes descriptors above 1023, and a busy daemon has these."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _kill_exec(runtime: int, pid_file: Path) -> None:

@@ -1,0 +1,170 @@
+"""Commands with bounded output and time, run for real, and what an OCI runtime's messages are turned into."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.errors import DeadlineExceeded, Internal, NotFound
+from podkeep.base.ids import ContainerID, HandlerName
+from podkeep.cri import transport
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime.oci import driver
+from podkeep.runtime.oci.driver import EXEC_OUTPUT_LIMIT, Driver, ExecResult, Handler, _run_limited, _said
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks() -> Iterator[None]:
+    """Fail a test that leaves a descriptor or a child behind."""
+    descriptors = sorted(os.listdir("/proc/self/fd"))
+    yield
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def run(script: str, directory: Path, *, timeout: float | None = 60.0) -> ExecResult:
+    """Run a shell script; ``$PID_FILE`` is where it writes the process ID of the command, as an OCI runtime does."""
+    pid_file = directory / "exec.pid"
+    return _run_limited(["env", f"PID_FILE={pid_file}", "bash", "-c", script], pid_file, timeout)
+
+
+def test_code_and_outputs(tmp_path: Path) -> None:
+    result = run("echo out; echo err >&2; exit 3", tmp_path)
+    assert result == ExecResult(exit_code=3, stdout=b"out\n", stderr=b"err\n")
+    assert run("kill -9 $$", tmp_path).exit_code == 128 + 9
+    assert run("printf 'a\\0\\377'", tmp_path).stdout == b"a\0\xff"
+    assert run("cat", tmp_path) == ExecResult(exit_code=0, stdout=b"", stderr=b"")
+
+
+def test_both_outputs_at_their_limit_fit_into_one_answer(tmp_path: Path) -> None:
+    script = "head -c 20000000 /dev/zero; head -c 20000000 /dev/zero >&2; echo end"
+    result = run(script, tmp_path)
+    assert result.exit_code == 0
+    assert len(result.stdout) == len(result.stderr) == EXEC_OUTPUT_LIMIT
+    answer = api.ExecSyncResponse(stdout=result.stdout, stderr=result.stderr, exit_code=255)
+    assert answer.ByteSize() < transport.MAX_MESSAGE_BYTES
+
+
+def test_output_that_ends_with_the_program_is_whole(tmp_path: Path) -> None:
+    for _ in range(20):
+        assert len(run("head -c 65536 /dev/zero", tmp_path).stdout) == 65536
+
+
+def test_outputs_that_are_closed_early(tmp_path: Path) -> None:
+    result = run("echo said; exec >&- 2>&-; sleep 0.1; exit 4", tmp_path)
+    assert result == ExecResult(exit_code=4, stdout=b"said\n", stderr=b"")
+
+
+def still_running(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("background", ["sleep 60", "while :; do echo more; done", "cat /dev/zero"])
+@pytest.mark.parametrize("timeout", [None, 20.0])
+def test_a_background_process_that_keeps_the_outputs_is_not_waited_for(
+    tmp_path: Path, background: str, timeout: float | None
+) -> None:
+    begun = time.monotonic()
+    result = run(f"{background} & echo $! > {tmp_path}/left; echo done >&2", tmp_path, timeout=timeout)
+    assert time.monotonic() - begun < 10
+    assert result.exit_code == 0
+    assert result.stderr == b"done\n"
+    left = int((tmp_path / "left").read_text())
+    if "sleep" in background:
+        assert still_running(left)
+        os.kill(left, signal.SIGKILL)
+    # The others end by themselves: nobody reads what they write.
+
+
+@pytest.mark.parametrize("command", ["sleep 60", "exec cat /dev/zero", "while :; do echo a; echo b >&2; done"])
+def test_a_command_that_takes_too_long_is_killed(tmp_path: Path, command: str) -> None:
+    begun = time.monotonic()
+    script = f"setsid bash -c 'echo $$ > $PID_FILE; {command}' & wait"
+    with pytest.raises(DeadlineExceeded, match=r"within 0\.5 s"):
+        run(script, tmp_path, timeout=0.5)
+    assert 0.5 <= time.monotonic() - begun < 10
+    assert not still_running(int((tmp_path / "exec.pid").read_text()))
+
+
+def test_a_command_that_ended_before_its_pid_was_noted_is_killed_with_the_runtime(tmp_path: Path) -> None:
+    with pytest.raises(DeadlineExceeded):
+        run("sleep 60", tmp_path, timeout=0.2)
+    assert not (tmp_path / "exec.pid").exists()
+
+
+def test_a_daemon_with_thousands_of_descriptors_runs_commands(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip("this machine allows fewer than 4096 descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert run("echo many", tmp_path).stdout == b"many\n"
+        with pytest.raises(DeadlineExceeded):
+            run("setsid bash -c 'echo $$ > $PID_FILE; sleep 60' & wait", tmp_path, timeout=0.2)
+    finally:
+        for fd in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="/no/such/crun"):
+        _run_limited(["/no/such/crun"], tmp_path / "pid", 1.0)
+
+
+def handler(path: str, root: Path) -> Driver:
+    return Driver(handler=Handler(name=HandlerName("h"), path=path, root=root), conmon="/usr/bin/conmon")
+
+
+def test_exec_leaves_no_file(tmp_path: Path) -> None:
+    result = handler("/bin/echo", tmp_path).exec_sync(ContainerID("c"), tmp_path, {"args": ["x"]}, 10.0)
+    assert result.exit_code == 0
+    assert b"exec --process" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(NotFound):
+        handler("/no/such/crun", tmp_path).exec_sync(ContainerID("c"), tmp_path, {"args": ["x"]}, 10.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_runtime_that_refuses(tmp_path: Path) -> None:
+    program = tmp_path / "runtime"
+    program.write_text("#!/bin/sh\necho '2026-01-01T00:00:00.5Z: no such thing' >&2\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(Internal, match="OCI runtime start failed: no such thing"):
+        handler(str(program), tmp_path).start(ContainerID("c"))
+    # Without state of its own there is nothing to delete, and the runtime is not asked.
+    handler(str(program), tmp_path / "empty").delete(ContainerID("c"))
+
+
+SAID = {
+    "": "it said nothing",
+    "\n \n": "it said nothing",
+    "no such thing\n": "no such thing",
+    "2026-11-21T14:00:00.123456Z: no such thing": "no such thing",
+    "2026-11-21T14:00:00Z: one\n2026-11-21T14:00:00Z: two\n": "one; two",
+    "the same\nthe same\n": "the same",
+    "cannot open /data/XYZ: No such file": "cannot open /data/XYZ: No such file",
+    "2026-11-21T14:00:00.1Z: cannot open /data/XYZ: No such file": "cannot open /data/XYZ: No such file",
+    "  indented": "indented",
+}
+
+
+@pytest.mark.parametrize("text", SAID)
+def test_a_runtimes_words_on_one_line(text: str) -> None:
+    assert _said(text.encode()) == SAID[text]
+
+
+def test_words_that_are_no_utf8() -> None:
+    assert _said(b"bad \xff byte") == "bad \N{REPLACEMENT CHARACTER} byte"
+    assert driver.EXEC_OUTPUT_LIMIT > 4 << 20

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel import libc, mountinfo, mounts, namespaces
 from podkeep.kernel.libc import CloneFlag
@@ -30,8 +31,11 @@ UNIFIED = Path("/sys/fs/cgroup/unified")
 
 
 def pin_path(run: Path) -> Path:
-    """Return where the namespace of the runtime with run directory ``run`` is pinned."""
-    return run / "mount-namespace" / "mnt"
+    """Return where the namespace of the runtime with run directory ``run`` is pinned.
+
+    Without symbolic links, as /proc/self/mountinfo names it: /var/run is one on most machines.
+    """
+    return Path(os.path.realpath(run)) / "mount-namespace" / "mnt"
 
 
 def is_pinned(run: Path) -> bool:
@@ -47,19 +51,19 @@ def enter(run: Path) -> int:
     :raises FailedPrecondition: if the process has threads.
     :raises KernelCallError: if the kernel refuses; the process is then where it was.
     """
-    origin = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    if is_pinned(run):
-        join(run)
-        return origin
     _require_single_thread()
-    pin = pin_path(run)
-    _prepare_pin_point(pin)
-    _unshare_pinned(origin, pin)
-    mounts.set_propagation("/", Propagation.SLAVE, recursive=True)
-    mounts.set_propagation("/", Propagation.SHARED, recursive=True)
-    if _is_hybrid():
-        # crun refuses to run while a second, version 2 hierarchy with controllers is in sight.
-        mounts.unmount(UNIFIED, lazy=True)
+    origin = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if is_pinned(run):
+            join(run)
+        else:
+            pin, where = pin_path(run), Path.cwd()
+            _prepare_pin_point(pin)
+            _unshare_pinned(origin, pin)
+            os.chdir(where)
+    except BaseException:
+        os.close(origin)
+        raise
     return origin
 
 
@@ -119,10 +123,13 @@ def _unshare_pinned(origin: int, pin: Path) -> None:
         for left, cpu in reversed(list(enumerate(sorted(allowed)))):
             os.sched_setaffinity(0, {cpu})
             libc.unshare(CloneFlag.NEWNS)
+            # Before it is pinned: what a killed process leaves pinned is entered by the next one as it is.
+            _separate()
             inside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 libc.setns(origin, CloneFlag.NEWNS)
                 namespaces.pin(inside, pin)
+                failpoints.reach("mountns.pinned")
                 libc.setns(inside, CloneFlag.NEWNS)
                 return
             except KernelCallError as error:
@@ -132,6 +139,15 @@ def _unshare_pinned(origin: int, pin: Path) -> None:
                 os.close(inside)
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+def _separate() -> None:
+    """Make the new namespace a slave of the machine's, shared inside, with what the OCI runtime can work with."""
+    mounts.set_propagation("/", Propagation.SLAVE, recursive=True)
+    mounts.set_propagation("/", Propagation.SHARED, recursive=True)
+    if _is_hybrid():
+        # crun refuses to run while a second, version 2 hierarchy with controllers is in sight.
+        mounts.unmount(UNIFIED, lazy=True)
 
 
 def _is_hybrid() -> bool:

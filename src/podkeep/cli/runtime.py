@@ -76,7 +76,13 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
     # From here on threads may start: gRPC is imported only now.
     from podkeep.runtime import daemon
 
-    if daemon.serve(config, daemon.Options(idle_exit=idle_exit)):
+    try:
+        empty = daemon.serve(config, daemon.Options(idle_exit=idle_exit))
+    except BaseException:
+        if origin is not None and container_mounts.is_unused(run):
+            container_mounts.remove(run, origin)
+        raise
+    if empty:
         if origin is not None:
             container_mounts.remove(run, origin)
         _remove_directory(run)

@@ -44,6 +44,13 @@ def is_pinned(run: Path) -> bool:
     return any(entry.mount_point == pin and entry.fs_type == "nsfs" for entry in mountinfo.read())
 
 
+def is_unused(run: Path) -> bool:
+    """Return whether nothing but the pin is mounted below ``run``, as seen from the calling process."""
+    pin = pin_path(run)
+    top = pin.parent.parent
+    return {entry.mount_point for entry in mountinfo.under(top)} <= {str(top), str(pin), str(pin.parent)}
+
+
 def enter(run: Path) -> int:
     """Create the namespace unless it is pinned already, and move the calling, single-threaded process into it.
 

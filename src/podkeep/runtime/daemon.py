@@ -25,7 +25,7 @@ from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import Containers
-from podkeep.runtime.handlers import HandlerTable
+from podkeep.runtime.handlers import HandlerTable, Probe
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.pull_watch import PullWatch
@@ -68,10 +68,13 @@ def serve(config: Config, options: Options) -> bool:
         # The helper comes first: it must be started while this process is small and has no thread.
         helper = stack.enter_context(NamespaceHelper())
         daemon = _Daemon(config, options, layout, helper, stack)
-        asyncio.run(daemon.run())
-        empty = daemon.is_empty()
-        if empty:
-            daemon.clean_up()
+        try:
+            daemon.prepare()
+            asyncio.run(daemon.run())
+        finally:
+            empty = daemon.is_empty()
+            if empty:
+                daemon.clean_up()
     return empty
 
 
@@ -81,7 +84,7 @@ class _Daemon:
     def __init__(
         self, config: Config, options: Options, layout: Layout, helper: NamespaceHelper, stack: ExitStack
     ) -> None:
-        self._config, self._options, self._layout = config, options, layout
+        self._config, self._options, self._layout, self._helper = config, options, layout, helper
         self._cgroups = Cgroups()
         self._bridge = Bridge.from_config(config.network)
         self._state = State(layout.state)
@@ -101,12 +104,25 @@ class _Daemon:
         self._container_executor = ContainerExecutor(
             layout, self._images, self._sandbox_executor, Path(config.runtime.seccomp_profile)
         )
-        self._handlers.probe(layout, helper, self._cgroups, config.runtime.catatonit)
-        Recovery(self._state, layout, self._handlers, self._sandbox_executor, self._container_executor).run()
-        self._bridge.start()
-        # Here, and not with the first sandbox, so that no sandbox has to remove it while another needs it.
-        self._cgroups.create(config.runtime.cgroup_parent)
         self._last_request = time.monotonic()
+
+    def prepare(self) -> None:
+        """Find out what the handlers can do, set the house in order, and make what serves all sandboxes.
+
+        The parent cgroup is made here, and not with the first sandbox, so that no sandbox removes it while another
+        needs it.
+        """
+        probe = Probe(
+            layout=self._layout,
+            helper=self._helper,
+            cgroups=self._cgroups,
+            cgroup_parent=self._config.runtime.cgroup_parent,
+            program=self._config.runtime.catatonit,
+        )
+        self._handlers.probe(probe)
+        Recovery(self._state, self._layout, self._handlers, self._sandbox_executor, self._container_executor).run()
+        self._bridge.start()
+        self._cgroups.create(self._config.runtime.cgroup_parent)
 
     async def run(self) -> None:
         """Serve until told to stop."""

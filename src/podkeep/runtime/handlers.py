@@ -15,7 +15,9 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from podkeep.base import failpoints
 from podkeep.base.config import HandlerConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, HandlerName
@@ -101,17 +103,14 @@ class HandlerTable:
                 hint="`podkeep doctor` says what is missing",
             )
 
-    def probe(self, layout: Layout, helper: NamespaceHelper, cgroups: Cgroups, program: str) -> None:
-        """Find out what every handler can do; blocks for about 20 ms each.
-
-        :param program: a static program for the probe's container; it is never run.
-        """
+    def probe(self, probe: Probe) -> None:
+        """Find out what every handler can do; blocks for about 20 ms each."""
         for name, driver in self._drivers.items():
             driver.handler.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                _require_passage(layout.root)
-                _require_passage(layout.run)
-                _probe_idmap(driver, layout, helper, cgroups, program)
+                _require_passage(probe.layout.root)
+                _require_passage(probe.layout.run)
+                probe.check_idmap(driver)
             except (PodkeepError, OSError) as error:
                 self.features[name] = Features(user_namespaces=False, why_not=str(error))
                 log.warning("handler %s cannot run pods in user namespaces: %s", name, error)
@@ -131,36 +130,72 @@ def _require_passage(directory: Path) -> None:
             )
 
 
-def _probe_idmap(driver: Driver, layout: Layout, helper: NamespaceHelper, cgroups: Cgroups, program: str) -> None:
-    """Have a container created with an idmapped mount, and check from outside whose the mounted file is.
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Tries what a handler claims. ``program`` is a static program for the probe's container; it is never run."""
 
-    :raises PodkeepError: saying what does not work.
-    """
-    container = ContainerID(f"probe-{driver.handler.name}-{os.getpid()}")
-    bundle, source = layout.run / container, layout.root / container
-    pin, cgroup = bundle / "user", f"/{container}"
-    idmap = block(_PROBE_HOST_ID, 65536)
-    bundle.mkdir(mode=0o711)
-    source.mkdir(mode=0o755)
-    try:
-        rootfs = bundle / "rootfs"
-        rootfs.mkdir()
-        os.chown(rootfs, _PROBE_HOST_ID, _PROBE_HOST_ID)
-        fd = helper.user_namespace(idmap)
+    layout: Layout
+    helper: NamespaceHelper
+    cgroups: Cgroups
+    cgroup_parent: str
+    program: str
+
+    def check_idmap(self, driver: Driver) -> None:
+        """Have a container created with an idmapped mount, and check from outside whose the mounted file is.
+
+        :raises PodkeepError: saying what does not work.
+        """
+        # The name is always the same, so that what a killed daemon left is found.
+        container = ContainerID(f"probe-{driver.handler.name}")
+        bundle, source = self.layout.run / container, self.layout.root / container
+        self._remove(driver, container)
+        bundle.mkdir(mode=0o711)
+        source.mkdir(mode=0o755)
         try:
-            namespaces.pin(fd, pin)
-            os.close(mounts.clone_tree(source, idmap_userns=fd))
+            rootfs, pin = bundle / "rootfs", bundle / "user"
+            rootfs.mkdir()
+            os.chown(rootfs, _PROBE_HOST_ID, _PROBE_HOST_ID)
+            fd = self.helper.user_namespace(block(_PROBE_HOST_ID, 65536))
+            try:
+                namespaces.pin(fd, pin)
+                os.close(mounts.clone_tree(source, idmap_userns=fd))
+            finally:
+                os.close(fd)
+            (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, source, pin)))
+            process = driver.create_detached(container, bundle)
+            failpoints.reach("handlers.probe")
+            if os.stat(f"/proc/{process.pid}/root/probe").st_uid != _PROBE_HOST_ID:
+                raise FailedPrecondition(
+                    f"{driver.handler.path} ignores mounts[].uidMappings", hint="use crun, or runc 1.2 or newer"
+                )
         finally:
-            os.close(fd)
+            self._remove(driver, container)
+
+    def _remove(self, driver: Driver, container: ContainerID) -> None:
+        bundle, source = self.layout.run / container, self.layout.root / container
+        driver.delete(container)
+        namespaces.unpin(bundle / "user")
+        for directory in (bundle, source):
+            if directory.exists():
+                shutil.rmtree(directory)
+        cgroup = self._cgroup(container)
+        if self.cgroups.exists(cgroup):
+            self.cgroups.kill(cgroup)
+            self.cgroups.remove(cgroup)
+
+    def _cgroup(self, container: ContainerID) -> str:
+        return f"{self.cgroup_parent.rstrip('/')}/{container}"
+
+    def _config(self, container: ContainerID, rootfs: Path, source: Path, pin: Path) -> dict[str, Any]:
         mapping = [{"containerID": 0, "hostID": _PROBE_HOST_ID, "size": 65536}]
-        config = {
+        return {
             "ociVersion": OCI_VERSION,
             "process": {"user": {"uid": 0, "gid": 0}, "args": ["/program"], "cwd": "/", "capabilities": {}},
             "root": {"path": str(rootfs)},
             "mounts": [
                 {"destination": "/proc", "type": "proc", "source": "proc"},
                 {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-                {"destination": "/program", "type": "bind", "source": program, "options": ["bind", "ro"]},
+                {"destination": "/program", "type": "bind", "source": self.program, "options": ["bind", "ro"]},
                 {
                     "destination": "/probe",
                     "type": "bind",
@@ -174,24 +209,7 @@ def _probe_idmap(driver: Driver, layout: Layout, helper: NamespaceHelper, cgroup
                 "namespaces": [{"type": "user", "path": str(pin)}, {"type": "pid"}, {"type": "mount"}],
                 "uidMappings": mapping,
                 "gidMappings": mapping,
-                "cgroupsPath": cgroup,
+                "cgroupsPath": self._cgroup(container),
                 "resources": {"devices": [{"allow": False, "access": "rwm"}]},
             },
         }
-        (bundle / "config.json").write_text(json.dumps(config))
-        pid = driver.create_detached(container, bundle)
-        try:
-            seen = os.stat(f"/proc/{pid.pid}/root/probe").st_uid
-        finally:
-            driver.delete(container)
-        if seen != _PROBE_HOST_ID:
-            raise FailedPrecondition(
-                f"{driver.handler.path} ignores mounts[].uidMappings", hint="use crun, or runc 1.2 or newer"
-            )
-    finally:
-        namespaces.unpin(pin)
-        shutil.rmtree(bundle)
-        shutil.rmtree(source)
-        if cgroups.exists(cgroup):
-            cgroups.kill(cgroup)
-            cgroups.remove(cgroup)

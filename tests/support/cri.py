@@ -110,6 +110,12 @@ class Pods:
         finally:
             self.close()
 
+    def again(self) -> Pods:
+        """Return a client of the same runtime that knows the same sandboxes, for a runtime that was started again."""
+        client = Pods(str(self._client.socket), self.image)
+        client._configs = dict(self._configs)
+        return client
+
     def close(self) -> None:
         """Close the connection and leave the sandboxes as they are."""
         self.wait(self._client.__aexit__(None, None, None))

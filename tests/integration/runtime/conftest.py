@@ -1,16 +1,14 @@
-"""Fixtures of the runtime's black-box tests: a client of the shared daemon, and clients of a test's own daemons."""
+"""Fixtures of the runtime's black-box tests: a client of the shared daemon, and a daemon to be killed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 
 import pytest
 
 from support.cri import Pods
 from support.daemon import Daemon
-
-Connect = Callable[[Daemon], Pods]
+from support.mortal import Mortal
 
 
 @pytest.fixture(scope="session")
@@ -29,14 +27,8 @@ def pods(daemon: Daemon, image_here: str) -> Iterator[Pods]:
 
 
 @pytest.fixture
-def connect(own_daemon: Daemon, image: str) -> Iterator[Callable[[], Pods]]:
-    """Open clients of the test's own daemon; they are closed at the end, without removing anything."""
-    with ExitStack() as closing:
-
-        def open_() -> Pods:
-            client = Pods(own_daemon.socket, image)
-            client.__enter__()
-            closing.callback(client.close)
-            return client
-
-        yield open_
+def mortal(own_daemon: Daemon, image: str) -> Iterator[Mortal]:
+    """A daemon of the test's own, not started; afterwards its sandboxes are removed and it is stopped."""
+    mortal = Mortal(own_daemon, image)
+    yield mortal
+    mortal.close()

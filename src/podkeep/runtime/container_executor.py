@@ -346,13 +346,17 @@ def _make_mount_point(target: Path, *, like: Path) -> None:
 def _read_inside(root: int, path: bytes) -> str:
     """Return the text of a file of an image, resolved inside it; empty if it is missing or no regular file."""
     try:
-        fd = openat.openat2(root, path, os.O_RDONLY | os.O_NONBLOCK, Resolve.IN_ROOT | Resolve.NO_MAGICLINKS)
+        fd = openat.openat2(root, path, os.O_PATH, Resolve.IN_ROOT | Resolve.NO_MAGICLINKS)
     except KernelCallError:
         return ""
-    with os.fdopen(fd, "rb") as file:
+    try:
+        # It is looked at before it is opened: opening a device does something, and the image may hold any.
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return ""
-        return file.read(_PASSWD_LIMIT).decode(errors="replace")
+        with Path(f"/proc/self/fd/{fd}").open("rb") as file:
+            return file.read(_PASSWD_LIMIT).decode(errors="replace")
+    finally:
+        os.close(fd)
 
 
 def _read_profile(path: Path) -> Mapping[str, Any]:

@@ -1,0 +1,100 @@
+"""What the executors look up in images and on the machine, and which namespaces a sandbox has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from runtime_values import IDMAP, sandbox_config
+
+from podkeep.base.errors import DataLoss, InvalidArgument, NotFound
+from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.runtime.container_executor import _read_inside, _read_profile, exit_code_of, machine_devices
+from podkeep.runtime.records import NamespaceMode, NamespaceOptions
+from podkeep.runtime.sandbox_executor import namespace_kinds
+
+NODE, CONTAINER = NamespaceMode.NODE, NamespaceMode.CONTAINER
+NET, UTS, IPC, PID, USER = (NamespaceKind[name] for name in ("NET", "UTS", "IPC", "PID", "USER"))
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        (NamespaceOptions(), {NET, UTS, IPC, PID}),
+        (NamespaceOptions(pid=CONTAINER), {NET, UTS, IPC}),
+        (NamespaceOptions(pid=CONTAINER, userns=IDMAP), {NET, UTS, IPC, USER}),
+        (NamespaceOptions(network=NODE, pid=CONTAINER), {IPC}),
+        (NamespaceOptions(network=NODE, ipc=NODE, pid=NODE), set()),
+    ],
+)
+def test_namespaces_of_a_sandbox(options: NamespaceOptions, kinds: set[NamespaceKind]) -> None:
+    assert namespace_kinds(sandbox_config(namespaces=options)) == kinds
+
+
+def read(root: Path, name: bytes) -> str:
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        return _read_inside(fd, name)
+    finally:
+        os.close(fd)
+
+
+def test_a_file_of_an_image_is_looked_for_inside_it(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "real").write_text("inside")
+    (tmp_path / "secret").write_text("outside")
+    (root / "secret").write_text("not outside")
+    (root / "etc/plain").write_bytes(b"a\xff")
+    (root / "etc/absolute").symlink_to("/real")
+    (root / "etc/up").symlink_to("../../../secret")
+    (root / "etc/proc").symlink_to("/proc/self/root/etc/passwd")
+    (root / "etc/loop").symlink_to("loop")
+    (root / "etc/directory").mkdir()
+    os.mkfifo(root / "etc/pipe")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    assert read(root, b"etc/plain") == "a\N{REPLACEMENT CHARACTER}"
+    assert read(root, b"etc/absolute") == "inside"
+    assert read(root, b"etc/up") == "not outside"
+    for name in (b"etc/proc", b"etc/loop", b"etc/directory", b"etc/pipe", b"etc/missing"):
+        assert read(root, name) == ""
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_huge_file_of_an_image_is_read_in_part(tmp_path: Path) -> None:
+    with (tmp_path / "passwd").open("wb") as file:
+        file.truncate(1 << 40)
+    assert len(read(tmp_path, b"passwd")) == 1 << 20
+
+
+def test_the_machines_devices() -> None:
+    devices = {device["path"]: device for device in machine_devices()}
+    assert (devices["/dev/null"]["type"], devices["/dev/null"]["major"], devices["/dev/null"]["minor"]) == ("c", 1, 3)
+    assert not [path for path in devices if path.startswith(("/dev/pts/", "/dev/shm/")) or path == "/dev/console"]
+
+
+def test_seccomp_profiles_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    with pytest.raises(NotFound, match=r"profile\.json"):
+        _read_profile(path)
+    for text in (b"{", b"\xff"):
+        path.write_bytes(text)
+        with pytest.raises(DataLoss, match=r"profile\.json"):
+            _read_profile(path)
+    for text in (b"[]", b"{}", b"5"):
+        path.write_bytes(text)
+        with pytest.raises(InvalidArgument, match="defaultAction"):
+            _read_profile(path)
+    path.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
+    assert _read_profile(path) == {"defaultAction": "SCMP_ACT_LOG"}
+
+
+def test_exit_codes_that_conmon_noted(tmp_path: Path) -> None:
+    path = tmp_path / "exit"
+    assert exit_code_of(path) is None
+    for text in ("", "x"):
+        path.write_text(text)
+        assert exit_code_of(path) is None
+    path.write_text("137")
+    assert exit_code_of(path) == (137, path.stat().st_mtime_ns)

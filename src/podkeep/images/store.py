@@ -27,12 +27,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from podkeep.base import lockfile
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.errors import InvalidArgument, KernelCallError, NotFound
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.singleflight import SingleFlight
-from podkeep.images import endpoints, lockfile, manifest, reference
+from podkeep.images import endpoints, manifest, reference
 from podkeep.images.database import ImageDatabase, ImageRecord, LayerRecord, NewImage
 from podkeep.images.image import Image, PullProgress, RegistryAuth
 from podkeep.images.snapshots.directories import DirectoriesDriver
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 Progress = Callable[[PullProgress], None]
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MIN_ID_PREFIX = 3
+LOCK_PATIENCE_S = 10.0
+"""How long to wait for the last processes of a killed owner."""
 _SYNC_DELAY = 30.0
 """Seconds after a pull: by then the kernel has written most of it, and the pod that waited for it runs."""
 
@@ -96,7 +99,7 @@ class ImageStore:
         :raises DataLoss: if the database is damaged; the hint says what to move away.
         """
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = lockfile.acquire(root / "lock")
+        lock = lockfile.acquire(root / "lock", patience_s=LOCK_PATIENCE_S)
         try:
             database = ImageDatabase(root / "images.db")
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -23,8 +23,17 @@ from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig, Sandb
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.state import State
 
-if TYPE_CHECKING:
-    from podkeep.runtime.containers import Containers
+
+class Occupants(Protocol):
+    """What a sandbox needs of the containers in it: that they end, and that they go."""
+
+    async def end_all(self, sandbox_id: SandboxID) -> None:
+        """Kill what still runs in a sandbox and wait for it."""
+        ...
+
+    async def remove(self, text: str) -> None:
+        """Remove a container, killing it first if it runs; a missing one is no error."""
+        ...
 
 
 class Sandboxes:
@@ -110,13 +119,13 @@ class Sandboxes:
         else:
             self._state.forget_sandbox(sandbox.id)
 
-    async def stop(self, text: str, containers: Containers) -> None:
+    async def stop(self, text: str, containers: Occupants) -> None:
         """End a sandbox's containers and give back its network and namespaces; a missing one is no error."""
         sandbox = self._state.find_sandbox(text)
         if sandbox is not None:
             await self._ending.do(("stop", sandbox.id), lambda: self._stop(sandbox.id, containers))
 
-    async def _stop(self, sandbox_id: SandboxID, containers: Containers) -> None:
+    async def _stop(self, sandbox_id: SandboxID, containers: Occupants) -> None:
         async with self._locks[sandbox_id]:
             sandbox = self._state.find_sandbox(sandbox_id)
             if sandbox is None:
@@ -128,13 +137,13 @@ class Sandboxes:
                 status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY, infra=None)
                 self._state.set_sandbox(sandbox_id, status)
 
-    async def remove(self, text: str, containers: Containers) -> None:
+    async def remove(self, text: str, containers: Occupants) -> None:
         """Remove a sandbox with its containers, stopping it first if need be; a missing one is no error."""
         sandbox = self._state.find_sandbox(text)
         if sandbox is not None:
             await self._ending.do(("remove", sandbox.id), lambda: self._remove(sandbox.id, containers))
 
-    async def _remove(self, sandbox_id: SandboxID, containers: Containers) -> None:
+    async def _remove(self, sandbox_id: SandboxID, containers: Occupants) -> None:
         await self._stop(sandbox_id, containers)
         async with self._locks[sandbox_id]:
             sandbox = self._state.find_sandbox(sandbox_id)

@@ -16,7 +16,7 @@ from conftest import OpenStore, children, layer_directory, leftovers
 
 from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import DataLoss, FailedPrecondition, Internal
-from podkeep.images import lockfile
+from podkeep.images import store as image_store
 from podkeep.images.store import ImageStore
 from support.images import BUSYBOX, Layout, busybox_layout, file
 from support.registry import Answer, HostileRegistry, Registry
@@ -183,7 +183,7 @@ def test_a_damaged_database_is_an_error_that_says_what_to_do(root: Path, open_st
 
 def test_a_store_has_one_owner(root: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     open_store()
-    monkeypatch.setattr(lockfile, "_PATIENCE", 0.1)
+    monkeypatch.setattr(image_store, "LOCK_PATIENCE_S", 0.1)
     started = time.monotonic()
     with pytest.raises(FailedPrecondition, match="is in use by another process"):
         ImageStore.open(root, config=ImagesConfig(), registries={})

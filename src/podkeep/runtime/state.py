@@ -93,6 +93,8 @@ class State:
             container = _decode_container(record)
             self._containers[container.id] = container
             self._container_keys[container_key(container)] = container.id
+        # A daemon that was killed between reserving an address and storing its sandbox left an address of nobody.
+        self._db.execute("DELETE FROM addresses WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)")
         self._addresses = dict(self._db.execute("SELECT address, sandbox_id FROM addresses"))
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ def test_a_command_that_takes_too_long_is_killed(tmp_path: Path, command: str) -
     assert not still_running(int((tmp_path / "exec.pid").read_text()))
 
 
-def test_a_command_that_ended_before_its_pid_was_noted_is_killed_with_the_runtime(tmp_path: Path) -> None:
+def test_a_runtime_that_never_noted_a_pid_is_killed(tmp_path: Path) -> None:
     with pytest.raises(DeadlineExceeded):
         run("sleep 60", tmp_path, timeout=0.2)
     assert not (tmp_path / "exec.pid").exists()

@@ -125,7 +125,7 @@ def test_the_user_is_written_with_the_ids_inside() -> None:
     assert "HOME=/home/app" in config["process"]["env"]
 
 
-@pytest.mark.requirement("U8", "U60")
+@pytest.mark.requirement("U8")
 def test_a_user_that_is_not_mapped_is_named() -> None:
     idmap = IdMap(
         uids=(IdMapping(container_id=0, host_id=65536, length=100),),
@@ -192,7 +192,7 @@ def test_namespaces_are_joined_or_new() -> None:
     ]
 
 
-@pytest.mark.requirement("U28", "U46")
+@pytest.mark.requirement("U28", "U46", "U118")
 def test_the_sandboxs_mappings_are_the_containers() -> None:
     linux = build(sandbox=in_own_userns())["linux"]
     assert linux["uidMappings"] == OCI_IDMAP
@@ -265,7 +265,6 @@ def test_a_mount_of_the_request_replaces_the_runtimes(target: str) -> None:
     ]
 
 
-@pytest.mark.requirement("M31")
 @pytest.mark.parametrize(
     ("propagations", "options", "rootfs"),
     [
@@ -298,7 +297,6 @@ def test_the_pods_files_are_read_only_with_the_root() -> None:
     assert mount_at(config, "/etc/hosts")["options"][-1] == "ro"
 
 
-@pytest.mark.requirement("U24")
 def test_a_mount_with_mappings_comes_from_its_idmapped_copy() -> None:
     mapped = Mount(container_path="/v", host_path="/volumes/v", readonly=True, idmap=IDMAP)
     plain = Mount(container_path="/p", host_path="/volumes/p")

@@ -299,7 +299,6 @@ def test_modes_and_mappings_that_do_not_fit_together() -> None:
             to_sandbox(lambda c, uids=uids, gids=gids: ask_userns(c, *uids, gids=gids))  # type: ignore[misc]
 
 
-@pytest.mark.requirement("U10")
 @pytest.mark.parametrize("field", ["network", "pid", "ipc"])
 def test_a_user_namespace_with_a_namespace_of_the_host(field: str) -> None:
     def change(config: Any) -> None:
@@ -547,7 +546,6 @@ def test_long_texts_that_are_no_names_are_taken() -> None:
     assert len(config.args[0]) == len(config.labels["a"]) == 10_000_000
 
 
-@pytest.mark.requirement("M31")
 @pytest.mark.parametrize(
     ("sent", "meant"),
     [
@@ -567,7 +565,6 @@ def test_a_host_path_is_resolved(tmp_path: Path) -> None:
     assert mount.host_path == f"{tmp_path}/real"
 
 
-@pytest.mark.requirement("U24")
 def test_a_mount_is_echoed_as_it_was_asked_for(tmp_path: Path) -> None:
     asked = api.Mount(
         container_path="/m",

@@ -139,6 +139,16 @@ def test_a_freed_address_is_used_again_last(tmp_path: Path) -> None:
     state.close()
 
 
+def test_an_address_whose_sandbox_was_never_stored_is_free_again(tmp_path: Path) -> None:
+    """A daemon killed between the two leaves an address of nobody."""
+    state = State(tmp_path / "state.db")
+    address = state.take_address(SandboxID("a" * 64), SUBNET)
+    state.close()
+    again = State(tmp_path / "state.db")
+    assert again.take_address(SandboxID("b" * 64), SUBNET) == address
+    again.close()
+
+
 def test_a_changed_subnet(tmp_path: Path) -> None:
     state = State(tmp_path / "state.db")
     state.take_address(SandboxID("a" * 64), IPv4Network("10.0.0.0/24"))
@@ -154,6 +164,8 @@ steps = st.lists(st.tuples(st.sampled_from(["take", "free", "reopen"]), st.integ
 def test_no_address_is_given_out_twice(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
     path = tmp_path_factory.mktemp("state") / "state.db"
     state, held = State(path), dict[SandboxID, str]()
+    for number in range(8):
+        state.add_sandbox(sandbox(str(number) * 64, name=f"n{number}"))
     for action, number in steps:
         holder = SandboxID(str(number) * 64)
         if action == "take" and holder not in held:

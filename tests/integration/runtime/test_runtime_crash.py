@@ -15,10 +15,12 @@ import pytest
 
 import podkeep.runtime
 from podkeep.base.errors import Internal, PodkeepError, Unavailable
+from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mountinfo, mounts, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime.layout import veth_name
 from support.cri import BLOCK, SLEEP, Pods, bind, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
@@ -233,7 +235,7 @@ def test_exits_while_no_daemon_runs_are_reaped(mortal: Mortal, tmp_path: Path, p
     mortal.daemon.kill()
     earliest = time.time_ns()
     (tmp_path / "go").touch()
-    wait_for(mortal.daemon.layout.exit_file(container).exists, "the end of the container")
+    wait_for(mortal.daemon.layout.exit_file(ContainerID(container)).exists, "the end of the container")
     latest = time.time_ns()
     again = mortal.start()
     status = again.status(container)
@@ -247,7 +249,7 @@ def test_exits_while_no_daemon_runs_are_reaped(mortal: Mortal, tmp_path: Path, p
 
 
 def _conmon(daemon: Daemon, container: str) -> procfs.ProcessId:
-    path = daemon.layout.bundle(container) / "conmon.pid"  # type: ignore[arg-type]
+    path = daemon.layout.bundle(ContainerID(container)) / "conmon.pid"
     return procfs.identify(int(path.read_text()))
 
 
@@ -358,7 +360,7 @@ def test_after_a_reboot_pods_are_shown_ended_and_can_be_removed(mortal: Mortal) 
     container = pods.launch(sandbox)
     daemon = mortal.daemon
     daemon.kill()
-    _as_after_a_reboot(daemon)
+    _as_after_a_reboot(daemon, sandbox)
     again = mortal.start()
     assert [item.state for item in again.sandboxes()] == [api.SANDBOX_NOTREADY]
     status = again.status(container)
@@ -368,8 +370,8 @@ def test_after_a_reboot_pods_are_shown_ended_and_can_be_removed(mortal: Mortal) 
     assert again.status(_pod_up(again)).state == api.CONTAINER_RUNNING
 
 
-def _as_after_a_reboot(daemon: Daemon) -> None:
-    """End every process of the daemon's pods, and remove its run directory, links and cgroups, as a reboot does."""
+def _as_after_a_reboot(daemon: Daemon, sandbox: str) -> None:
+    """End every process of the daemon's pod, and remove its run directory, links and cgroups, as a reboot does."""
     cgroups = Cgroups()
     monitors = procfs.find_by_argument(f"{daemon.layout.run}/")
     for process in monitors:
@@ -378,7 +380,7 @@ def _as_after_a_reboot(daemon: Daemon) -> None:
     for process in monitors:
         assert procfs.wait(process, 10)
     cgroups.remove(daemon.cgroup_parent)
-    for name in netlink.links("pk"):
+    for name in (f"pkt{daemon.token}", veth_name(SandboxID(sandbox))):
         netlink.delete_link(name)
     for entry in mountinfo.under(daemon.layout.run):
         mounts.unmount(entry.mount_point, lazy=True)

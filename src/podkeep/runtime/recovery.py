@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel import procfs
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import LIVE_STATES, ended_status
@@ -78,13 +78,12 @@ class Recovery:
 
     def _finish_sandbox(self, sandbox: Sandbox) -> None:
         log.info("cleaning up sandbox %s, which was %s", sandbox.id, sandbox.status.state.value)
-        self._kill_strays(sandbox, sandbox.id)
-        containers = self._state.containers(sandbox.id)
-        for container in containers:
+        for container in self._state.containers(sandbox.id):
             self._finish_container(container)
-        if len(self._state.containers(sandbox.id)) > 0:
-            return
         try:
+            self._kill_strays(sandbox, sandbox.id)
+            if left := self._state.containers(sandbox.id):
+                raise FailedPrecondition(f"{len(left)} of its containers could not be removed")
             self._sandboxes.remove(sandbox, self._handlers.driver(sandbox.config.handler))
         except (PodkeepError, OSError) as error:
             log.warning("sandbox %s: %s", sandbox.id, error)
@@ -96,8 +95,8 @@ class Recovery:
     def _finish_container(self, container: Container) -> None:
         log.info("cleaning up container %s, which was %s", container.id, container.status.state.value)
         sandbox = self._state.sandbox(container.sandbox_id)
-        self._kill_strays(sandbox, container.id)
         try:
+            self._kill_strays(sandbox, container.id)
             self._containers.kill_rest(container, sandbox)
             self._containers.remove(container, self._handlers.driver(sandbox.config.handler))
         except (PodkeepError, OSError) as error:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import DeadlineExceeded, Internal, NotFound
+from podkeep.base.errors import CommandFailed, DeadlineExceeded, Internal, NotFound
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.oci import driver
-from podkeep.runtime.oci.driver import EXEC_OUTPUT_LIMIT, Driver, ExecResult, Handler, _run_limited, _said
+from podkeep.runtime.oci.driver import EXEC_OUTPUT_LIMIT, Driver, ExecResult, Handler, Stdio, _run_limited, _said
 
 
 @pytest.fixture(autouse=True)
@@ -168,3 +168,15 @@ def test_a_runtimes_words_on_one_line(text: str) -> None:
 def test_words_that_are_no_utf8() -> None:
     assert _said(b"bad \xff byte") == "bad \N{REPLACEMENT CHARACTER} byte"
     assert driver.EXEC_OUTPUT_LIMIT > 4 << 20
+
+
+def test_conmon_works_in_the_bundle(tmp_path: Path) -> None:
+    """It notes that memory ran out in its working directory as well; the daemon's may be anybody's."""
+    bundle, program = tmp_path / "bundle", tmp_path / "conmon"
+    bundle.mkdir()
+    program.write_text(f"#!/bin/sh\npwd > {tmp_path}/where\necho refused >&2\nexit 3\n")
+    program.chmod(0o755)
+    made = Driver(handler=Handler(name=HandlerName("h"), path="/usr/bin/crun", root=tmp_path), conmon=str(program))
+    with pytest.raises(CommandFailed, match="refused"):
+        made.create(ContainerID("c"), bundle, tmp_path, Stdio(log=None))
+    assert (tmp_path / "where").read_text() == f"{bundle}\n"

@@ -95,7 +95,8 @@ class Driver:
             try:
                 argv = self._conmon_command(container, bundle, exits, stdio)
                 env = {**_ENVIRONMENT, "_OCI_SYNCPIPE": str(write_end)}
-                done = spawn.run(argv, env=env, pass_fds=(write_end,), timeout=CREATE_TIMEOUT_S)
+                # conmon notes that memory ran out in its working directory too, whichever that is.
+                done = spawn.run(argv, env=env, cwd=str(bundle), pass_fds=(write_end,), timeout=CREATE_TIMEOUT_S)
             finally:
                 os.close(write_end)
             done.check()

@@ -76,6 +76,13 @@ def test_exec_that_takes_too_long_is_killed_with_its_children(pods: Pods) -> Non
     )
 
 
+def test_exec_that_takes_too_long_leaves_the_container_alone(pods: Pods) -> None:
+    container = pods.launch(pods.run(pod(options=namespaces(pid=api.POD))))
+    error_of(lambda: pods.exec(container, "sleep", "998", timeout=1), DeadlineExceeded)
+    assert pods.status(container).state == api.CONTAINER_RUNNING
+    assert pods.read(container, "ps -o args | grep -c '[s]leep'") == "1"
+
+
 def test_exec_does_not_wait_for_what_it_left_behind(pods: Pods) -> None:
     container = pods.launch(pods.run())
     started = time.monotonic()

@@ -55,11 +55,13 @@ def test_exit_code_and_reason(pods: Pods, script: str, code: int, reason: str) -
     assert (status.exit_code, status.reason) == (code, reason)
 
 
-def test_a_container_that_runs_out_of_memory_says_so(pods: Pods) -> None:
+def test_a_container_that_runs_out_of_memory_says_so(pods: Pods, daemon: Daemon) -> None:
     resources = api.LinuxContainerResources(memory_limit_in_bytes=16 << 20)
     script = "x=0123456789abcdef; while :; do x=$x$x; done"
     status = pods.exited(pods.launch(pods.run(), "sh", "-c", script, resources=resources))
     assert (status.exit_code, status.reason) == (137, "OOMKilled")
+    assert daemon.process is not None
+    assert not Path(f"/proc/{daemon.process.pid}/cwd/oom").exists(), "conmon's note is not where the daemon runs"
 
 
 def test_stop_ends_as_soon_as_the_container_does(pods: Pods) -> None:

@@ -86,3 +86,11 @@ def test_capabilities_are_the_kernels() -> None:
 
 def test_boot_id_is_a_uuid() -> None:
     assert str(uuid.UUID(procfs.boot_id())) == procfs.boot_id()
+
+
+def test_processes_of_a_group_are_found_until_they_are_dead(nothing_leaks: None) -> None:
+    with subprocess.Popen(["/bin/sleep", "300"], start_new_session=True) as process:
+        assert procfs.find_by_group(process.pid) == [procfs.identify(process.pid)]
+        process.kill()
+        assert procfs.wait(procfs.identify(process.pid), 10)
+        assert procfs.find_by_group(process.pid) == [], "a zombie is not among them"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.agent import userns
-from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.userns import BLOCK_LENGTH, Blocks, IdRange, default_range
 from podkeep.base.errors import DataLoss, InvalidArgument, ResourceExhausted
-from podkeep.base.ids import PodUID
 
 
 def record(*uids: tuple[int, int, int], gids: list[tuple[int, int, int]] | None = None) -> bytes:
@@ -191,16 +189,38 @@ def test_a_record_that_cannot_be_written_takes_nothing(tmp_path: Path) -> None:
     assert userns.allocate(tmp_path, "gone", default_range(1)) == 65536
 
 
-def _allocate(root: str, uid: str) -> int:
-    dirs = PodDirs(Path(root))
+ALLOCATE = """
+import os, sys
+from pathlib import Path
+from podkeep.agent import userns
+from podkeep.agent.poddirs import PodDirs
+from podkeep.base.ids import PodUID
+
+dirs = PodDirs(Path(sys.argv[1]))
+sys.stdin.readline()
+for uid in sys.argv[2:]:
     with dirs.locked():
         os.close(dirs.own(PodUID(uid)))
-        return userns.allocate(dirs.pods, uid, default_range(110))
+        print(userns.allocate(dirs.pods, uid, userns.default_range(110)))
+"""
 
 
 @pytest.mark.requirement("U32")
 def test_processes_that_allocate_at_the_same_time_get_different_blocks(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        starts = pool.starmap(_allocate, [(str(tmp_path), f"pod{number}") for number in range(110)])
-    assert len(set(starts)) == 110
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", ALLOCATE, tmp_path, *(f"pod{number}" for number in range(first, 110, 4))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for first in range(4)
+    ]
+    for program in programs:
+        assert program.stdin is not None
+        program.stdin.write("go\n")
+        program.stdin.flush()
+    starts = [int(line) for program in programs for line in program.communicate(timeout=60)[0].split()]
+    assert [program.returncode for program in programs] == [0] * 4
+    assert len(starts) == len(set(starts)) == 110
     assert all(start % BLOCK_LENGTH == 0 for start in starts)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -18,6 +19,7 @@ from bench.report import Cell, Row
 from bench.samples import Samples, Summary
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 10.0
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,7 @@ def test_results_need_their_markers(tmp_path: Path) -> None:
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "3600"]) as process:
+        wait_for_arguments(process)
         yield process
         process.kill()
 
@@ -77,11 +80,21 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def test_memory_counts_new_processes_without_the_workload(sleeper: subprocess.Popen[bytes]) -> None:
     known = {process.pid for process in memory.processes()} - {sleeper.pid}
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        wait_for_arguments(process)
         assert sleeper.pid in {found.pid for found in memory.beside(known, ("sleep", "3601"))}
         found = [each for each in memory.beside(known, ("sleep", "3600")) if each.pid in (sleeper.pid, process.pid)]
         assert [each.pid for each in found] == [process.pid]
         assert sum(memory.pss_kib(found).values()) > 0
         process.communicate()
+
+
+def wait_for_arguments(process: subprocess.Popen[bytes]) -> None:
+    """Wait until /proc shows them: Popen returns a moment before the kernel has laid them out."""
+    cmdline = Path(f"/proc/{process.pid}/cmdline")
+    deadline = time.monotonic() + PATIENCE_S
+    while not cmdline.read_bytes():
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "no arguments in /proc"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +107,7 @@ def test_memory_counts_new_processes_without_the_workload(sleeper: subprocess.Po
 )
 def test_a_process_goes_by_its_script_or_module(arguments: list[str], name: str) -> None:
     with subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        wait_for_arguments(process)
         assert {each.name for each in memory.processes() if each.pid == process.pid} == {name}
         process.kill()
 

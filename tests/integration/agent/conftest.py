@@ -19,6 +19,15 @@ from support.daemon import Daemon
 PATIENCE_S = 60.0
 
 
+class Background(subprocess.Popen[str]):
+    """A program that a failing test interrupts: ``with`` waits for its end, which only the rest of the test brings."""
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is not None:
+            self.send_signal(signal.SIGINT)
+        super().__exit__(kind, *rest)
+
+
 class Runner:
     """Runs manifests against one daemon."""
 
@@ -38,9 +47,9 @@ class Runner:
         """Run a manifest to its end."""
         return self.daemon.run("run", *options, str(self.file(*documents)), timeout=PATIENCE_S)
 
-    def start(self, *documents: dict[str, Any], env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(self, *documents: dict[str, Any], env: dict[str, str] | None = None) -> Background:
         """Run a manifest in the background."""
-        return subprocess.Popen(
+        return Background(
             self.daemon.command("run", str(self.file(*documents))),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

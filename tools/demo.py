@@ -31,6 +31,7 @@ PODKEEP = str(Path(sys.executable).with_name("podkeep"))
 IMAGE = "localhost/busybox:demo"
 MANIFEST = ROOT / "examples" / "userns.yaml"
 PATIENCE_S = 60.0
+FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 FIRST_POD_ID = 65536
 """Host IDs below belong to the machine itself (KEP-127)."""
 
@@ -50,6 +51,8 @@ class Machine:
     mounts: frozenset[str]
     network_namespaces: frozenset[str]
     links: frozenset[str]
+    nftables: frozenset[str]
+    settings: frozenset[str]
     cgroups: frozenset[str]
     run: frozenset[str]
     """Everything in the runtime's run directory."""
@@ -64,6 +67,8 @@ class Machine:
             mounts=frozenset(f"{entry.mount_point} ({entry.fs_type})" for entry in mountinfo.read()),
             network_namespaces=frozenset(output("ip", "netns", "list").splitlines()),
             links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
+            nftables=frozenset(output("nft", "list", "tables").splitlines()),
+            settings=frozenset({f"net.ipv4.ip_forward = {FORWARDING.read_text().strip()}"}),
             cgroups=frozenset(path for path in below(Path("/sys/fs/cgroup")) if "podkeep" in path),
             run=frozenset(below(Path(SETTINGS.runtime.run))),
             pod_directories=frozenset(str(path) for path in Path(SETTINGS.agent.root, "pods").glob("*")),
@@ -148,6 +153,17 @@ def runtime_answers() -> bool:
 
 
 @contextmanager
+def forwarding_put_back() -> Iterator[None]:
+    """Undo what a runtime leaves on, because others may have come to need it; nobody has within a demo."""
+    before = FORWARDING.read_text()
+    try:
+        yield
+    finally:
+        if FORWARDING.read_text() != before:
+            FORWARDING.write_text(before)
+
+
+@contextmanager
 def running_runtime() -> Iterator[None]:
     """Start a runtime unless one answers already, and end the one that was started."""
     if runtime_answers():
@@ -155,7 +171,7 @@ def running_runtime() -> Iterator[None]:
         yield
         return
     print("# podkeep runtime &", flush=True)
-    with subprocess.Popen([PODKEEP, "runtime", "--log-level", "warning"]) as process:
+    with forwarding_put_back(), subprocess.Popen([PODKEEP, "runtime", "--log-level", "warning"]) as process:
         try:
             wait_for("a runtime that answers", lambda: runtime_answers() or None, process)
             yield

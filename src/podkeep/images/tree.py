@@ -13,9 +13,9 @@ import stat
 from collections.abc import Iterable
 
 from podkeep.base.errors import KernelCallError
-from podkeep.images.removal import remove_entry
 from podkeep.images.tarstream import Entry, EntryKind
 from podkeep.kernel.openat import Resolve, openat2
+from podkeep.kernel.removal import remove_entry
 
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"

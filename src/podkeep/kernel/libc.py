@@ -11,7 +11,8 @@ can change the argument types of ours, whichever thread they are on.
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_int, c_long, c_size_t, c_uint, c_uint64, c_ulong
+import errno
+from ctypes import POINTER, c_char, c_char_p, c_int, c_long, c_size_t, c_uint, c_uint64, c_ulong
 from enum import IntFlag
 from typing import Any
 
@@ -42,6 +43,16 @@ class CloneFlag(IntFlag):
     NEWNET = 0x40000000
 
 
+class _Statx(ctypes.Structure):
+    """``struct statx`` of statx(2), as far as it is read here; the kernel fills in 256 bytes."""
+
+    _fields_ = (("mask", c_uint), ("before", c_char * 140), ("mount_id", c_uint64), ("after", c_char * 104))
+
+
+_AT_EMPTY_PATH = 0x1000
+_STATX_MNT_ID = 0x1000
+
+
 class MountAttrArgument(ctypes.Structure):
     """``struct mount_attr`` of mount_setattr(2)."""
 
@@ -63,6 +74,7 @@ _mount = _declare("mount", c_char_p, c_char_p, c_char_p, c_ulong, c_char_p)
 _umount2 = _declare("umount2", c_char_p, c_int)
 _setns = _declare("setns", c_int, c_int)
 _unshare = _declare("unshare", c_int)
+_statx = _declare("statx", c_int, c_char_p, c_int, c_uint, POINTER(_Statx))
 _open_tree = _declare_number(c_int, c_char_p, c_uint)
 _move_mount = _declare_number(c_int, c_char_p, c_int, c_char_p, c_uint)
 _fsopen = _declare_number(c_char_p, c_uint)
@@ -108,6 +120,19 @@ def unshare(flags: int, hint: str = "") -> None:
     :raises KernelCallError: if the kernel refuses.
     """
     _checked(_unshare(int(flags)), f"unshare({flags!r})", hint)
+
+
+def mount_id(fd: int) -> int:
+    """Return the ID of the mount that ``fd`` is on, as in the first column of mountinfo (statx(2), ``stx_mnt_id``).
+
+    :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
+    """
+    result = _Statx()
+    call = f"statx(fd={fd}, STATX_MNT_ID)"
+    _checked(_statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, ctypes.byref(result)), call, "")
+    if not result.mask & _STATX_MNT_ID:
+        raise KernelCallError(call, errno.ENOSYS, hint="Linux 5.8 or later is needed")
+    return int(result.mount_id)
 
 
 def open_tree(dirfd: int, path: bytes, flags: int, hint: str = "") -> int:

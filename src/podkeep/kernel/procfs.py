@@ -116,6 +116,26 @@ def find_by_argument(text: str) -> list[ProcessId]:
     return found
 
 
+def find_by_arguments(*texts: str) -> list[ProcessId]:
+    """Return the living processes, except this one, that have each of ``texts`` as a whole argument.
+
+    Unlike ``/proc/<pid>/exe``, arguments survive a program that executes a copy of itself in memory, as crun does.
+    """
+    wanted = {os.fsencode(text) for text in texts}
+    found = []
+    for entry in os.listdir(_PROC):
+        if not entry.isdecimal() or int(entry) == os.getpid():
+            continue
+        try:
+            if wanted <= set((_PROC / entry / "cmdline").read_bytes().split(b"\0")):
+                process = identify(int(entry))
+                if alive(process):
+                    found.append(process)
+        except (OSError, NotFound):
+            continue  # it ended while we looked
+    return found
+
+
 def find_by_group(group: int) -> list[ProcessId]:
     """Return the living processes of a process group; a zombie is not among them."""
     found = []
@@ -129,15 +149,6 @@ def find_by_group(group: int) -> list[ProcessId]:
         if int(fields[_GROUP]) == group and fields[_STATE] not in {"Z", "X"}:
             found.append(ProcessId(pid=int(entry), start_time=int(fields[_START_TIME])))
     return found
-
-
-def executable(process: ProcessId) -> str:
-    """Return the path of the program that exactly this process runs; empty if it is gone or a kernel thread."""
-    try:
-        path = os.readlink(_PROC / str(process.pid) / "exe")
-    except OSError:
-        return ""
-    return path if alive(process) else ""
 
 
 def wait(process: ProcessId, timeout: float) -> bool:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from podkeep.base.errors import DataLoss, Internal
 from podkeep.base.ids import Digest
-from podkeep.images.removal import remove_path
 from podkeep.kernel import mounts
+from podkeep.kernel.removal import remove_tree
 
 
 class DirectoriesDriver:
@@ -40,7 +40,7 @@ class DirectoriesDriver:
 
     def discard(self, doomed: Path) -> None:
         """Remove what ``stage`` or ``retire`` returned, and what is in it."""
-        remove_path(doomed)
+        remove_tree(doomed)
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
         """Move an unpacked tree into place; one that is there already wins."""
@@ -50,7 +50,7 @@ class DirectoriesDriver:
         except OSError as error:
             if not target.is_dir():
                 raise Internal(f"cannot move layer {layer} from {unpacked} to {target}: {error.strerror}") from error
-            remove_path(unpacked)
+            remove_tree(unpacked)
 
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
@@ -67,11 +67,11 @@ class DirectoriesDriver:
         """Remove what no record knows; return the known layers that are gone."""
         for directory in (self._staging, self._trash):
             for leftover in directory.iterdir():
-                remove_path(leftover)
+                remove_tree(leftover)
         names = {self._path(layer).name: layer for layer in known}
         present = {entry.name for entry in self._layers.iterdir()}
         for name in present - names.keys():
-            remove_path(self._layers / name)
+            remove_tree(self._layers / name)
         return frozenset(layer for name, layer in names.items() if name not in present)
 
     def lowers(self, layers: Sequence[Digest], *, userns: int | None) -> list[int]:

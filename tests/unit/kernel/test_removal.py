@@ -1,0 +1,104 @@
+"""Removing trees nobody can vouch for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kernel.isolation import in_new_namespaces
+from podkeep.base.errors import FailedPrecondition
+from podkeep.kernel import libc, mounts
+from podkeep.kernel.removal import remove_entry, remove_tree
+
+
+def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("x")
+    tree = tmp_path / "tree"
+    (tree / "a/b").mkdir(parents=True)
+    (tree / "a/.lifted-0").mkdir()
+    (tree / "a/link").symlink_to(outside)
+    (tree / "link").symlink_to(outside)
+    os.mkfifo(tree / "a/b/pipe")
+    remove_tree(tree)
+    assert not tree.exists()
+    assert (outside / "kept").read_text() == "x"
+    remove_tree(tree)
+    (tmp_path / "alone").symlink_to(outside)
+    remove_tree(tmp_path / "alone")
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+
+
+def test_depth_is_no_limit(tmp_path: Path) -> None:
+    top = os.open(tmp_path, os.O_RDONLY)
+    at = os.dup(top)
+    for _ in range(5000):
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    os.close(top)
+    remove_tree(tmp_path / "d")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _volume(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a directory with user data, and a tree in which it is mounted (a bind mount: the same file system)."""
+    data = tmp_path / "data"
+    (data / "inner").mkdir(parents=True)
+    (data / "inner/precious").write_text("x")
+    target = tmp_path / "tree/a/mounted"
+    target.mkdir(parents=True)
+    (tmp_path / "tree/file").write_text("x")
+    mounts.bind(data, target)
+    return data, tmp_path / "tree"
+
+
+@in_new_namespaces()
+def test_what_is_mounted_inside_stops_the_removal_before_it_starts(tmp_path: Path) -> None:
+    data, tree = _volume(tmp_path)
+    for path in (tree, tree / "a/mounted"):
+        with pytest.raises(FailedPrecondition, match=f"{tree}/a/mounted is a mount point"):
+            remove_tree(path)
+    assert (data / "inner/precious").read_text() == "x"
+    assert (tree / "file").exists()
+    mounts.unmount(tree / "a/mounted")
+    remove_tree(tree)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@in_new_namespaces()
+def test_a_link_above_does_not_hide_the_mount(tmp_path: Path) -> None:
+    data, tree = _volume(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(FailedPrecondition, match=f"{tree}/a/mounted is a mount point"):
+        remove_tree(tmp_path / "link/tree")
+    assert (data / "inner/precious").exists()
+
+
+@in_new_namespaces()
+def test_a_mount_that_no_table_shows_is_not_entered(tmp_path: Path) -> None:
+    data, tree = _volume(tmp_path)
+    parent = os.open(tmp_path, os.O_PATH)
+    with pytest.raises(FailedPrecondition, match="tree/a/mounted is a mount point"):
+        remove_entry(parent, tree.name)
+    assert (data / "inner/precious").exists()
+    assert libc.mount_id(parent) == libc.mount_id(os.open(data, os.O_PATH))
+
+
+@in_new_namespaces()
+def test_a_file_that_is_a_mount_point_stays(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("x")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/file").touch()
+    mounts.bind(tmp_path / "data", tmp_path / "tree/file")
+    with pytest.raises(FailedPrecondition, match="tree/file is a mount point"):
+        remove_tree(tmp_path / "tree")
+    parent = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(OSError, match="busy"):
+        remove_entry(parent, "tree")
+    assert (tmp_path / "data").read_text() == "x"

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base import failpoints
-from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.errors import DataLoss, FailedPrecondition, InvalidArgument, KernelCallError, NotFound
 from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
-from podkeep.kernel import mounts, openat, overlay, procfs
+from podkeep.kernel import mountinfo, mounts, openat, overlay, procfs
 from podkeep.kernel.idmap import IdMap
 from podkeep.kernel.namespaces import NamespaceKind, open_pinned
 from podkeep.kernel.openat import Resolve
 from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci import spec, users
-from podkeep.runtime.oci.driver import Created, Driver, ExecResult, Stdio
+from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
 from podkeep.runtime.records import (
     Container,
     Device,
@@ -125,21 +125,21 @@ class ContainerExecutor:
         self.sandboxes.cgroups.kill(cgroup)
 
     def exec_sync(
-        self, container: Container, driver: Driver, command: tuple[str, ...], timeout: float | None
+        self, container: Container, driver: Driver, command: tuple[str, ...], limits: ExecLimits
     ) -> ExecResult:
         """Run a command in a running container.
 
-        :param timeout: seconds; None: as long as it takes.
-        :raises DeadlineExceeded: if it took longer and was killed.
+        :raises DeadlineExceeded: if it took too long and was killed.
+        :raises Cancelled: if it was told to stop and was killed.
         """
         bundle = self.layout.bundle(container.id)
         config = json.loads((bundle / "config.json").read_text())
-        return driver.exec_sync(container.id, bundle, spec.process_for_exec(config, command), timeout)
+        return driver.exec_sync(container.id, bundle, spec.process_for_exec(config, command), limits)
 
     def _make_rootfs(self, plan: ContainerPlan) -> None:
         container, idmap = plan.container, plan.sandbox.config.namespaces.userns
         bundle, data = self.layout.bundle(container.id), self.layout.container_data(container.id)
-        bundle.mkdir(mode=0o711)
+        _make_passable(bundle, idmap)
         rootfs = self.layout.rootfs(container.id)
         rootfs.mkdir(mode=0o755)
         data.mkdir(mode=0o700)
@@ -160,25 +160,27 @@ class ContainerExecutor:
                 closing.callback(os.close, fd)
             overlay.mount_overlay(lowers, upper=upper, work=work, target=rootfs)
 
-    def _stage_mounts(self, plan: ContainerPlan) -> dict[str, str]:
-        """Make an idmapped copy of every mount that has mappings, and return where, by container path.
+    def _stage_mounts(self, plan: ContainerPlan) -> dict[int, dict[str, str]]:
+        """Make an idmapped copy of every mount that has mappings, and return where, by the mount's number.
 
         The copies are made here and not by the OCI runtime: crun 1.8.1 may look at the container's user namespace
-        before its process has entered it, and then fails with EPERM; runc 1.1 does not map at all.
+        before its process has entered it, and then fails with EPERM; runc 1.1 does not map at all. What is mounted
+        below is listed apart, because crun 1.8.1 binds no more than the mount itself into a user namespace.
 
         :raises KernelCallError: naming the path, if its file system cannot be idmapped (KEP-127, handling of volumes).
         """
-        mapped = [mount for mount in plan.container.config.mounts if mount.idmap is not None]
+        mapped = {number: mount for number, mount in enumerate(plan.container.config.mounts) if mount.idmap is not None}
         if not mapped:
             return {}
-        result = {}
+        result: dict[int, dict[str, str]] = {}
         directory = self.layout.staged_mounts(plan.container.id)
-        directory.mkdir(mode=0o711)
+        _make_passable(directory, plan.sandbox.config.namespaces.userns)
         with ExitStack() as closing:
-            namespaces = {idmap: self._open_userns(plan, idmap) for idmap in {mount.idmap for mount in mapped}}
-            for fd in namespaces.values():
-                closing.callback(os.close, fd)
-            for number, mount in enumerate(mapped):
+            namespaces: dict[IdMap | None, int] = {}
+            for number, mount in mapped.items():
+                if mount.idmap not in namespaces:
+                    namespaces[mount.idmap] = self._open_userns(plan, mount.idmap)
+                    closing.callback(os.close, namespaces[mount.idmap])
                 private = mount.propagation is Propagation.PRIVATE
                 copy = mounts.clone_tree(
                     mount.host_path,
@@ -190,7 +192,15 @@ class ContainerExecutor:
                 target = directory / str(number)
                 _make_mount_point(target, like=Path(mount.host_path))
                 mounts.attach(copy, target)
-                result[mount.container_path] = str(target)
+                copies = [Path(entry.mount_point) for entry in mountinfo.under(target)]
+                if len(copies) > 1 and mount.propagation is Propagation.BIDIRECTIONAL:
+                    # Binding them one by one would mount them once more on the machine.
+                    raise FailedPrecondition(
+                        f"{mount.host_path} has mounts below it, and cannot be a Bidirectional volume of a pod in a "
+                        "user namespace",
+                        hint="use HostToContainer, or a volume for each of the mounts",
+                    )
+                result[number] = {_relative(copy, target): str(copy) for copy in copies}
         return result
 
     def _open_userns(self, plan: ContainerPlan, idmap: IdMap | None) -> int:
@@ -204,6 +214,10 @@ class ContainerExecutor:
         directory = self.layout.staged_mounts(container.id)
         if directory.exists():
             for target in directory.iterdir():
+                if mountinfo.is_mount_point(target):
+                    # A copy that passes mounts on is a peer of the volume: unmounting it would unmount what is
+                    # mounted below the volume itself.
+                    mounts.set_propagation(target, mounts.Propagation.PRIVATE, recursive=True)
                 mounts.unmount(target, lazy=True)
                 # Never a recursive removal: if the mount were still there, it would empty a volume.
                 if target.is_dir():
@@ -222,7 +236,9 @@ class ContainerExecutor:
         spec.check_mapped(user, plan.sandbox.config.namespaces.userns)
         return user
 
-    def _spec_input(self, plan: ContainerPlan, user: users.User, staged: Mapping[str, str]) -> spec.SpecInput:
+    def _spec_input(
+        self, plan: ContainerPlan, user: users.User, staged: Mapping[int, Mapping[str, str]]
+    ) -> spec.SpecInput:
         container, sandbox = plan.container, plan.sandbox
         privileged = container.config.security.privileged
         return spec.SpecInput(
@@ -334,6 +350,18 @@ def _device_node(path: str, target: str) -> dict[str, Any] | None:
         "uid": status.st_uid,
         "gid": status.st_gid,
     }
+
+
+def _relative(path: Path, top: Path) -> str:
+    return "" if path == top else str(path.relative_to(top))
+
+
+def _make_passable(directory: Path, idmap: IdMap | None) -> None:
+    """Make a directory that only root and the pod's own root pass: below are setuid programs of an image."""
+    directory.mkdir(mode=0o700)
+    if idmap is not None:
+        os.chown(directory, 0, idmap.host_gid(0))
+        directory.chmod(0o710)
 
 
 def _make_mount_point(target: Path, *, like: Path) -> None:

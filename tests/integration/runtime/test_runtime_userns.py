@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import Internal, InvalidArgument
+from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mountinfo, mounts
 from podkeep.kernel import namespaces as kernel_namespaces
@@ -250,7 +250,7 @@ def test_idmapped_mount_may_be_a_file_and_read_only(pods: Pods, volume: Path) ->
 
 
 @pytest.mark.requirement("U24", "U65")
-@pytest.mark.parametrize("propagation", [api.PROPAGATION_HOST_TO_CONTAINER, api.PROPAGATION_BIDIRECTIONAL])
+@pytest.mark.parametrize("propagation", [api.PROPAGATION_PRIVATE, api.PROPAGATION_HOST_TO_CONTAINER])
 def test_idmapped_mount_with_propagation(pods: Pods, volume: Path, propagation: api.MountPropagation) -> None:
     mount = bind(volume, "/volume", BLOCK, propagation=propagation)
     container = pods.launch(pods.run(pod(options=namespaces(user=BLOCK))), mounts=[mount])
@@ -404,3 +404,41 @@ def test_mounts_of_the_machine_reach_pods_that_ask(pods: Pods, volume: Path) -> 
         assert pods.read(container, "ls /volume/later; ls /private/later") == "file"
     finally:
         mounts.unmount(volume / "later")
+
+
+@pytest.mark.parametrize("propagation", [api.PROPAGATION_PRIVATE, api.PROPAGATION_HOST_TO_CONTAINER])
+def test_mounts_below_a_volume_stay_where_they_are(
+    daemon: Daemon, pods: Pods, open_directory: Path, propagation: api.MountPropagation
+) -> None:
+    """The runtime works on a copy of the volume; taking the copy down must not reach the volume's own mounts."""
+    volume = open_directory / f"volume-{propagation}"
+    (volume / "below").mkdir(parents=True)
+    mounts.tmpfs(volume / "below", "size=1m")
+    try:
+        (volume / "below" / "file").write_text("kept")
+        assert daemon.process is not None
+        before = [entry.mount_point for entry in mountinfo.under(volume, daemon.process.pid)]
+        assert before == [str(volume / "below")]
+        sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
+        container = pods.launch(sandbox, mounts=[bind(volume, "/v", BLOCK, propagation=propagation)])
+        assert [entry.mount_point for entry in mountinfo.under(volume, daemon.process.pid)] == before
+        assert mountinfo.is_mount_point(volume / "below")
+        assert pods.read(container, "cat /v/below/file; stat -c %u /v/below/file") == "kept0"
+    finally:
+        mounts.unmount(volume / "below")
+
+
+def test_bidirectional_volume_with_mounts_below_it_is_refused(daemon: Daemon, pods: Pods, open_directory: Path) -> None:
+    volume = open_directory / "both-ways"
+    (volume / "below").mkdir(parents=True)
+    mounts.tmpfs(volume / "below", "size=1m")
+    try:
+        assert daemon.process is not None
+        before = mountinfo.under(volume, daemon.process.pid)
+        sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
+        both_ways = bind(volume, "/v", BLOCK, propagation=api.PROPAGATION_BIDIRECTIONAL)
+        message = error_of(lambda: pods.create(sandbox, mounts=[both_ways]), FailedPrecondition)
+        assert f"{volume} has mounts below it" in message
+        assert mountinfo.under(volume, daemon.process.pid) == before
+    finally:
+        mounts.unmount(volume / "below")

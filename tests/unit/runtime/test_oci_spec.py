@@ -301,7 +301,7 @@ def test_a_mount_with_mappings_comes_from_its_idmapped_copy() -> None:
     mapped = Mount(container_path="/v", host_path="/volumes/v", readonly=True, idmap=IDMAP)
     plain = Mount(container_path="/p", host_path="/volumes/p")
     config = build(
-        container=container_config(mounts=(mapped, plain)), sandbox=in_own_userns(), staged={"/v": "/run/copies/0"}
+        container=container_config(mounts=(mapped, plain)), sandbox=in_own_userns(), staged={0: {"": "/run/copies/0"}}
     )
     assert mount_at(config, "/v")["source"] == "/run/copies/0"
     assert mount_at(config, "/v")["options"] == ["rbind", "rprivate", "ro"]

@@ -75,8 +75,9 @@ class SpecInput:
     files: PodFiles
     devices: tuple[Mapping[str, Any], ...] = ()
     """Device nodes the container asked for, in OCI's form, with ``access`` beside."""
-    staged: Mapping[str, str] = field(default_factory=dict)
-    """Container path to the host path of an idmapped copy of the mount, for the mounts that have mappings."""
+    staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """Number of a mount of the container to the host paths of its idmapped copy, for those that have mappings: under
+    the empty path the mount itself, under a relative path what is mounted below it."""
     seccomp_profile: Mapping[str, Any] | None = None
     """The parsed profile; None: unconfined."""
 
@@ -94,7 +95,12 @@ def build(given: SpecInput) -> dict[str, Any]:
             {"type": kind, "path": path} if path else {"type": kind} for kind, path in given.namespaces.items()
         ],
         "cgroupsPath": given.cgroup,
-        "resources": _resources(given.container.resources, privileged=security.privileged, devices=given.devices),
+        "resources": _resources(
+            # Whoever cannot make device nodes needs no right to all of them.
+            given.container.resources,
+            all_devices=security.privileged and idmap is None,
+            devices=given.devices,
+        ),
         "rootfsPropagation": _rootfs_propagation(given.container.mounts),
         "maskedPaths": _paths(security.masked_paths, DEFAULT_MASKED, privileged=security.privileged),
         "readonlyPaths": _paths(security.readonly_paths, DEFAULT_READONLY, privileged=security.privileged),
@@ -200,10 +206,11 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
     for target, source in generated.items():
         if source and target not in asked:
             binds.append(_bind(target, source, "rprivate", access))
-    for mount in given.container.mounts:
+    for number, mount in enumerate(given.container.mounts):
         access = "ro" if mount.readonly else "rw"
-        source = given.staged.get(mount.container_path, mount.host_path)
-        binds.append(_bind(mount.container_path, source, _PROPAGATION[mount.propagation], access))
+        for below, source in given.staged.get(number, {"": mount.host_path}).items():
+            target = posixpath.join(mount.container_path, below) if below else mount.container_path
+            binds.append(_bind(target, source, _PROPAGATION[mount.propagation], access))
     # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.
     return result + sorted(binds, key=lambda item: item["destination"].rstrip("/").count("/"))
 
@@ -242,9 +249,9 @@ def _paths(asked: tuple[str, ...] | None, default: tuple[str, ...], *, privilege
     return list(default if asked is None else asked)
 
 
-def _resources(asked: Resources, *, privileged: bool, devices: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
-    allowed: list[dict[str, Any]] = [{"allow": privileged, "access": "rwm"}]
-    if not privileged:
+def _resources(asked: Resources, *, all_devices: bool, devices: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
+    allowed: list[dict[str, Any]] = [{"allow": all_devices, "access": "rwm"}]
+    if not all_devices:
         keys = ("type", "major", "minor", "access")
         allowed += [{"allow": True, **{key: device[key] for key in keys}} for device in devices]
     result: dict[str, Any] = {"devices": allowed}

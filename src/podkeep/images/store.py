@@ -297,7 +297,7 @@ class ImageStore:
             self._leases.subtract(leased)
             self._leases += Counter()  # forget those at zero
         self._driver.discard(staging)
-        self._collect()
+        self.collect()
 
     def remove(self, text: str) -> None:
         """Remove a tag (and the image with its last tag), or the image that an ID or a digest names. Blocks.
@@ -306,6 +306,11 @@ class ImageStore:
 
         :raises InvalidArgument: if an ID prefix fits several images.
         """
+        self.forget(text)
+        self.collect()
+
+    def forget(self, text: str) -> None:
+        """Do the quick half of :meth:`remove`: nobody finds the image any more, its files are still there."""
         with self._changing:
             image = self.find(text)
             if image is None:
@@ -316,7 +321,6 @@ class ImageStore:
             else:
                 self._database.remove_images([image.id])
             self._refresh()
-        self._collect()
 
     def usage(self) -> FsUsage:
         """Return what layers take on disk: bytes in whole blocks, and inodes."""
@@ -366,11 +370,11 @@ class ImageStore:
             self._database.remove_images(images)
             self._database.remove_layers(lost)
         self._refresh()
-        self._collect()
+        self.collect()
         self._sync_later()
 
-    def _collect(self) -> None:
-        """Remove layers that no image and no running pull needs."""
+    def collect(self) -> None:
+        """Remove layers that no image and no running pull needs. Blocks, for as long as removing the files takes."""
         with self._changing:
             doomed = [layer for layer in self._database.unused_layers() if not self._leases[layer]]
             if not doomed:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from podkeep.base import failpoints
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, SandboxID, new_id
 from podkeep.base.singleflight import SingleFlight
@@ -29,7 +30,7 @@ from podkeep.runtime import stop_signal
 from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.monitor import ExitMonitor, Watched
-from podkeep.runtime.oci.driver import ExecResult
+from podkeep.runtime.oci.driver import ExecLimits, ExecResult
 from podkeep.runtime.records import (
     Container,
     ContainerConfig,
@@ -67,6 +68,7 @@ class Containers:
         self._creating: SingleFlight[ContainerID] = SingleFlight()
         self._changing: SingleFlight[None] = SingleFlight()
         self._exec_threads = ThreadPoolExecutor(EXEC_THREADS, thread_name_prefix="exec")
+        self._stop_execs = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
         self._killing: set[asyncio.Task[None]] = set()
@@ -78,9 +80,11 @@ class Containers:
                 self._watch(container)
 
     def close(self) -> None:
-        """Stop watching; containers run on."""
+        """Stop watching, and end the commands that ExecSync runs; containers run on. Blocks until they ended."""
         self._monitor.close()
-        self._exec_threads.shutdown(wait=False, cancel_futures=True)
+        os.eventfd_write(self._stop_execs, 1)
+        self._exec_threads.shutdown(cancel_futures=True)
+        os.close(self._stop_execs)
 
     async def create(self, sandbox: Sandbox, config: ContainerConfig) -> ContainerID:
         """Create a container, or return the one that an equal request made before.
@@ -90,7 +94,11 @@ class Containers:
         :raises PodkeepError: if it cannot be made; nothing is left.
         """
         key = "/".join((sandbox.id, config.name, str(config.attempt)))
-        return await self._creating.do(key, lambda: self._create(key, sandbox.id, config))
+        container_id = await self._creating.do(key, lambda: self._create(key, sandbox.id, config))
+        if self._state.container(container_id).config != config:
+            # It joined the making of another container.
+            raise _name_taken(key, container_id)
+        return container_id
 
     async def _create(self, key: str, sandbox_id: SandboxID, config: ContainerConfig) -> ContainerID:
         async with self._sandboxes.lock(sandbox_id):
@@ -102,7 +110,7 @@ class Containers:
             if existing is not None:
                 if existing.config == config and existing.status.state is ContainerState.CREATED:
                     return existing.id
-                raise AlreadyExists(f"container {key} exists as {existing.id}", hint="raise metadata.attempt")
+                raise _name_taken(key, existing.id)
             image = self._image(config.image)
             container = Container(
                 id=ContainerID(new_id()),
@@ -129,8 +137,17 @@ class Containers:
         except Exception as error:
             # Whatever it was, the record must not outlive it. The executor undid its work; doing it once more finds
             # what its undo could not remove.
-            await asyncio.to_thread(self._executor.remove, container, driver)
-            self._state.forget_container(container.id)
+            try:
+                await asyncio.to_thread(self._executor.remove, container, driver)
+            except (PodkeepError, OSError) as left:
+                # It stays recorded, so that RemoveContainer or the next start can finish.
+                log.warning("container %s could not be undone: %s", container.id, left)
+                status = msgspec.structs.replace(
+                    container.status, state=ContainerState.EXITED, reason="Error", message=str(error)
+                )
+                self._state.set_container(container.id, status)
+            else:
+                self._state.forget_container(container.id)
             if isinstance(error, OSError):
                 raise FailedPrecondition(f"container {container.config.name!r}: {error}") from error
             raise
@@ -174,12 +191,15 @@ class Containers:
             raise FailedPrecondition(f"container {container_id} is {container.status.state.value}, not created")
         sandbox = self._state.sandbox(container.sandbox_id)
         require_ready(sandbox)
-        started = time.time_ns()
+        started, driver = time.time_ns(), self._sandboxes.driver(sandbox)
         try:
-            await asyncio.to_thread(self._sandboxes.driver(sandbox).start, container_id)
+            await asyncio.to_thread(driver.start, container_id)
         except PodkeepError as error:
-            await self._fail_start(container_id, str(error))
-            raise
+            # A daemon that was killed right after it started the program did not come to note it.
+            if not await asyncio.to_thread(driver.is_running, container_id):
+                await self._fail_start(container_id, str(error))
+                raise
+        failpoints.reach("container.started")
         # It may have ended, and been noted so, before crun did.
         current = self._state.container(container_id).status
         state = ContainerState.RUNNING if current.state is ContainerState.CREATED else current.state
@@ -272,7 +292,8 @@ class Containers:
             raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
         driver = self._sandboxes.driver(self._state.sandbox(container.sandbox_id))
         # Commands may run for long; on threads of their own they cannot keep everything else waiting.
-        run = partial(self._executor.exec_sync, container, driver, command, timeout)
+        limits = ExecLimits(timeout=timeout, stop=self._stop_execs)
+        run = partial(self._executor.exec_sync, container, driver, command, limits)
         return await asyncio.get_running_loop().run_in_executor(self._exec_threads, run)
 
     async def reopen_log(self, text: str) -> None:
@@ -324,6 +345,10 @@ class Containers:
             await asyncio.to_thread(self._executor.kill_rest, container, self._state.sandbox(container.sandbox_id))
         except PodkeepError as error:
             log.warning("processes of container %s, which ended, are left: %s", container.id, error)
+
+
+def _name_taken(key: str, container_id: ContainerID) -> AlreadyExists:
+    return AlreadyExists(f"container {key} exists as {container_id}", hint="raise metadata.attempt")
 
 
 def ended_status(container: Container, layout: Layout) -> ContainerStatus:

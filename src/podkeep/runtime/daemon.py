@@ -10,9 +10,9 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,7 @@ class _Daemon:
             layout, self._images, self._sandbox_executor, Path(config.runtime.seccomp_profile)
         )
         self._last_request = time.monotonic()
+        self._requests = 0
 
     def prepare(self) -> None:
         """Find out what the handlers can do, set the house in order, and make what serves all sandboxes.
@@ -191,24 +192,30 @@ class _Daemon:
         }
 
     def _counted(self, handler: Any) -> Any:
-        """Note that a request came, for the idle clock; streams are noted when they begin."""
+        """Count the requests that are being served, for the idle clock."""
         if asyncio.iscoroutinefunction(handler):
 
             async def unary(request: Any) -> Any:
-                self._last_request = time.monotonic()
-                try:
+                with self._serving():
                     return await handler(request)
-                finally:
-                    self._last_request = time.monotonic()
 
             return unary
 
         async def stream(request: Any) -> Any:
-            self._last_request = time.monotonic()
-            async for item in handler(request):
-                yield item
+            with self._serving():
+                async for item in handler(request):
+                    yield item
 
         return stream
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._last_request = time.monotonic()
 
     async def _wait(self, stop: asyncio.Event) -> None:
         idle_exit = self._options.idle_exit
@@ -217,7 +224,7 @@ class _Daemon:
             return
         while not stop.is_set():
             idle = time.monotonic() - self._last_request
-            if self._state.sandboxes():
+            if self._requests or self._state.sandboxes():
                 idle = 0.0
             if idle >= idle_exit:
                 log.info("idle for %.0f s without a sandbox; ending", idle)

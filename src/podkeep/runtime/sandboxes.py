@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import SandboxID, new_id
 from podkeep.base.singleflight import SingleFlight
 from podkeep.runtime.handlers import HandlerTable
@@ -55,9 +55,13 @@ class Sandboxes:
     def driver(self, sandbox: Sandbox) -> Driver:
         """Return the driver of the sandbox's runtime handler.
 
-        :raises NotFound: if the handler is not configured any more.
+        :raises FailedPrecondition: if the handler is not configured any more; not NotFound, which a client that stops
+            or removes the sandbox would take for "gone".
         """
-        return self._handlers.driver(sandbox.config.handler)
+        try:
+            return self._handlers.driver(sandbox.config.handler)
+        except NotFound as error:
+            raise FailedPrecondition(f"pod sandbox {sandbox.id}: {error.message}", hint=error.hint) from error
 
     def require_idmap(self, sandbox: Sandbox) -> None:
         """Check that the sandbox's runtime handler does not ignore the mappings of a mount.

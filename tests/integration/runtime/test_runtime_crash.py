@@ -140,7 +140,7 @@ def test_all_failpoints_are_tried() -> None:
         for path in source.rglob("*.py")
         for name in re.findall(r'failpoints\.reach\("([^"]+)"\)', path.read_text())
     }
-    assert found == {*FAILPOINTS, "handlers.probe"}
+    assert found == {*FAILPOINTS, "handlers.probe", "container.started"}
 
 
 def _pod_up(pods: Pods) -> str:
@@ -162,6 +162,19 @@ def test_killed_at_a_failpoint(mortal: Mortal, name: str) -> None:
         again.remove(sandbox.id)
     assert daemon.resources() == before
     assert again.status(_pod_up(again)).state == api.CONTAINER_RUNNING
+
+
+def test_killed_after_a_program_started_and_before_it_is_noted(mortal: Mortal) -> None:
+    pods = mortal.start(failpoints="container.started=kill")
+    container = pods.create(pods.run())
+    process = pods.host_pid(container)
+    error_of(lambda: pods.start(container), Unavailable)
+    assert mortal.daemon.process is not None
+    assert mortal.daemon.process.wait(timeout=10) == -signal.SIGKILL
+    again = mortal.start()
+    again.start(container)
+    assert again.status(container).state == api.CONTAINER_RUNNING
+    assert again.host_pid(container) == process
 
 
 def test_killed_while_handlers_are_probed(mortal: Mortal) -> None:

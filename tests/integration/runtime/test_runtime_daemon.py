@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
@@ -13,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from podkeep.base.errors import PodkeepError
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2 as api
 from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.kernel import mountinfo, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
@@ -116,6 +120,43 @@ def test_daemon_with_a_sandbox_or_requests_is_not_idle(nothing_of: Daemon, image
             assert process.poll() is None
             assert len(pods.sandboxes()) == 1
         assert process.wait(timeout=30) == 0
+
+
+def test_daemon_that_serves_a_request_is_not_idle(nothing_of: Daemon, image: str) -> None:
+    log = nothing_of.log.open("wb")
+    with log, subprocess.Popen(nothing_of.command("runtime", "--idle-exit", "1"), stdout=log, stderr=log) as process:
+        wait_for(nothing_of.listens, "the daemon")
+        with Pods(nothing_of.socket, image) as pods:
+
+            async def follow() -> None:
+                async with CriClient(nothing_of.socket) as client:
+                    async for _ in client.node.WatchPulls(node.WatchPullsRequest()):
+                        raise AssertionError("nothing is pulled")
+
+            with pytest.raises(TimeoutError):
+                pods.wait(asyncio.wait_for(follow(), 2.5))
+            assert process.poll() is None
+        assert process.wait(timeout=30) == 0
+
+
+def test_daemon_ends_while_a_command_runs_in_a_container(mortal: Mortal) -> None:
+    pods = mortal.start()
+    container = pods.launch(pods.run())
+    request = api.ExecSyncRequest(container_id=container, cmd=["sleep", "3600"])
+
+    async def run_and_stop() -> None:
+        async with CriClient(mortal.daemon.socket) as client:
+            running = asyncio.ensure_future(client.runtime.ExecSync(request))
+            await asyncio.to_thread(wait_for, lambda: procfs.find_by_argument("sleep\x003600"), "the command")
+            assert await asyncio.to_thread(mortal.daemon.stop) == 0
+            with pytest.raises(PodkeepError):
+                await running
+
+    started = time.monotonic()
+    asyncio.run(run_and_stop())
+    assert time.monotonic() - started < 20
+    assert procfs.find_by_argument("sleep\x003600") == []
+    assert mortal.start().status(container).state == api.CONTAINER_RUNNING
 
 
 @pytest.mark.parametrize("content", [b"this is no database", b"SQLite format 3\0" + b"\xff" * 4000, b"\0" * 8192])

@@ -11,12 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import CommandFailed, DeadlineExceeded, Internal, NotFound
+from podkeep.base.errors import Cancelled, CommandFailed, DeadlineExceeded, Internal, NotFound
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.oci import driver
-from podkeep.runtime.oci.driver import EXEC_OUTPUT_LIMIT, Driver, ExecResult, Handler, Stdio, _run_limited, _said
+from podkeep.runtime.oci.driver import (
+    EXEC_OUTPUT_LIMIT,
+    Driver,
+    ExecLimits,
+    ExecResult,
+    Handler,
+    Stdio,
+    _run_limited,
+    _said,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +41,7 @@ def nothing_leaks() -> Iterator[None]:
 def run(script: str, directory: Path, *, timeout: float | None = 60.0) -> ExecResult:
     """Run a shell script; ``$PID_FILE`` is where it writes the process ID of the command, as an OCI runtime does."""
     pid_file = directory / "exec.pid"
-    return _run_limited(["env", f"PID_FILE={pid_file}", "bash", "-c", script], pid_file, timeout)
+    return _run_limited(["env", f"PID_FILE={pid_file}", "bash", "-c", script], pid_file, ExecLimits(timeout=timeout))
 
 
 def test_code_and_outputs(tmp_path: Path) -> None:
@@ -120,7 +129,7 @@ def test_a_daemon_with_thousands_of_descriptors_runs_commands(tmp_path: Path) ->
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="/no/such/crun"):
-        _run_limited(["/no/such/crun"], tmp_path / "pid", 1.0)
+        _run_limited(["/no/such/crun"], tmp_path / "pid", ExecLimits(timeout=1.0))
 
 
 def handler(path: str, root: Path) -> Driver:
@@ -128,12 +137,16 @@ def handler(path: str, root: Path) -> Driver:
 
 
 def test_exec_leaves_no_file(tmp_path: Path) -> None:
-    result = handler("/bin/echo", tmp_path).exec_sync(ContainerID("c"), tmp_path, {"args": ["x"]}, 10.0)
+    result = handler("/bin/echo", tmp_path).exec_sync(
+        ContainerID("c"), tmp_path, {"args": ["x"]}, ExecLimits(timeout=10.0)
+    )
     assert result.exit_code == 0
     assert b"exec --process" in result.stdout
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(NotFound):
-        handler("/no/such/crun", tmp_path).exec_sync(ContainerID("c"), tmp_path, {"args": ["x"]}, 10.0)
+        handler("/no/such/crun", tmp_path).exec_sync(
+            ContainerID("c"), tmp_path, {"args": ["x"]}, ExecLimits(timeout=10.0)
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,3 +193,12 @@ def test_conmon_works_in_the_bundle(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="refused"):
         made.create(ContainerID("c"), bundle, tmp_path, Stdio(log=None))
     assert (tmp_path / "where").read_text() == f"{bundle}\n"
+
+
+def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
+    stop = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    try:
+        with pytest.raises(Cancelled, match="the runtime stops"):
+            _run_limited(["sleep", "60"], tmp_path / "pid", ExecLimits(stop=stop))
+    finally:
+        os.close(stop)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from runtime_values import IDMAP, in_own_userns, sandbox_config
 
@@ -386,7 +387,8 @@ def test_a_container_in_full(tmp_path: Path) -> None:
     security.masked_paths.append("/proc/x")
     request.linux.resources.memory_limit_in_bytes = 5
     request.linux.resources.hugepage_limits.add(page_size="2MB", limit=7)
-    assert convert.container_config(request, in_own_userns()) == records.ContainerConfig(
+    sandbox = msgspec.structs.replace(in_own_userns(), privileged=True)
+    assert convert.container_config(request, sandbox) == records.ContainerConfig(
         name="main",
         attempt=2,
         image="sha256:1",
@@ -656,3 +658,10 @@ def test_a_selector_needs_every_pair() -> None:
     assert convert.labels_match(labels, {"a": "1", "b": "2"})
     assert not convert.labels_match(labels, {"a": "2"})
     assert not convert.labels_match(labels, {"a": "1", "c": ""})
+
+
+def test_a_privileged_container_needs_a_privileged_sandbox() -> None:
+    request = api.ContainerConfig(metadata=api.ContainerMetadata(name="main"), image=api.ImageSpec(image="busybox"))
+    request.linux.security_context.privileged = True
+    with pytest.raises(InvalidArgument, match="sandbox is not privileged"):
+        convert.container_config(request, in_own_userns())

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base import spawn
-from podkeep.base.errors import DeadlineExceeded, Internal, NotFound
+from podkeep.base.errors import Cancelled, DeadlineExceeded, Internal, NotFound
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.kernel import procfs
@@ -78,6 +78,14 @@ class ExecResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExecLimits:
+    """When a command is killed: after ``timeout`` seconds (None: never), or when ``stop`` is readable (-1: never)."""
+
+    timeout: float | None = None
+    stop: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Driver:
     """Makes and ends containers of one runtime handler."""
 
@@ -113,6 +121,14 @@ class Driver:
         """
         self._run("start", container)
 
+    def is_running(self, container: ContainerID) -> bool:
+        """Ask the OCI runtime whether a container's program was started and has not ended (OCI: state ``running``)."""
+        done = spawn.run([*self._command(), "state", container], env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S)
+        try:
+            return done.returncode == 0 and json.loads(done.stdout).get("status") == "running"
+        except ValueError:
+            return False
+
     def delete(self, container: ContainerID) -> None:
         """Remove what the OCI runtime keeps of a container, killing what still runs; a missing one is no error."""
         if not (self.handler.root / container).exists():
@@ -134,13 +150,13 @@ class Driver:
         return procfs.identify(int(pid_file.read_text()))
 
     def exec_sync(
-        self, container: ContainerID, bundle: Path, process: Mapping[str, Any], timeout: float | None
+        self, container: ContainerID, bundle: Path, process: Mapping[str, Any], limits: ExecLimits
     ) -> ExecResult:
         """Run a process in a running container and return its exit code and output.
 
         :param process: the OCI process.
-        :param timeout: seconds after which it is killed; None: never.
         :raises DeadlineExceeded: if it was killed for taking too long.
+        :raises Cancelled: if it was killed because it is not wanted any more.
         """
         token = os.urandom(8).hex()
         spec, pid_file = bundle / f"exec-{token}.json", bundle / f"exec-{token}.pid"
@@ -148,7 +164,7 @@ class Driver:
             spec.write_text(json.dumps(process))
             spec.chmod(0o600)
             argv = [*self._command(), "exec", "--process", str(spec), "--pid-file", str(pid_file), container]
-            return _run_limited(argv, pid_file, timeout)
+            return _run_limited(argv, pid_file, limits)
         finally:
             spec.unlink(missing_ok=True)
             pid_file.unlink(missing_ok=True)
@@ -212,7 +228,7 @@ def _said(stderr: bytes) -> str:
     return "; ".join(dict.fromkeys(filter(None, lines))) or "it said nothing"
 
 
-def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> ExecResult:
+def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits) -> ExecResult:
     """Run ``argv`` with bounded memory; the command inside is killed with its process group when time is up."""
     try:
         process = subprocess.Popen(
@@ -227,18 +243,19 @@ def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> Exec
         raise NotFound(f"cannot run {argv[0]}: {error}", hint="`podkeep doctor` lists what podkeep needs") from error
     assert process.stdout is not None
     assert process.stderr is not None
-    deadline = None if timeout is None else time.monotonic() + timeout
     outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     stdout, stderr = outputs.values()
     pidfd = os.pidfd_open(process.pid)
     try:
-        _pump(outputs, pidfd, deadline)
+        _pump(outputs, pidfd, limits)
         if not _readable(pidfd, 0):
             _kill_exec(process.pid, pid_file)
             # The OCI runtime is the parent: it ends by itself, and only while it lives is the command reaped at once.
             if not _readable(pidfd, EXEC_KILL_PATIENCE_S):
                 process.kill()
-            raise DeadlineExceeded(f"the command did not finish within {timeout:g} s and was killed")
+            if limits.stop >= 0 and _readable(limits.stop, 0):
+                raise Cancelled("the command was killed: the runtime stops", hint="run it again")
+            raise DeadlineExceeded(f"the command did not finish within {limits.timeout:g} s and was killed")
     finally:
         os.close(pidfd)
         process.stdout.close()
@@ -248,19 +265,22 @@ def _run_limited(argv: list[str], pid_file: Path, timeout: float | None) -> Exec
     return ExecResult(exit_code=code, stdout=bytes(stdout), stderr=bytes(stderr))
 
 
-def _pump(outputs: dict[int, bytearray], pidfd: int, deadline: float | None) -> None:
-    """Read both outputs until the program ended, or time is up.
+def _pump(outputs: dict[int, bytearray], pidfd: int, limits: ExecLimits) -> None:
+    """Read both outputs until the program ended, time is up or it shall stop.
 
     What a process left behind in the container writes later is not waited for.
     """
     poll = select.poll()
     for fd in (*outputs, pidfd):
         poll.register(fd, select.POLLIN)
+    if limits.stop >= 0:
+        poll.register(limits.stop, select.POLLIN)
+    deadline = None if limits.timeout is None else time.monotonic() + limits.timeout
     open_fds, ended = set(outputs), False
     while not ended and (deadline is None or time.monotonic() < deadline):
         remaining = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
         ready = {fd for fd, _ in poll.poll(remaining)}
-        ended = pidfd in ready
+        ended = pidfd in ready or limits.stop in ready
         for fd in open_fds & ready:
             if not _take(fd, outputs[fd]):
                 poll.unregister(fd)

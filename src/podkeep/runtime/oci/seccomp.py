@@ -67,6 +67,7 @@ def _architectures(profile: Mapping[str, Any], machine: str) -> list[str]:
 
 
 def _applies(rule: Mapping[str, Any], capabilities: Collection[str], architecture: str) -> bool:
+    # includes.minKernel needs no look: what profiles name (4.8) is older than what podkeep runs on.
     includes, excludes = rule.get("includes") or {}, rule.get("excludes") or {}
     if any(needed not in capabilities for needed in includes.get("caps") or ()):
         return False

@@ -94,6 +94,8 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
     _refuse_nul("config.command", *config.command)
     _refuse_nul("config.args", *config.args)
     context = config.linux.security_context
+    if context.privileged and not sandbox.privileged:
+        raise InvalidArgument("security_context.privileged: the container's sandbox is not privileged")
     return records.ContainerConfig(
         name=metadata.name,
         attempt=metadata.attempt,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import msgspec
@@ -59,7 +60,9 @@ class ImageRpc:
                     + (f" and {len(users) - 1} more" if len(users) > 1 else ""),
                     hint="remove the containers first",
                 )
-            self._images.remove(image.id)
+            # No container can be made of it from here on; only then the files go, away from the event loop.
+            self._images.forget(image.id)
+            await asyncio.to_thread(self._images.collect)
         return api.RemoveImageResponse()
 
     async def fs_info(self, _request: api.ImageFsInfoRequest) -> api.ImageFsInfoResponse:

@@ -12,6 +12,7 @@ Every function acts in the network namespace of the calling thread, except where
 from __future__ import annotations
 
 import errno
+import secrets
 import socket
 import struct
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,8 @@ _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_UNIVERSE, _RTN_UNICAST = 254, 4, 0, 1
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _RECEIVE_BYTES = 64 * 1024
+_MIN_OWN_INDEX = 1 << 30
+"""The kernel counts interface indexes from 1; from here on there are none but those that somebody asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,34 +57,81 @@ class _Request:
     flags: int = 0
 
 
-def ensure_bridge(name: str, gateway: IPv4Interface) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Link:
+    index: int
+    kind: str
+    """Empty for what is no virtual device."""
+    alias: str
+
+
+def ensure_bridge(name: str, gateway: IPv4Interface, owner: str) -> None:
     """Make sure that bridge ``name`` exists, has the address ``gateway`` and is up; safe to repeat and to race.
 
     Its hardware address is derived from the IP address: otherwise it would change with the ports that come and go.
 
-    :raises AlreadyExists: if a link of another kind has this name.
+    :param owner: the bridge's alias (``ip link`` shows it); a bridge with another one, or none, is somebody else's.
+    :raises AlreadyExists: if a link of another kind, or of another owner, has this name; it is left as it is.
     :raises KernelCallError: if the kernel refuses.
     """
     _check_name(name)
+    with _connected() as channel:
+        try:
+            _exchange(channel, _bridge_requests(name, gateway, owner))
+        except KernelCallError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            link = _link(channel, name)
+            if link.kind != "bridge":
+                raise AlreadyExists(
+                    f"network link {name} exists and is not a bridge but {link.kind or 'a device'}",
+                    hint="set another name as network.bridge",
+                ) from error
+            if link.alias != owner:
+                words = f"is marked {link.alias!r}" if link.alias else "has no mark"
+                raise AlreadyExists(
+                    f"network link {name} is not ours: it {words}, not {owner!r}",
+                    hint=f"set another name as network.bridge, or `ip link delete {name}` if nothing needs it",
+                ) from error
+        index = _index(name)
+        _exchange(channel, [_address_request(name, index, gateway), _up_request(name, index)])
+
+
+def _bridge_requests(name: str, gateway: IPv4Interface, owner: str) -> list[_Request]:
+    """Return what creates a marked bridge.
+
+    A new link takes no alias. So that no kill can come between, both messages go in one packet, which the kernel works
+    off in one system call; so that the second never marks a bridge that was there, it names the link by an index which
+    only the first one gives.
+    """
+    index = _MIN_OWN_INDEX + secrets.randbelow(_MIN_OWN_INDEX)
     attributes = [
         ("IFLA_IFNAME", name),
         ("IFLA_ADDRESS", hardware_address(gateway.ip)),
         ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "bridge")]}),
     ]
+    flags = _NLM_F_CREATE | _NLM_F_EXCL
+    create = _link_request(f"create bridge {name}", attributes, flags=flags, index=index)
+    mark = _link_request(f"mark bridge {name}", [("IFLA_IFALIAS", owner)], index=index)
+    return [create, mark]
+
+
+def delete_bridge(name: str, owner: str) -> bool:
+    """Delete the bridge that :func:`ensure_bridge` made for ``owner``; a missing one is no error.
+
+    :returns: whether no such link is left; False if one of this name is somebody else's, which stays.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    _check_name(name)
     with _connected() as channel:
-        create = _link_request(f"create bridge {name}", attributes, flags=_NLM_F_CREATE | _NLM_F_EXCL)
         try:
-            _exchange(channel, [create])
-        except KernelCallError as error:
-            if error.errno != errno.EEXIST:
-                raise
-            if (kind := _kind(channel, name)) != "bridge":
-                raise AlreadyExists(
-                    f"network link {name} exists and is not a bridge but {kind or 'a device'}",
-                    hint="set another name as network.bridge",
-                ) from error
-        index = _index(name)
-        _exchange(channel, [_address_request(name, index, gateway), _up_request(name, index)])
+            link = _link(channel, name)
+        except NotFound:
+            return True
+        if (link.kind, link.alias) != ("bridge", owner):
+            return False
+        _delete(channel, _link_request(f"delete bridge {name}", [], kind=_RTM_DELLINK, index=link.index))
+    return True
 
 
 def delete_link(name: str) -> None:
@@ -90,13 +140,16 @@ def delete_link(name: str) -> None:
     :raises KernelCallError: if the kernel refuses.
     """
     _check_name(name)
-    request = _link_request(f"delete link {name}", [("IFLA_IFNAME", name)], kind=_RTM_DELLINK)
     with _connected() as channel:
-        try:
-            _exchange(channel, [request])
-        except KernelCallError as error:
-            if error.errno != errno.ENODEV:
-                raise
+        _delete(channel, _link_request(f"delete link {name}", [("IFLA_IFNAME", name)], kind=_RTM_DELLINK))
+
+
+def _delete(channel: socket.socket, request: _Request) -> None:
+    try:
+        _exchange(channel, [request])
+    except KernelCallError as error:
+        if error.errno != errno.ENODEV:
+            raise
 
 
 def links(prefix: str = "") -> list[str]:
@@ -276,7 +329,11 @@ def _extended_text(payload: bytes) -> str:
     return ""
 
 
-def _kind(channel: socket.socket, name: str) -> str:
+def _link(channel: socket.socket, name: str) -> _Link:
+    """Return what the kernel says of a link.
+
+    :raises NotFound: if there is none of this name.
+    """
     request = _link_request(f"get link {name}", [("IFLA_IFNAME", name)], kind=_RTM_GETLINK)
     _send(channel, _encode(request, 1, _NLM_F_REQUEST))
     for kind, _, _, payload in _receive(channel):
@@ -285,7 +342,11 @@ def _kind(channel: socket.socket, name: str) -> str:
             message = ifinfmsg(header + payload)
             message.decode()
             info = message.get_attr("IFLA_LINKINFO")
-            return str(info.get_attr("IFLA_INFO_KIND")) if info is not None else ""
+            return _Link(
+                index=int(message["index"]),
+                kind=str(info.get_attr("IFLA_INFO_KIND")) if info is not None else "",
+                alias=str(message.get_attr("IFLA_IFALIAS") or ""),
+            )
     raise NotFound(f"network link {name} is gone")
 
 

@@ -86,7 +86,7 @@ class _Daemon:
     ) -> None:
         self._config, self._options, self._layout, self._helper = config, options, layout, helper
         self._cgroups = Cgroups()
-        self._bridge = Bridge.from_config(config.network)
+        self._bridge = Bridge.from_config(config.network, layout.run)
         self._state = State(layout.state)
         stack.callback(self._state.close)
         self._images = ImageStore.open(layout.images, config=config.images, registries=config.registries)

@@ -40,7 +40,7 @@ def test_pods_of_a_handler_that_is_configured_no_more(
         layout=layout,
         helper=NamespaceHelper(),
         cgroups=Cgroups(),
-        bridge=Bridge.from_config(NetworkConfig()),
+        bridge=Bridge.from_config(NetworkConfig(), layout.run),
         catatonit="catatonit",
     )
     images = ImageStore.open(layout.images, config=ImagesConfig(), registries={})

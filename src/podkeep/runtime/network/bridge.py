@@ -6,6 +6,7 @@ the namespace (``sandbox_executor.py``). Everything blocks; the server calls it 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
@@ -22,6 +23,8 @@ INNER_NAME = "eth0"
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 _MAX_PREFIX = 29
 """Smallest subnet that makes sense: a gateway and a few pods."""
+_MAX_ALIAS = 255
+"""IFALIASZ without the closing NUL."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 """Names that the kernel takes (15 bytes) and that are words of nft's language."""
 
@@ -33,10 +36,12 @@ class Bridge:
     name: str
     subnet: IPv4Network
     masquerade: bool
+    owner: str
+    """The mark (alias) of a bridge that this runtime made. Another one of the same name is neither used nor removed."""
 
     @classmethod
-    def from_config(cls, config: NetworkConfig) -> Bridge:
-        """Return the network that ``[network]`` describes.
+    def from_config(cls, config: NetworkConfig, run: Path) -> Bridge:
+        """Return the network that ``[network]`` describes, of the runtime whose run directory is ``run``.
 
         :raises InvalidArgument: if the subnet is none, or too small, or the bridge's name is none.
         """
@@ -51,7 +56,10 @@ class Bridge:
             raise InvalidArgument(f"network.subnet: {error}", hint="write it as 10.183.0.0/16") from error
         if subnet.prefixlen > _MAX_PREFIX:
             raise InvalidArgument(f"network.subnet: {subnet} is too small", hint=f"use /{_MAX_PREFIX} or larger")
-        return cls(name=config.bridge, subnet=subnet, masquerade=config.masquerade)
+        owner = f"podkeep:{run}"
+        if len(owner.encode(errors="surrogateescape")) > _MAX_ALIAS:
+            owner = f"podkeep:{hashlib.sha256(bytes(run)).hexdigest()}"
+        return cls(name=config.bridge, subnet=subnet, masquerade=config.masquerade, owner=owner)
 
     @property
     def gateway(self) -> IPv4Address:
@@ -59,20 +67,22 @@ class Bridge:
         return self.subnet.network_address + 1
 
     def start(self) -> None:
-        """Make the bridge and the masquerading rule, or adopt those that exist; let the machine forward.
+        """Make the bridge and the masquerading rule, or take those that this runtime made before; let the machine forward.
 
+        :raises AlreadyExists: if the name is that of a link which this runtime did not make.
         :raises KernelCallError: if the kernel refuses the bridge.
         :raises CommandFailed: if nft refuses the rule.
         """
-        netlink.ensure_bridge(self.name, IPv4Interface((self.gateway, self.subnet.prefixlen)))
+        netlink.ensure_bridge(self.name, IPv4Interface((self.gateway, self.subnet.prefixlen)), self.owner)
         if _FORWARDING.read_text().strip() == "0":
             _FORWARDING.write_text("1")
         if self.masquerade:
             spawn.run(["nft", "-f", "-"], stdin=self.rules().encode()).check()
 
     def stop(self) -> None:
-        """Remove the bridge and the rule; missing ones are no error."""
-        netlink.delete_link(self.name)
+        """Remove the bridge and the rule if this runtime made them; missing ones are no error."""
+        if not netlink.delete_bridge(self.name, self.owner):
+            return
         if self.masquerade:
             # "add" first, so that deleting a table that is not there is no error.
             commands = f"add table ip {self._table}\ndelete table ip {self._table}\n"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from podkeep.base.errors import Internal, NotFound
 
+_ESCAPED = re.compile(rb"[ \t\n\\]")
+"""What the kernel writes as a backslash and three octal digits."""
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
@@ -37,9 +39,13 @@ def read(pid: int | None = None) -> list[MountEntry]:
 
     :raises NotFound: if there is no such process.
     """
+    return parse(_table(pid))
+
+
+def _table(pid: int | None) -> bytes:
     path = Path(f"/proc/{'self' if pid is None else pid}/mountinfo")
     try:
-        return parse(path.read_bytes())
+        return path.read_bytes()
     except OSError as error:
         raise NotFound(f"cannot read {path}: {error}") from error
 
@@ -58,13 +64,21 @@ def under(directory: Path | str, pid: int | None = None) -> list[MountEntry]:
     :raises NotFound: if there is no such process.
     """
     top = str(directory).rstrip("/")
-    found = [item for item in read(pid) if item.mount_point == top or item.mount_point.startswith(f"{top}/")]
+    found = [
+        item for item in _mentioning(top, pid) if item.mount_point == top or item.mount_point.startswith(f"{top}/")
+    ]
     return found[::-1]
 
 
 def is_mount_point(path: Path | str) -> bool:
     """Say whether something is mounted exactly at ``path`` in this process's mount namespace."""
-    return any(item.mount_point == str(path) for item in read())
+    return any(item.mount_point == str(path) for item in _mentioning(str(path), None))
+
+
+def _mentioning(path: str, pid: int | None) -> list[MountEntry]:
+    """Return the entries in whose line ``path`` stands; a machine with many pods has thousands of others."""
+    needle = _ESCAPED.sub(lambda match: b"\\%03o" % match[0][0], os.fsencode(path))
+    return [_parse_line(line) for line in _table(pid).splitlines() if needle in line]
 
 
 def _parse_line(line: bytes) -> MountEntry:

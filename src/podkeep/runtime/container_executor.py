@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, InvalidArgument, K
 from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
-from podkeep.kernel import mountinfo, mounts, openat, overlay, procfs
+from podkeep.kernel import mountinfo, mounts, openat, overlay, procfs, removal
 from podkeep.kernel.idmap import IdMap
 from podkeep.kernel.namespaces import NamespaceKind, open_pinned
 from podkeep.kernel.openat import Resolve
@@ -115,8 +114,7 @@ class ContainerExecutor:
         self._unstage_mounts(container)
         mounts.unmount(self.layout.rootfs(container.id), lazy=True)
         for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
-            if directory.exists():
-                shutil.rmtree(directory)
+            removal.remove_tree(directory)
         self.layout.exit_file(container.id).unlink(missing_ok=True)
 
     def kill_rest(self, container: Container, sandbox: Sandbox) -> None:

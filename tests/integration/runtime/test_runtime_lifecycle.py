@@ -345,3 +345,10 @@ def test_signal_numbers_are_those_of_the_shell(pods: Pods) -> None:
     container = pods.launch(pods.run())
     assert procfs.kill(procfs.identify(pods.host_pid(container)), signal.SIGKILL)
     assert pods.exited(container).exit_code == 128 + signal.SIGKILL
+
+
+def test_container_with_a_very_deep_tree_is_removed(pods: Pods) -> None:
+    container = pods.launch(pods.run(), "sh", "-c", "i=0; while [ $i -lt 1500 ]; do mkdir d && cd d; i=$((i+1)); done")
+    assert pods.exited(container).exit_code == 0
+    pods.remove_container(container)
+    assert pods.containers() == []

@@ -116,9 +116,9 @@ async def _require_new(pod: Pod, node: Node, identity: PodIdentity) -> None:
     )
     listed = await node.client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
     if not listed.items and not await asyncio.to_thread(node.dirs.find, identity):
-        directory = node.dirs.directory(parse_pod_uid(pod.metadata.uid)).path
-        if directory.exists():
-            raise AlreadyExists(f"a pod with UID {pod.metadata.uid} already exists: {directory}")
+        uid = parse_pod_uid(pod.metadata.uid)
+        if node.dirs.is_taken(uid):
+            raise AlreadyExists(f"a pod with UID {uid} already exists: {node.dirs.directory(uid).path}")
         return
     option = "" if identity.namespace == "default" else f" --namespace {identity.namespace}"
     raise AlreadyExists(

@@ -3,13 +3,16 @@
 A process that runs a pod holds a lock (flock) on the pod's directory for as long as it works on it. A directory that
 nobody holds and whose pod the runtime does not know is an orphan: its process died half-way. Making a directory,
 allocating IDs and reclaiming orphans happen under one lock of the agent's root, so several processes can share it.
+
+A kubelet has its pods in the same place, and so may agents of other runtimes; neither holds our lock. Only a directory
+with our own ``pod.json``, which names the runtime, is ever looked into or removed; what others made is left alone (but
+for their ``userns`` files, which ``userns`` respects).
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +27,7 @@ from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
 from podkeep.base.undo import UndoStack
 from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.removal import remove_tree
 
 LOCK_NAME = ".podkeep.lock"
 _IDENTITY = "pod.json"
@@ -31,10 +35,18 @@ _DELETION = "deletion-grace-period"
 
 
 class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pod a directory belongs to; kept in it, so that the pod can be found before it has a sandbox."""
+    """Which pod a directory belongs to."""
 
     namespace: str
     name: str
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """``pod.json``: the pod can be found by it before it has a sandbox. ``runtime`` is the socket's path."""
+
+    namespace: str
+    name: str
+    runtime: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +74,14 @@ class PodDir:
 
 
 class PodDirs:
-    """The pod directories under one agent root. Blocking: call it from a thread that may wait."""
+    """The pod directories of one runtime under one agent root. Blocking: call it from a thread that may wait.
 
-    def __init__(self, root: Path) -> None:
+    :param runtime: path of the socket of the runtime that has the pods; directories made for another are not ours.
+    """
+
+    def __init__(self, root: Path, runtime: str) -> None:
         self._root = root
+        self._runtime = os.path.realpath(runtime.removeprefix("unix://"))
         self.pods = root / "pods"
 
     @contextmanager
@@ -103,10 +119,11 @@ class PodDirs:
 
     def identify(self, uid: PodUID, identity: PodIdentity) -> None:
         """Note in the directory of pod ``uid`` which pod it is."""
-        atomicfile.write(self.pods / uid / _IDENTITY, msgspec.json.encode(identity))
+        record = _Record(namespace=identity.namespace, name=identity.name, runtime=self._runtime)
+        atomicfile.write(self.pods / uid / _IDENTITY, msgspec.json.encode(record))
 
     def find(self, identity: PodIdentity) -> list[PodUID]:
-        """Return the pods with this namespace and name that have a directory."""
+        """Return the pods with this namespace and name that have a directory of ours."""
         return [uid for uid in self.all() if self.identity(uid) == identity]
 
     def all(self) -> list[PodUID]:
@@ -117,17 +134,33 @@ class PodDirs:
             return []
 
     def identity(self, uid: PodUID) -> PodIdentity | None:
-        """Return which pod a directory belongs to, ``None`` if it does not say."""
+        """Return which pod a directory belongs to, ``None`` if it is not ours."""
         try:
-            return msgspec.json.decode((self.pods / uid / _IDENTITY).read_bytes(), type=PodIdentity)
-        except (OSError, msgspec.DecodeError):
+            record = msgspec.json.decode((self.pods / uid / _IDENTITY).read_bytes(), type=_Record)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
+        if record.runtime != self._runtime:
+            return None
+        return PodIdentity(namespace=record.namespace, name=record.name)
+
+    def is_taken(self, uid: PodUID) -> bool:
+        """Say whether somebody keeps something in the directory of pod ``uid``; an empty one is anybody's."""
+        try:
+            return bool(os.listdir(self.pods / uid))
+        except FileNotFoundError:
+            return False
+
+    def is_foreign(self, uid: PodUID) -> bool:
+        """Say whether the directory of pod ``uid`` is kept by somebody else: a kubelet, or another runtime's agent."""
+        return self.is_taken(uid) and self.identity(uid) is None
 
     def request_deletion(self, uid: PodUID, grace: int) -> None:
-        """Ask the process that owns pod ``uid`` to end it; nothing happens if the directory is gone.
+        """Ask the process that owns pod ``uid`` to end it; nothing happens if the directory is gone or not ours.
 
         :param grace: seconds between the stop signal and SIGKILL.
         """
+        if self.identity(uid) is None:
+            return
         try:
             atomicfile.write(self.pods / uid / _DELETION, str(grace).encode())
         except FileNotFoundError:
@@ -141,13 +174,13 @@ class PodDirs:
             return None
 
     def orphans(self, known: Collection[str]) -> list[PodUID]:
-        """Return the pods that have a directory, that no process owns, and that are not in ``known``.
+        """Return the pods that have a directory of ours, that no process owns, and that are not in ``known``.
 
         The caller holds :meth:`locked`.
         """
         found = []
         for uid in self.all():
-            if uid in known:
+            if uid in known or self.identity(uid) is None:
                 continue
             try:
                 fd = self.own(uid)
@@ -158,13 +191,16 @@ class PodDirs:
         return found
 
     def remove(self, uid: PodUID) -> None:
-        """Unmount and remove everything of pod ``uid``; nothing happens if there is no such directory.
+        """Unmount and remove everything of pod ``uid``; nothing happens if there is no directory, or a foreign one.
 
-        The record of its IDs goes last: while anything is left, nobody else gets them.
+        The record of its IDs goes after the rest: while anything is left, nobody else gets them. The record of whose
+        directory this is goes last: while it is there, the next agent finishes the removal.
 
         :raises Internal: naming what could not be removed.
         """
         directory = self.pods / uid
+        if self.is_foreign(uid):
+            return
         steps = UndoStack()
         steps.push(f"remove {directory}", lambda: _remove(directory))
         # The stack runs backwards: the mount made last is undone first.
@@ -176,18 +212,14 @@ class PodDirs:
 
 
 def _remove(directory: Path) -> None:
-    """Remove ``directory``, never crossing into a mounted filesystem, and the record of its IDs after the rest."""
     left = mountinfo.under(directory)
     if left:
         raise FailedPrecondition(f"{left[0].mount_point} is still mounted")
+    last = (userns.FILE_NAME, _IDENTITY)
     try:
-        entries = sorted(os.listdir(directory), key=lambda name: name == userns.FILE_NAME)
+        entries = sorted(os.listdir(directory), key=lambda name: last.index(name) if name in last else -1)
     except FileNotFoundError:
         return
     for entry in entries:
-        path = directory / entry
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove_tree(directory / entry)
     directory.rmdir()

@@ -32,7 +32,7 @@ async def remove_pod(client: CriClient, config: Config, name: str, namespace: st
     :raises FailedPrecondition: if the process that runs the pod does not let go of it.
     :raises PodkeepError: naming what could not be removed.
     """
-    dirs = PodDirs(Path(config.agent.root))
+    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
     uids = await _find(client, dirs, PodIdentity(namespace=namespace, name=name))
     if not uids:
         raise NotFound(f"pod {namespace}/{name} not found", hint="`podkeep ps` lists pods")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from podkeep.base.errors import Internal, NotFound, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
+from podkeep.kernel.removal import remove_tree
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +69,12 @@ async def _attempt(call: Awaitable[object]) -> list[PodkeepError]:
 def remove_node_state(dirs: PodDirs, config: Config, uid: PodUID) -> None:
     """Remove what the node holds of pod ``uid`` beside the runtime and its cgroup: volumes, files, logs, user IDs.
 
-    Blocking. The pod must have no containers any more.
+    Blocking. The pod must have no containers any more. If its directory is somebody else's, everything stays.
 
     :raises Internal: naming everything that could not be removed.
     """
+    if dirs.is_foreign(uid):
+        return
     problems = []
     steps: tuple[Callable[[], None], ...] = (
         partial(_remove_logs, Path(config.agent.pod_logs), uid),
@@ -88,12 +90,16 @@ def remove_node_state(dirs: PodDirs, config: Config, uid: PodUID) -> None:
 
 
 def _remove_logs(root: Path, uid: str) -> None:
+    """Remove the pod's directories of logs: ``<namespace>_<name>_<uid>``.
+
+    A UID may hold ``_``; a namespace and a pod's name, which are DNS names, cannot.
+    """
     try:
-        found = [entry for entry in root.iterdir() if entry.name.endswith(f"_{uid}")]
+        found = [entry for entry in root.iterdir() if entry.name.split("_", 2)[2:] == [uid]]
     except FileNotFoundError:
         return
     for directory in found:
-        shutil.rmtree(directory)
+        remove_tree(directory)
 
 
 async def remove_pod_state(client: CriClient, dirs: PodDirs, config: Config, uid: PodUID) -> None:

@@ -3,21 +3,78 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from podkeep.agent.poddirs import PodDirs, PodIdentity
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
+
+SOCKET = "/run/podkeep/podkeep.sock"
+IDENTITY = PodIdentity(namespace="n", name="web")
+
+
+def made(dirs: PodDirs, uid: str) -> Path:
+    """Make the directory of a pod as admission does, and return it."""
+    os.close(dirs.own(PodUID(uid)))
+    dirs.identify(PodUID(uid), IDENTITY)
+    return dirs.pods / uid
+
+
+@pytest.mark.requirement("U35")
+def test_what_a_kubelet_or_another_runtimes_agent_made_is_left_alone(tmp_path: Path) -> None:
+    dirs, others = PodDirs(tmp_path, SOCKET), PodDirs(tmp_path, "/run/other.sock")
+    files = []
+    for directory in (dirs.pods / "kubelets", made(others, "others")):
+        (directory / "volumes/kubernetes.io~csi/pv").mkdir(parents=True)
+        files.append(directory / "volumes/kubernetes.io~csi/pv/precious")
+        files[-1].touch()
+    made(dirs, "ours")
+    assert dirs.orphans(set()) == ["ours"]
+    assert dirs.find(IDENTITY) == ["ours"]
+    for uid in ("kubelets", "others", "ours"):
+        dirs.remove(PodUID(uid))
+    assert dirs.all() == ["kubelets", "others"]
+    assert all(file.exists() for file in files)
+    assert others.orphans(set()) == ["others"]
+
+
+def test_a_removal_that_stopped_in_the_middle_is_found_and_finished(tmp_path: Path) -> None:
+    dirs = PodDirs(tmp_path, SOCKET)
+    directory = made(dirs, "u")
+    (directory / "volumes").mkdir()
+    stuck = directory / "zzz"
+    stuck.touch()
+    subprocess.run(["chattr", "+i", stuck], check=True)
+    try:
+        with pytest.raises(Internal, match="zzz"):
+            dirs.remove(PodUID("u"))
+    finally:
+        subprocess.run(["chattr", "-i", stuck], check=True)
+    assert sorted(os.listdir(directory)) == ["pod.json", "zzz"]
+    assert dirs.orphans(set()) == ["u"]
+    dirs.remove(PodUID("u"))
+    assert dirs.all() == []
+
+
+def test_an_empty_directory_is_anybodys(tmp_path: Path) -> None:
+    dirs = PodDirs(tmp_path, SOCKET)
+    os.close(dirs.own(PodUID("u")))
+    assert not dirs.is_taken(PodUID("u"))
+    assert not dirs.is_foreign(PodUID("u"))
+    (dirs.pods / "u/x").touch()
+    assert dirs.is_foreign(PodUID("u"))
 
 
 @pytest.mark.requirement("U35")
 def test_an_orphan_has_neither_an_owner_nor_a_sandbox(tmp_path: Path) -> None:
-    dirs = PodDirs(tmp_path)
+    dirs = PodDirs(tmp_path, SOCKET)
     with dirs.locked():
         for uid in ("dead", "kept", "dead-too"):
-            os.close(dirs.own(PodUID(uid)))
+            made(dirs, uid)
+        made(dirs, "owned")
         owned = dirs.own(PodUID("owned"))
         (dirs.pods / "a-file").touch()
         assert dirs.orphans({"kept"}) == ["dead", "dead-too"]
@@ -28,8 +85,8 @@ def test_an_orphan_has_neither_an_owner_nor_a_sandbox(tmp_path: Path) -> None:
 
 
 def test_a_pod_is_found_by_its_name(tmp_path: Path) -> None:
-    dirs = PodDirs(tmp_path)
-    identity = PodIdentity(namespace="n", name="web")
+    dirs = PodDirs(tmp_path, SOCKET)
+    identity = IDENTITY
     assert dirs.find(identity) == []
     os.close(dirs.own(PodUID("u1")))
     os.close(dirs.own(PodUID("u2")))
@@ -39,8 +96,8 @@ def test_a_pod_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_deletion_is_asked_for_in_the_directory(tmp_path: Path) -> None:
-    dirs = PodDirs(tmp_path)
-    os.close(dirs.own(PodUID("u1")))
+    dirs = PodDirs(tmp_path, SOCKET)
+    made(dirs, "u1")
     assert dirs.requested_deletion(PodUID("u1")) is None
     dirs.request_deletion(PodUID("u1"), 7)
     assert dirs.requested_deletion(PodUID("u1")) == 7
@@ -50,7 +107,7 @@ def test_deletion_is_asked_for_in_the_directory(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_given_back(tmp_path: Path) -> None:
-    dirs = PodDirs(tmp_path)
+    dirs = PodDirs(tmp_path, SOCKET)
     before = sorted(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with dirs.locked():

@@ -196,7 +196,7 @@ from podkeep.agent import userns
 from podkeep.agent.poddirs import PodDirs
 from podkeep.base.ids import PodUID
 
-dirs = PodDirs(Path(sys.argv[1]))
+dirs = PodDirs(Path(sys.argv[1]), "/run/s.sock")
 sys.stdin.readline()
 for uid in sys.argv[2:]:
     with dirs.locked():

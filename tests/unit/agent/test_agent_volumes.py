@@ -12,7 +12,7 @@ import yaml
 
 from podkeep.agent.container_files import mounts as container_mounts
 from podkeep.agent.container_files import termination_log, termination_message
-from podkeep.agent.poddirs import PodDir, PodDirs
+from podkeep.agent.poddirs import PodDir, PodDirs, PodIdentity
 from podkeep.agent.sources import Sources
 from podkeep.agent.volumes import host_path, projection, sub_path
 from podkeep.agent.volumes.payload import File
@@ -192,9 +192,10 @@ def test_removing_a_pod_unmounts_and_removes_everything_and_nothing_else(tmp_pat
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("x")
-    dirs = PodDirs(tmp_path / "kubelet")
+    dirs = PodDirs(tmp_path / "kubelet", "/run/s.sock")
     with dirs.locked():
         os.close(dirs.own(PodUID("u1")))
+        dirs.identify(PodUID("u1"), PodIdentity(namespace="default", name="web"))
     mounts = [{"name": "h", "mountPath": "/h", "subPath": "precious"}, {"name": "s", "mountPath": "/s"}]
     volumes = [
         {"name": "h", "hostPath": {"path": str(outside)}},

@@ -8,13 +8,13 @@ a path is a link through ``..data``.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from pathlib import Path
 
 from podkeep.agent.volumes import ownership
 from podkeep.agent.volumes.payload import Payload
+from podkeep.kernel.removal import remove_tree
 
 _DATA = "..data"
 _NEW_DATA = "..data_tmp"
@@ -39,7 +39,7 @@ def write(target: Path, files: Payload, *, fs_group: int | None = None) -> None:
         (target / _NEW_DATA).symlink_to(new.name)
         (target / _NEW_DATA).rename(target / _DATA)
     except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
+        remove_tree(new)
         raise
     tops = {path.split("/", 1)[0] for path in files}
     for top in tops:
@@ -49,7 +49,7 @@ def write(target: Path, files: Payload, *, fs_group: int | None = None) -> None:
         if not entry.startswith("..") and entry not in tops:
             (target / entry).unlink()
     if old is not None:
-        shutil.rmtree(target / old)
+        remove_tree(target / old)
 
 
 def _current(target: Path) -> str | None:

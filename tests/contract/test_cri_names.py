@@ -132,6 +132,7 @@ def test_podkeeps_own_service() -> None:
     assert cri_v1.describe(_file(podkeep_pb2.DESCRIPTOR)) == {
         "rpc Node.LoadImage(LoadImageRequest) LoadImageResponse",
         "rpc Node.WatchPulls(WatchPullsRequest) stream PullProgress",
+        "rpc Node.ListPodUIDs(ListPodUIDsRequest) ListPodUIDsResponse",
         "rpc Node.Shutdown(ShutdownRequest) ShutdownResponse",
         "message LoadImageRequest",
         "field LoadImageRequest.path = 1 string",
@@ -145,6 +146,9 @@ def test_podkeeps_own_service() -> None:
         "field PullProgress.phase = 3 string",
         "field PullProgress.done = 4 int64",
         "field PullProgress.total = 5 int64",
+        "message ListPodUIDsRequest",
+        "message ListPodUIDsResponse",
+        "field ListPodUIDsResponse.uids = 1 repeated string",
         "message ShutdownRequest",
         "message ShutdownResponse",
     }

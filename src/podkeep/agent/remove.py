@@ -49,7 +49,9 @@ async def _find(client: CriClient, dirs: PodDirs, identity: PodIdentity) -> list
     selector = {names.POD_NAMESPACE: identity.namespace, names.POD_NAME: identity.name}
     request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=selector))
     listed = await client.runtime.ListPodSandbox(request)
-    found = [parse_pod_uid(sandbox.labels[names.POD_UID]) for sandbox in listed.items]
+    # A sandbox without the label is another client's, who knows what else belongs to it.
+    labels = [sandbox.labels.get(names.POD_UID) for sandbox in listed.items]
+    found = [parse_pod_uid(label) for label in labels if label]
     found += await asyncio.to_thread(dirs.find, identity)
     return list(dict.fromkeys(found))
 

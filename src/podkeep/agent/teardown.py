@@ -15,13 +15,17 @@ from podkeep.agent import podcgroups
 from podkeep.agent.convert import names
 from podkeep.agent.poddirs import PodDirs
 from podkeep.base.config import Config
-from podkeep.base.errors import Internal, NotFound, PodkeepError
+from podkeep.base.errors import FailedPrecondition, Internal, NotFound, PodkeepError, Unimplemented
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
-from podkeep.cri.v1 import api_pb2
+from podkeep.cri.v1 import api_pb2, podkeep_pb2
 from podkeep.kernel.removal import remove_tree
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_S = 30.0
+"""How long the runtime may take to finish a sandbox that nobody waits for any more."""
+_STEP_S = 0.05
 
 
 async def stop_containers(client: CriClient, ids: Iterable[str], grace: int) -> None:
@@ -39,11 +43,36 @@ async def stop_containers(client: CriClient, ids: Iterable[str], grace: int) -> 
             raise result
 
 
-async def remove_sandboxes(client: CriClient, uid: str) -> None:
-    """Stop and remove every sandbox of pod ``uid`` with its containers.
+async def held_pods(client: CriClient) -> set[str]:
+    """Return the UIDs of the pods that the runtime holds anything of.
 
+    CRI lists no sandbox that is still being created; podkeep's runtime is asked for those too. The process that asked
+    for such a sandbox may be dead: its pod's directory and IDs are in use all the same.
+    """
+    try:
+        return set((await client.node.ListPodUIDs(podkeep_pb2.ListPodUIDsRequest())).uids)
+    except Unimplemented:
+        listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
+        return {sandbox.metadata.uid for sandbox in listed.items}
+
+
+async def remove_sandboxes(client: CriClient, uid: str) -> None:
+    """Stop and remove every sandbox of pod ``uid`` with its containers, also one that is being made now.
+
+    :raises FailedPrecondition: if one is not made or removed in time.
     :raises PodkeepError: of the first that could not be removed, after all were tried.
     """
+    deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+    while True:
+        await _remove_listed(client, uid)
+        if uid not in await held_pods(client):
+            return
+        if asyncio.get_running_loop().time() > deadline:
+            raise FailedPrecondition(f"the runtime is still creating or removing a sandbox of pod {uid}")
+        await asyncio.sleep(_STEP_S)
+
+
+async def _remove_listed(client: CriClient, uid: str) -> None:
     selector = api_pb2.PodSandboxFilter(label_selector={names.POD_UID: uid})
     listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
     problems = []
@@ -124,9 +153,8 @@ async def reclaim_orphans(client: CriClient, dirs: PodDirs, config: Config) -> N
 
     An orphan that resists is reported in the log and keeps its IDs; it must not stop other pods.
     """
-    listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
-    known = {sandbox.labels.get(names.POD_UID, "") for sandbox in listed.items}
-    for uid in await asyncio.to_thread(dirs.orphans, known):
+    held = await held_pods(client)
+    for uid in await asyncio.to_thread(dirs.orphans, held):
         try:
             await asyncio.to_thread(podcgroups.remove, config.runtime.cgroup_parent, uid)
             await asyncio.to_thread(remove_node_state, dirs, config, uid)

@@ -157,7 +157,7 @@ class _Daemon:
         sandbox = SandboxRpc(self._state, sandboxes, containers, self._config.runtime.cgroup_parent)
         container = ContainerRpc(self._state, containers)
         image = ImageRpc(self._images, self._state, watch)
-        node = NodeRpc(self._images, watch, stop.set)
+        node = NodeRpc(self._images, self._state, watch, stop.set)
         return {
             server.RUNTIME_SERVICE: {
                 "Version": runtime.version,
@@ -187,6 +187,7 @@ class _Daemon:
             server.NODE_SERVICE: {
                 "LoadImage": node.load_image,
                 "WatchPulls": node.watch_pulls,
+                "ListPodUIDs": node.list_pod_uids,
                 "Shutdown": node.shutdown,
             },
         }

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -22,7 +23,7 @@ from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, Config, RuntimeConfig
 from podkeep.base.errors import AlreadyExists
 from podkeep.cri.client import CriClient
-from podkeep.cri.v1 import api_pb2
+from podkeep.cri.v1 import api_pb2, podkeep_pb2
 from podkeep.kernel.cgroups import Cgroups
 from unit.cri.cri_endpoint import serving
 
@@ -154,3 +155,48 @@ def test_admission_holds_the_pods_lock_and_reclaims_what_nobody_holds(tmp_path: 
             assert node.dirs.all() == []
 
     asyncio.run(run())
+
+
+@pytest.mark.requirement("U35")
+def test_a_pod_whose_sandbox_is_being_made_keeps_its_directory_and_its_ids(tmp_path: Path, cgroup: str) -> None:
+    async def user_namespaces(request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
+        return api_pb2.StatusResponse(runtime_handlers=[handler("", user_namespaces=True)])
+
+    async def no_sandboxes(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse()
+
+    held: set[str] = set()
+    asked = asyncio.Event()
+
+    async def pods(request: podkeep_pb2.ListPodUIDsRequest) -> podkeep_pb2.ListPodUIDsResponse:
+        asked.set()
+        return podkeep_pb2.ListPodUIDsResponse(uids=held)
+
+    async def run() -> None:
+        socket = tmp_path / "s"
+        rpcs = {"Status": user_namespaces, "ListPodSandbox": no_sandboxes}
+        async with serving(socket, runtime=rpcs, node={"ListPodUIDs": pods}), CriClient(str(socket)) as client:
+            node = this_node(client, configuration(tmp_path, cgroup))
+            first = await admit(make(hostUsers=False), node)
+            held.add(first.uid)
+            first.release()  # as when its process is killed while it waits for RunPodSandbox
+            second = await admit(renamed(make(hostUsers=False)), node)
+            assert node.dirs.all() == sorted([first.uid, second.uid])
+            assert first.userns_start != second.userns_start
+            removal = asyncio.ensure_future(remove_pod_state(node.client, node.dirs, node.config, first.uid))
+            for _ in range(2):
+                asked.clear()
+                await asked.wait()
+            assert not removal.done()
+            assert first.directory.path.exists()
+            held.clear()
+            await removal
+            second.release()
+            await remove_pod_state(node.client, node.dirs, node.config, second.uid)
+            assert node.dirs.all() == []
+
+    asyncio.run(run())
+
+
+def renamed(pod: Pod) -> Pod:
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, name="other"))

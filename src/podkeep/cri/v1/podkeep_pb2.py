@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpodkeep/cri/v1/podkeep.proto\x12\npodkeep.v1\" \n\x10LoadImageRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"\'\n\x11LoadImageResponse\x12\x12\n\nimage_refs\x18\x01 \x03(\t\"\"\n\x11WatchPullsRequest\x12\r\n\x05image\x18\x01 \x01(\t\"Y\n\x0cPullProgress\x12\r\n\x05image\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x0c\n\x04\x64one\x18\x04 \x01(\x03\x12\r\n\x05total\x18\x05 \x01(\x03\"\x11\n\x0fShutdownRequest\"\x12\n\x10ShutdownResponse2\xe0\x01\n\x04Node\x12H\n\tLoadImage\x12\x1c.podkeep.v1.LoadImageRequest\x1a\x1d.podkeep.v1.LoadImageResponse\x12G\n\nWatchPulls\x12\x1d.podkeep.v1.WatchPullsRequest\x1a\x18.podkeep.v1.PullProgress0\x01\x12\x45\n\x08Shutdown\x12\x1b.podkeep.v1.ShutdownRequest\x1a\x1c.podkeep.v1.ShutdownResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpodkeep/cri/v1/podkeep.proto\x12\npodkeep.v1\" \n\x10LoadImageRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"\'\n\x11LoadImageResponse\x12\x12\n\nimage_refs\x18\x01 \x03(\t\"\"\n\x11WatchPullsRequest\x12\r\n\x05image\x18\x01 \x01(\t\"Y\n\x0cPullProgress\x12\r\n\x05image\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x0c\n\x04\x64one\x18\x04 \x01(\x03\x12\r\n\x05total\x18\x05 \x01(\x03\"\x14\n\x12ListPodUIDsRequest\"#\n\x13ListPodUIDsResponse\x12\x0c\n\x04uids\x18\x01 \x03(\t\"\x11\n\x0fShutdownRequest\"\x12\n\x10ShutdownResponse2\xb0\x02\n\x04Node\x12H\n\tLoadImage\x12\x1c.podkeep.v1.LoadImageRequest\x1a\x1d.podkeep.v1.LoadImageResponse\x12G\n\nWatchPulls\x12\x1d.podkeep.v1.WatchPullsRequest\x1a\x18.podkeep.v1.PullProgress0\x01\x12N\n\x0bListPodUIDs\x12\x1e.podkeep.v1.ListPodUIDsRequest\x1a\x1f.podkeep.v1.ListPodUIDsResponse\x12\x45\n\x08Shutdown\x12\x1b.podkeep.v1.ShutdownRequest\x1a\x1c.podkeep.v1.ShutdownResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,10 +39,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHPULLSREQUEST']._serialized_end=153
   _globals['_PULLPROGRESS']._serialized_start=155
   _globals['_PULLPROGRESS']._serialized_end=244
-  _globals['_SHUTDOWNREQUEST']._serialized_start=246
-  _globals['_SHUTDOWNREQUEST']._serialized_end=263
-  _globals['_SHUTDOWNRESPONSE']._serialized_start=265
-  _globals['_SHUTDOWNRESPONSE']._serialized_end=283
-  _globals['_NODE']._serialized_start=286
-  _globals['_NODE']._serialized_end=510
+  _globals['_LISTPODUIDSREQUEST']._serialized_start=246
+  _globals['_LISTPODUIDSREQUEST']._serialized_end=266
+  _globals['_LISTPODUIDSRESPONSE']._serialized_start=268
+  _globals['_LISTPODUIDSRESPONSE']._serialized_end=303
+  _globals['_SHUTDOWNREQUEST']._serialized_start=305
+  _globals['_SHUTDOWNREQUEST']._serialized_end=322
+  _globals['_SHUTDOWNRESPONSE']._serialized_start=324
+  _globals['_SHUTDOWNRESPONSE']._serialized_end=342
+  _globals['_NODE']._serialized_start=345
+  _globals['_NODE']._serialized_end=649
 # @@protoc_insertion_point(module_scope)

@@ -44,6 +44,11 @@ class NodeStub:
                 request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.WatchPullsRequest.SerializeToString,
                 response_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.PullProgress.FromString,
                 _registered_method=True)
+        self.ListPodUIDs = channel.unary_unary(
+                '/podkeep.v1.Node/ListPodUIDs',
+                request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ListPodUIDsRequest.SerializeToString,
+                response_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ListPodUIDsResponse.FromString,
+                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/podkeep.v1.Node/Shutdown',
                 request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ShutdownRequest.SerializeToString,
@@ -68,6 +73,14 @@ class NodeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPodUIDs(self, request, context):
+        """Tells which pods the runtime holds anything of, also those whose sandbox ListPodSandbox does not show because it is
+        still being created or removed: their directories and IDs must not be given to others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Shutdown(self, request, context):
         """Ends the runtime; containers keep running.
         """
@@ -87,6 +100,11 @@ def add_NodeServicer_to_server(servicer, server):
                     servicer.WatchPulls,
                     request_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.WatchPullsRequest.FromString,
                     response_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.PullProgress.SerializeToString,
+            ),
+            'ListPodUIDs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPodUIDs,
+                    request_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ListPodUIDsRequest.FromString,
+                    response_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ListPodUIDsResponse.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -148,6 +166,33 @@ class Node:
             '/podkeep.v1.Node/WatchPulls',
             podkeep_dot_cri_dot_v1_dot_podkeep__pb2.WatchPullsRequest.SerializeToString,
             podkeep_dot_cri_dot_v1_dot_podkeep__pb2.PullProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPodUIDs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podkeep.v1.Node/ListPodUIDs',
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ListPodUIDsRequest.SerializeToString,
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ListPodUIDsResponse.FromString,
             options,
             channel_credentials,
             insecure,

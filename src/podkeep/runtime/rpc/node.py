@@ -1,4 +1,4 @@
-"""podkeep's own service beside CRI: LoadImage, WatchPulls, Shutdown."""
+"""podkeep's own service beside CRI: LoadImage, WatchPulls, ListPodUIDs, Shutdown."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.images.store import ImageStore
 from podkeep.runtime.pull_watch import PullWatch
+from podkeep.runtime.state import State
 
 
 class NodeRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, images: ImageStore, watch: PullWatch, shut_down: Callable[[], None]) -> None:
+    def __init__(self, images: ImageStore, state: State, watch: PullWatch, shut_down: Callable[[], None]) -> None:
         self._images = images
+        self._state = state
         self._watch = watch
         self._shut_down = shut_down
 
@@ -31,6 +33,9 @@ class NodeRpc:
             yield node.PullProgress(
                 image=step.image, digest=step.digest, phase=step.phase, done=step.done, total=step.total
             )
+
+    async def list_pod_uids(self, _request: node.ListPodUIDsRequest) -> node.ListPodUIDsResponse:
+        return node.ListPodUIDsResponse(uids={sandbox.config.uid for sandbox in self._state.sandboxes()})
 
     async def shutdown(self, _request: node.ShutdownRequest) -> node.ShutdownResponse:
         self._shut_down()

@@ -9,7 +9,9 @@ killed daemon leaves behind is named by a record (``recovery.py``).
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -19,7 +21,8 @@ from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFou
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.runtime.records import Container, ContainerStatus, Sandbox, SandboxStatus
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_MODE = 0o600
 MIN_ID_PREFIX = 3
 """Shortest prefix of an ID that is looked up."""
 
@@ -30,9 +33,19 @@ CREATE TABLE containers (
     id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL
 ) STRICT;
 CREATE TABLE addresses (address TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL) STRICT;
+CREATE TABLE boot (id TEXT NOT NULL) STRICT;
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
+_MIGRATIONS = {
+    1: """
+BEGIN IMMEDIATE;
+CREATE TABLE boot (id TEXT NOT NULL) STRICT;
+PRAGMA user_version = 2;
+COMMIT;
+""",
+}
+"""What brings a database of this version to the next one."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_sandbox = msgspec.json.Decoder(Sandbox).decode
@@ -54,6 +67,10 @@ class State:
         self._container_keys: dict[str, ContainerID] = {}
         self._addresses: dict[str, SandboxID] = {}
         self._last_address = 0
+        self.boot = ""
+        """The boot in which the records were last compared with the machine; empty: it was not noted."""
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _MODE))
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
             try:
@@ -72,17 +89,27 @@ class State:
         # Nothing is written, not even the journal's mode, before it is known whose file this is.
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         (tables,) = self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if version not in (0, SCHEMA_VERSION):
+        if version not in (0, *_MIGRATIONS, SCHEMA_VERSION):
             raise DataLoss(
-                f"the state file {self._path} has version {version}; this podkeep reads {SCHEMA_VERSION}",
+                f"the state file {self._path} has version {version}; this podkeep reads up to {SCHEMA_VERSION}",
                 hint="run the podkeep that wrote it",
             )
         if version == 0 and tables:
             raise DataLoss(f"{self._path} is another program's database", hint="move it away")
+        self._restrict()
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         if version == 0:
             self._db.executescript(_SCHEMA)
+            return
+        for older in range(version, SCHEMA_VERSION):
+            self._db.executescript(_MIGRATIONS[older])
+
+    def _restrict(self) -> None:
+        """Let only root read the files: they hold the environment of every container. SQLite makes new ones alike."""
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                Path(f"{self._path}{suffix}").chmod(_MODE)
 
     def _load(self) -> None:
         for (record,) in self._db.execute("SELECT record FROM sandboxes"):
@@ -96,10 +123,20 @@ class State:
         # A daemon that was killed between reserving an address and storing its sandbox left an address of nobody.
         self._db.execute("DELETE FROM addresses WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)")
         self._addresses = dict(self._db.execute("SELECT address, sandbox_id FROM addresses"))
+        for (boot,) in self._db.execute("SELECT id FROM boot"):
+            self.boot = boot
 
     def close(self) -> None:
         """Write what is pending and close the database."""
         self._db.close()
+
+    def note_boot(self, boot: str) -> None:
+        """Note in which boot of the machine the records' processes are; see ``kernel.procfs.boot_id``."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("DELETE FROM boot")
+        self._db.execute("INSERT INTO boot VALUES (?)", (boot,))
+        self._db.execute("COMMIT")
+        self.boot = boot
 
     # sandboxes
 

@@ -247,6 +247,39 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     assert "run the podkeep that wrote it" in error.hint
 
 
+def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    state = State(path)
+    state.add_sandbox(sandbox())
+    state.close()
+    db = sqlite3.connect(path)
+    db.executescript("DROP TABLE boot; PRAGMA user_version = 1;")
+    db.close()
+    for boot in ("", "one", "two"):
+        state = State(path)
+        assert (state.boot, [item.id for item in state.sandboxes()]) == (boot, ["a" * 64])
+        state.note_boot("two" if boot else "one")
+        state.close()
+
+
+def _modes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+
+
+def test_only_root_reads_the_files(tmp_path: Path) -> None:
+    """They hold the environment of every container."""
+    state = State(tmp_path / "state.db")
+    state.add_sandbox(sandbox())
+    private = {"state.db": 0o600, "state.db-wal": 0o600, "state.db-shm": 0o600}
+    assert _modes(tmp_path) == private
+    for path in tmp_path.iterdir():
+        path.chmod(0o644)
+    again = State(tmp_path / "state.db")
+    assert _modes(tmp_path) == private
+    again.close()
+    state.close()
+
+
 def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     db = sqlite3.connect(path)

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ DEFAULT_ROOT = Path("/sys/fs/cgroup")
 PATIENCE_S = 2.0
 """How long removing and killing wait for the kernel to let go of processes that are ending."""
 _PAUSE_S = 0.002
+_CREATE_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +98,24 @@ class Cgroups:
         made: list[Path] = []
         try:
             for hierarchy in self.layout.hierarchies:
-                self._create_in(hierarchy, relative, made)
+                self._create_surely(hierarchy, relative, made)
         except BaseException:
             for directory in reversed(made):
-                _ignoring_missing(directory.rmdir)
+                # Somebody else may use it by now.
+                with suppress(OSError):
+                    directory.rmdir()
             raise
+
+    def _create_surely(self, hierarchy: Path, relative: Path, made: list[Path]) -> None:
+        """Create the cgroup in one hierarchy; once more if somebody removed an empty parent before we were in it."""
+        for attempt in range(1, _CREATE_ATTEMPTS + 1):
+            try:
+                self._create_in(hierarchy, relative, made)
+            except (KernelCallError, OSError) as error:
+                if error.errno not in {errno.ENOENT, errno.ENODEV} or attempt == _CREATE_ATTEMPTS:
+                    raise
+            else:
+                return
 
     def _create_in(self, hierarchy: Path, relative: Path, made: list[Path]) -> None:
         directory = hierarchy
@@ -130,6 +145,27 @@ class Cgroups:
         for directory in self.directories(path):
             for below in _bottom_up(directory):
                 _remove_directory(below, deadline)
+
+    def remove_empty(self, path: str) -> bool:
+        """Remove the cgroup itself, in every hierarchy where nothing is in it; a missing one is no error.
+
+        :returns: whether it is gone everywhere.
+        :raises InvalidArgument: if ``path`` is malformed or the root.
+        :raises KernelCallError: if the kernel refuses for another reason.
+        """
+        if not _relative(path).parts:
+            raise InvalidArgument("the root cgroup cannot be removed")
+        gone = True
+        for directory in self.directories(path):
+            try:
+                directory.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno not in {errno.EBUSY, errno.ENOTEMPTY}:
+                    raise KernelCallError(f"rmdir({directory})", error.errno or 0) from error
+                gone = False
+        return gone
 
     def children(self, path: str) -> list[str]:
         """Return the paths of the cgroups directly below ``path`` in any hierarchy, sorted; none if it is missing."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,43 @@ def test_frozen_processes_are_killed_too(tree: tuple[Cgroups, str]) -> None:
     files[0].write_text(frozen)
     groups.kill(path)
     assert process.wait(10) == -signal.SIGKILL
+
+
+def test_only_an_empty_cgroup_is_removed_by_itself(tree: tuple[Cgroups, str]) -> None:
+    groups, path = tree
+    groups.create(f"{path}/a")
+    assert not groups.remove_empty(path)
+    process = start(groups, f"{path}/a")
+    assert not groups.remove_empty(f"{path}/a")
+    assert groups.processes(f"{path}/a") == [process.pid]
+    groups.kill(path)
+    assert process.wait(10) == -signal.SIGKILL
+    assert [groups.remove_empty(f"{path}/a"), groups.remove_empty(path), groups.remove_empty(path)] == [True] * 3
+    assert not groups.exists(path)
+    with pytest.raises(InvalidArgument):
+        groups.remove_empty("/")
+
+
+def test_a_parent_that_others_remove_when_it_is_empty(tree: tuple[Cgroups, str]) -> None:
+    """Whoever creates a cgroup in it gets it, also in the moment in which the last user has left."""
+    groups, path = tree
+    groups.create(path)
+    done = threading.Event()
+
+    def remove_again_and_again() -> None:
+        while not done.is_set():
+            groups.remove_empty(f"{path}/parent")
+
+    with ThreadPoolExecutor(1) as pool:
+        removing = pool.submit(remove_again_and_again)
+        try:
+            for _ in range(50):
+                groups.create(f"{path}/parent/a")
+                assert all(directory.is_dir() for directory in groups.directories(f"{path}/parent/a"))
+                groups.remove(f"{path}/parent/a")
+        finally:
+            done.set()
+        removing.result()
 
 
 def test_an_occupied_cgroup_is_not_removed(tree: tuple[Cgroups, str]) -> None:

@@ -76,6 +76,22 @@ def test_find_by_argument() -> None:
     assert procfs.find_by_argument(mark) == []
 
 
+def test_find_by_whole_arguments() -> None:
+    mark = uuid.uuid4().hex
+    argv = ["sh", "-c", "echo; read _", "sh", mark, f"--id={mark}"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        me = [procfs.identify(process.pid)]
+        assert procfs.find_by_arguments(mark) == procfs.find_by_arguments(f"--id={mark}", mark) == me
+        assert procfs.find_by_arguments(mark, "other") == procfs.find_by_arguments(mark[1:]) == []
+        process.kill()
+        assert procfs.wait(me[0], 10)
+        # It is a zombie now.
+        assert procfs.find_by_arguments(mark) == []
+        process.communicate()
+
+
 def test_capabilities_are_the_kernels() -> None:
     names = procfs.capability_bounding_set()
     assert "CAP_SYS_ADMIN" in names, "these tests run as root"

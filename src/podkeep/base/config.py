@@ -6,7 +6,9 @@ may be absent.
 
 from __future__ import annotations
 
+import os
 import tomllib
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
@@ -97,10 +99,22 @@ class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     registries: dict[str, RegistryConfig] = {}
 
 
+_SYSTEM_DIRECTORIES = frozenset(
+    "/ /bin /boot /dev /dev/shm /etc /home /lib /lib64 /media /mnt /opt /proc /root /run /run/lock /run/user /sbin /srv"
+    " /sys /sys/fs /sys/fs/cgroup /tmp /usr /usr/bin /usr/lib /usr/local /usr/sbin /usr/share /var /var/cache /var/lib"
+    " /var/log /var/spool /var/tmp".split()
+)
+"""Directories that belong to the machine (Filesystem Hierarchy Standard): never one of ours."""
+
+
 def load(path: Path | None) -> Config:
     """Read the configuration; ``None`` means the default path, which may be absent.
 
-    :raises InvalidArgument: naming the file and the key, if it cannot be read, parsed or understood.
+    Directories are returned without symbolic links, as the kernel's table of mounts has them; the path of the socket
+    is left as it is written, because its length is limited.
+
+    :raises InvalidArgument: naming the file and the key, if it cannot be read, parsed or understood, or if a directory
+        is the machine's or another one's.
     """
     explicit = path is not None
     path = path or DEFAULT_PATH
@@ -109,10 +123,61 @@ def load(path: Path | None) -> Config:
     except FileNotFoundError as error:
         if explicit:
             raise InvalidArgument(f"{path}: no such configuration file") from error
-        return Config()
+        text = ""
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
     try:
-        return msgspec.convert(tomllib.loads(text), Config)
+        config = _resolved(msgspec.convert(tomllib.loads(text), Config))
+        _check_directories(config)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InvalidArgument(f"{path}: {error}", hint="docs/configuration.md lists every key") from error
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error.message}", hint=error.hint) from error
+    return config
+
+
+def _resolved(config: Config) -> Config:
+    replace = msgspec.structs.replace
+    runtime, agent = config.runtime, config.agent
+    handlers = {
+        name: replace(handler, root=_real(f"runtime.handlers.{name}.root", handler.root)) if handler.root else handler
+        for name, handler in runtime.handlers.items()
+    }
+    return replace(
+        config,
+        runtime=replace(
+            runtime,
+            root=_real("runtime.root", runtime.root),
+            run=_real("runtime.run", runtime.run),
+            handlers=handlers,
+        ),
+        agent=replace(agent, root=_real("agent.root", agent.root), pod_logs=_real("agent.pod_logs", agent.pod_logs)),
+    )
+
+
+def _real(key: str, text: str) -> str:
+    if not os.path.isabs(text):
+        raise InvalidArgument(f"{key}: {text!r} is not an absolute path", hint="begin it with /")
+    return os.path.realpath(text)
+
+
+def _check_directories(config: Config) -> None:
+    """Check that every directory is podkeep's own.
+
+    ``runtime.run`` must be apart from the others, because it goes when the runtime ends.
+    """
+    directories = {
+        "runtime.run": config.runtime.run,
+        "runtime.root": config.runtime.root,
+        "agent.root": config.agent.root,
+        "agent.pod_logs": config.agent.pod_logs,
+    }
+    hint = "give podkeep a directory of its own"
+    for key, directory in directories.items():
+        if directory in _SYSTEM_DIRECTORIES or directory.startswith(("/proc/", "/sys/")):
+            raise InvalidArgument(f"{key}: {directory} is the machine's", hint=hint)
+    for (one, first), (other, second) in combinations(directories.items(), 2):
+        if first == second:
+            raise InvalidArgument(f"{one} and {other} are the same directory, {first}", hint=hint)
+        if one == "runtime.run" and os.path.commonpath((first, second)) in {first, second}:
+            raise InvalidArgument(f"{one} and {other} are one inside the other: {first}, {second}", hint=hint)

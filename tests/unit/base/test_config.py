@@ -1,0 +1,76 @@
+"""Reading the configuration: directories are resolved, and nobody else's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podkeep.base import config
+from podkeep.base.errors import InvalidArgument
+
+
+def load(tmp_path: Path, text: str) -> config.Config:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    return config.load(file)
+
+
+def test_directories_are_resolved_and_the_socket_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "real")
+    loaded = load(
+        tmp_path,
+        f"""
+[runtime]
+root = "{link}/root"
+run = "{link}/run/"
+socket = "{link}/run/s"
+[runtime.handlers.crun]
+path = "/usr/bin/crun"
+root = "{link}/crun"
+[runtime.handlers.other]
+path = "/usr/bin/other"
+[agent]
+root = "{link}/kubelet"
+pod_logs = "{link}/./logs"
+""",
+    )
+    real = str(tmp_path / "real")
+    assert (loaded.runtime.root, loaded.runtime.run) == (f"{real}/root", f"{real}/run")
+    assert loaded.runtime.socket == f"{link}/run/s"
+    assert {name: handler.root for name, handler in loaded.runtime.handlers.items()} == {
+        "crun": f"{real}/crun",
+        "other": "",
+    }
+    assert (loaded.agent.root, loaded.agent.pod_logs) == (f"{real}/kubelet", f"{real}/logs")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[runtime]\nrun = "/run"', "runtime.run: /run is the machine's"),
+        ('[runtime]\nrun = "/var/run/"', "runtime.run: /run is the machine's"),
+        ('[runtime]\nroot = "/"', "runtime.root: / is the machine's"),
+        ('[agent]\nroot = "/var/lib"', "agent.root: /var/lib is the machine's"),
+        ('[agent]\npod_logs = "/etc"', "agent.pod_logs: /etc is the machine's"),
+        ('[runtime]\nrun = "/sys/fs/cgroup/x"', "runtime.run: /sys/fs/cgroup/x is the machine's"),
+        ('[runtime]\nrun = "run"', "runtime.run: 'run' is not an absolute path"),
+        ('[runtime]\nroot = "/srv/p"\nrun = "/srv/p"', "runtime.run and runtime.root are the same directory, /srv/p"),
+        ('[runtime]\nroot = "/srv/p"\nrun = "/srv/p/run"', "runtime.run and runtime.root are one inside the other"),
+        ('[runtime]\nroot = "/srv/p/root"\nrun = "/srv/p"', "runtime.run and runtime.root are one inside the other"),
+        ('[runtime]\nrun = "/var/lib/kubelet/pods"', "runtime.run and agent.root are one inside the other"),
+        ('[runtime]\nroot = "/var/lib/kubelet"', "runtime.root and agent.root are the same directory"),
+    ],
+)
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        load(tmp_path, text)
+    assert caught.value.message.startswith(f"{tmp_path}/config.toml: {words}")
+    assert caught.value.hint
+
+
+def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
+    loaded = load(tmp_path, '[runtime]\nroot = "/srv/run-data"\nrun = "/srv/run"')
+    assert (loaded.runtime.root, loaded.runtime.run) == ("/srv/run-data", "/srv/run")

@@ -8,14 +8,15 @@ serves (``runtime.daemon``).
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +24,11 @@ from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
 from podkeep.cli import connection
 from podkeep.cli.invocation import Invocation, pass_invocation
+
+if TYPE_CHECKING:
+    from podkeep.runtime.layout import Layout
+
+log = logging.getLogger(__name__)
 
 START_PATIENCE_S = 30.0
 """How long a daemon started in the background may take until it serves; it takes about half a second."""
@@ -61,12 +67,13 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
 
     :raises FailedPrecondition: if another runtime uses the directories, or the machine lacks something.
     """
-    from podkeep.base import lockfile, log
+    from podkeep.base import lockfile
+    from podkeep.base import log as logs
     from podkeep.mountns import container_mounts
 
     if os.geteuid() != 0:
         raise FailedPrecondition("the runtime needs root", hint="run it as root")
-    log.configure(log_level, sys.stderr)
+    logs.configure(log_level, sys.stderr)
     # Modes of what the runtime makes are meant as written: a pod's root, nobody on the machine, must pass through.
     os.umask(0o022)
     run = Path(config.runtime.run)
@@ -75,6 +82,7 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
     origin = container_mounts.enter(run) if config.runtime.hide_mounts else None
     # From here on threads may start: gRPC is imported only now.
     from podkeep.runtime import daemon
+    from podkeep.runtime.layout import Layout
 
     try:
         empty = daemon.serve(config, daemon.Options(idle_exit=idle_exit))
@@ -85,19 +93,24 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
     if empty:
         if origin is not None:
             container_mounts.remove(run, origin)
-        _remove_directory(run)
+        _remove_run_directory(Layout(root=Path(config.runtime.root), run=run))
     os.close(lock)
 
 
-def _remove_directory(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    # It may be a mount point of the administrator's.
+def _remove_run_directory(layout: Layout) -> None:
+    """Remove what a runtime makes below ``run``, and the directory itself if nothing else is in it."""
+    from podkeep.kernel.removal import remove_tree
+    from podkeep.mountns.container_mounts import pin_path
+
+    made = [path for path in layout.shared_directories() if path.parent == layout.run]
+    for path in (*made, pin_path(layout.run).parent, layout.lock):
+        try:
+            remove_tree(path)
+        except (OSError, PodkeepError) as error:
+            log.warning("could not remove %s: %s", path, error)
+    # It may be a mount point of the administrator's, or hold things that are not ours.
     with suppress(OSError):
-        directory.rmdir()
+        layout.run.rmdir()
 
 
 def ensure_running(config: Config, config_path: Path | None) -> bool:

@@ -135,6 +135,7 @@ class _Daemon:
         sandboxes = Sandboxes(self._state, self._sandbox_executor, self._handlers, self._bridge)
         containers = Containers(self._state, self._container_executor, sandboxes, self._images, self._layout)
         containers.watch_all()
+        sandboxes.watch_all(containers)
         grpc_server = server.create_server()
         watch = PullWatch()
         for service, handlers in self._services(sandboxes, containers, watch, stop).items():
@@ -147,6 +148,7 @@ class _Daemon:
             await self._wait(stop)
         finally:
             await grpc_server.stop(STOP_PATIENCE_S)
+            sandboxes.close()
             containers.close()
             Path(self._config.runtime.socket).unlink(missing_ok=True)
 
@@ -240,9 +242,7 @@ class _Daemon:
         """Remove what serves all sandboxes: the bridge and the parent cgroup."""
         try:
             self._bridge.stop()
-            parent = self._config.runtime.cgroup_parent
-            if self._cgroups.exists(parent) and not self._cgroups.children(parent):
-                self._cgroups.remove(parent)
+            self._cgroups.remove_empty(self._config.runtime.cgroup_parent)
         except PodkeepError as error:
             log.warning("could not clean up: %s", error)
 

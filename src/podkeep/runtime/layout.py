@@ -18,7 +18,7 @@ Directories that a container's processes must traverse as an unprivileged host u
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from podkeep.base.ids import ContainerID, HandlerName, SandboxID
 from podkeep.kernel.namespaces import NamespaceKind
@@ -107,6 +107,12 @@ def veth_name(sandbox: SandboxID) -> str:
 def sandbox_cgroup(parent: str, sandbox: SandboxID) -> str:
     """Return the cgroup of a sandbox below ``parent``."""
     return f"{parent.rstrip('/')}/{CGROUP_SANDBOX_PREFIX}{sandbox}"
+
+
+def cgroup_parents(parent: str) -> tuple[str, ...]:
+    """Return ``parent`` and the cgroups above it, without the root, outermost first."""
+    path = PurePosixPath(parent)
+    return tuple(str(item) for item in (*reversed(path.parents), path) if str(item) != "/")
 
 
 def container_cgroup(parent: str, sandbox: SandboxID, container: ContainerID) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,23 +28,17 @@ from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.mounts import MountFlag
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
 from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.removal import remove_tree
 from podkeep.runtime import pod_files
-from podkeep.runtime.layout import Layout, sandbox_cgroup
+from podkeep.runtime.layout import Layout, cgroup_parents, sandbox_cgroup
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.oci.driver import Driver
 from podkeep.runtime.oci.spec import OCI_VERSION, PodFiles
+from podkeep.runtime.orphans import unmount_below
 from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig
 
 SHM_BYTES = 64 << 20
 """Size of a pod's /dev/shm, as everywhere in the field."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MadeSandbox:
-    """What is only known once a sandbox exists."""
-
-    infra: ProcessId | None
-    made_cgroups: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +51,8 @@ class SandboxExecutor:
     bridge: Bridge
     catatonit: str
 
-    def create(self, sandbox: Sandbox, driver: Driver) -> MadeSandbox:
-        """Make everything a sandbox consists of.
+    def create(self, sandbox: Sandbox, driver: Driver) -> ProcessId | None:
+        """Make everything a sandbox consists of, and return the process that holds its PID namespace, if it has one.
 
         :raises PodkeepError: if anything fails; what was made until then is gone again.
         """
@@ -69,13 +62,13 @@ class SandboxExecutor:
             failpoints.reach("sandbox.files")
             self._make_namespaces(sandbox)
             failpoints.reach("sandbox.namespaces")
-            made = self._make_cgroups(sandbox)
+            self.cgroups.create(self.cgroup(sandbox))
             failpoints.reach("sandbox.cgroups")
             infra = None
             if sandbox.config.namespaces.pid is NamespaceMode.POD:
                 infra = self._start_infra(sandbox, driver)
             failpoints.reach("sandbox.infra")
-        return MadeSandbox(infra=infra, made_cgroups=made)
+        return infra
 
     def stop(self, sandbox: Sandbox, driver: Driver) -> None:
         """End what runs in a sandbox and give back its namespaces, network and cgroup; safe to repeat.
@@ -89,8 +82,7 @@ class SandboxExecutor:
                 ("end its infra process", lambda: self._stop_infra(sandbox, driver)),
                 ("kill what is in its cgroup", lambda: self.cgroups.kill(cgroup)),
                 ("disconnect it", lambda: self.bridge.detach(sandbox.id)),
-                ("unmount its files", lambda: _unmount_below(run)),
-                ("remove its run directory", lambda: _remove_tree(run)),
+                ("clear its run directory", lambda: _clear(run)),
                 ("remove its cgroup", lambda: self._remove_cgroups(sandbox)),
             ],
         )
@@ -98,15 +90,11 @@ class SandboxExecutor:
     def remove(self, sandbox: Sandbox, driver: Driver) -> None:
         """Stop a sandbox and remove its files; safe to repeat.
 
-        :raises Internal: listing what could not be undone, after everything was tried.
+        :raises Internal: listing what could not be undone; then its files stay, too.
+        :raises OSError: if the file system refuses to remove them.
         """
-        _try_all(
-            sandbox,
-            [
-                ("stop it", lambda: self.stop(sandbox, driver)),
-                ("remove its files", lambda: _remove_tree(self.layout.sandbox_data(sandbox.id))),
-            ],
-        )
+        self.stop(sandbox, driver)
+        remove_tree(self.layout.sandbox_data(sandbox.id))
 
     def is_whole(self, sandbox: Sandbox) -> bool:
         """Return whether the namespaces and the infra process of a sandbox are there (they are not after a reboot)."""
@@ -118,6 +106,11 @@ class SandboxExecutor:
     def cgroup(self, sandbox: Sandbox) -> str:
         """Return the sandbox's cgroup."""
         return sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
+
+    def missing_cgroups(self, config: SandboxConfig) -> tuple[str, ...]:
+        """Return the parents of a sandbox's cgroup that are not there yet, outermost first."""
+        parents = cgroup_parents(config.cgroup_parent)
+        return tuple(parent for parent in parents if not self.cgroups.exists(parent))
 
     def files(self, sandbox: Sandbox) -> PodFiles:
         """Return the host paths of what every container of the sandbox gets."""
@@ -160,8 +153,9 @@ class SandboxExecutor:
                         kinds=kinds, idmap=config.namespaces.userns, hostname=hostname, sysctls=config.sysctls
                     )
                 )
-            for kind, fd in made.items():
+            for fd in made.values():
                 closing.callback(os.close, fd)
+            for kind, fd in made.items():
                 namespaces.pin(fd, self.layout.namespace_pin(sandbox.id, kind))
             failpoints.reach("sandbox.pinned")
             if config.namespaces.ipc is NamespaceMode.POD:
@@ -187,20 +181,12 @@ class SandboxExecutor:
         options = f"mode=1777,size={SHM_BYTES},uid={uid},gid={gid}"
         mounts.tmpfs(shm, options, attrs=MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC)
 
-    def _make_cgroups(self, sandbox: Sandbox) -> tuple[str, ...]:
-        """Make the sandbox's cgroup and return the parents that had to be made for it, outermost first."""
-        path = self.cgroup(sandbox)
-        parents = [str(parent) for parent in Path(path).parents if str(parent) != "/"]
-        made = tuple(parent for parent in reversed(parents) if not self.cgroups.exists(parent))
-        self.cgroups.create(path)
-        return made
-
     def _remove_cgroups(self, sandbox: Sandbox) -> None:
         self.cgroups.remove(self.cgroup(sandbox))
         for parent in reversed(sandbox.status.made_cgroups):
-            if self.cgroups.children(parent) or self.cgroups.processes(parent):
+            # Another sandbox in it has it in its record, too, and removes it when it goes.
+            if not self.cgroups.remove_empty(parent):
                 return
-            self.cgroups.remove(parent)
 
     def _start_infra(self, sandbox: Sandbox, driver: Driver) -> ProcessId:
         """Start catatonit as the first process of a PID namespace that the pod's containers will share."""
@@ -287,13 +273,10 @@ def _try_all(sandbox: Sandbox, steps: list[tuple[str, Callable[[], object]]]) ->
         raise Internal("; ".join(f"could not {description}: {error}" for description, error in undo.failed))
 
 
-def _unmount_below(directory: Path) -> None:
-    for entry in mountinfo.under(directory):
-        mounts.unmount(entry.mount_point, lazy=True)
-
-
-def _remove_tree(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=False) if path.exists() else None
+def _clear(directory: Path) -> None:
+    """Remove a directory with mounts in it; while one of them cannot be unmounted, nothing is removed."""
+    unmount_below(directory)
+    remove_tree(directory)
 
 
 def _machine_text(path: str) -> str:

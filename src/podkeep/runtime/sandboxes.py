@@ -7,6 +7,7 @@ Owns: what happens to a sandbox's record and when its kernel side is made or rem
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from typing import Protocol
@@ -17,11 +18,17 @@ from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgume
 from podkeep.base.ids import SandboxID, new_id
 from podkeep.base.singleflight import SingleFlight
 from podkeep.runtime.handlers import HandlerTable
+from podkeep.runtime.layout import cgroup_parents
+from podkeep.runtime.monitor import ExitMonitor, Watched
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.oci.driver import Driver
 from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig, SandboxState, SandboxStatus
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.state import State
+
+log = logging.getLogger(__name__)
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Occupants(Protocol):
@@ -46,7 +53,46 @@ class Sandboxes:
         self._bridge = bridge
         self._running: SingleFlight[SandboxID] = SingleFlight()
         self._ending: SingleFlight[None] = SingleFlight()
+        self._infra_ends: ExitMonitor[SandboxID] = ExitMonitor(self._infra_ended)
+        self._occupants: Occupants | None = None
+        self._stopping: set[asyncio.Task[None]] = set()
         self._locks: defaultdict[SandboxID, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def watch_all(self, containers: Occupants) -> None:
+        """Watch the infra processes; called once on the event loop, before requests are served.
+
+        Without its infra process a sandbox is nothing: its end stops the sandbox, with its ``containers``.
+        """
+        self._occupants = containers
+        for sandbox in self._state.sandboxes():
+            if sandbox.status.state is SandboxState.READY:
+                self._watch(sandbox)
+
+    def close(self) -> None:
+        """Stop watching; sandboxes stay."""
+        self._infra_ends.close()
+
+    def _watch(self, sandbox: Sandbox) -> None:
+        infra = sandbox.status.infra
+        if infra is not None and self._occupants is not None:
+            self._infra_ends.watch(sandbox.id, Watched(process=infra, monitor=infra))
+
+    def _infra_ended(self, sandbox_id: SandboxID) -> None:
+        sandbox = self._state.find_sandbox(sandbox_id)
+        if sandbox is None or sandbox.status.state is not SandboxState.READY:
+            return
+        log.warning("the infra process of sandbox %s ended; the sandbox is stopped", sandbox_id)
+        self._state.set_sandbox(sandbox_id, msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY))
+        task = asyncio.get_running_loop().create_task(self._stop_broken(sandbox_id))
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+    async def _stop_broken(self, sandbox_id: SandboxID) -> None:
+        assert self._occupants is not None
+        try:
+            await self.stop(sandbox_id, self._occupants)
+        except (PodkeepError, OSError) as error:
+            log.warning("sandbox %s could not be stopped: %s", sandbox_id, error)
 
     def lock(self, sandbox: SandboxID) -> asyncio.Lock:
         """Return the lock that is held while a container of the sandbox is created, and while the sandbox ends."""
@@ -76,7 +122,8 @@ class Sandboxes:
         :raises AlreadyExists: if a different sandbox has this name.
         :raises PodkeepError: if it cannot be made; nothing is left.
         """
-        return await self._running.do(config.key(), lambda: self._run(config))
+        # The whole request is the key: one that differs must not get the answer of this one.
+        return await self._running.do(_encode(config), lambda: self._run(config))
 
     async def _run(self, config: SandboxConfig) -> SandboxID:
         driver = self._handlers.driver(config.handler)
@@ -87,25 +134,29 @@ class Sandboxes:
             return _same(existing, config)
         sandbox = self._reserve(config)
         try:
-            made = await asyncio.to_thread(self._executor.create, sandbox, driver)
+            infra = await asyncio.to_thread(self._executor.create, sandbox, driver)
         except Exception as error:
             # Whatever it was, the record must not outlive it.
             await self._drop(sandbox)
             if isinstance(error, OSError):
                 raise FailedPrecondition(f"pod sandbox {config.key()}: {error}") from error
             raise
-        status = msgspec.structs.replace(
-            sandbox.status, state=SandboxState.READY, infra=made.infra, made_cgroups=made.made_cgroups
-        )
-        self._state.set_sandbox(sandbox.id, status)
+        status = msgspec.structs.replace(sandbox.status, state=SandboxState.READY, infra=infra)
+        self._watch(self._state.set_sandbox(sandbox.id, status))
         return sandbox.id
 
     def _reserve(self, config: SandboxConfig) -> Sandbox:
         sandbox_id = SandboxID(new_id())
+        made_cgroups = self._cgroups_to_make(config)
         address = ""
         if config.namespaces.network is NamespaceMode.POD:
             address = self._state.take_address(sandbox_id, self._bridge.subnet)
-        status = SandboxStatus(state=SandboxState.CREATING, created_at=time.time_ns(), address=address)
+        status = SandboxStatus(
+            state=SandboxState.CREATING,
+            created_at=time.time_ns(),
+            address=address,
+            made_cgroups=made_cgroups,
+        )
         sandbox = Sandbox(id=sandbox_id, config=config, status=status)
         try:
             self._state.add_sandbox(sandbox)
@@ -114,11 +165,22 @@ class Sandboxes:
             raise
         return sandbox
 
+    def _cgroups_to_make(self, config: SandboxConfig) -> tuple[str, ...]:
+        """Return the parents of the sandbox's cgroup that the runtime makes, or made for a sandbox that still has them.
+
+        So each of the sandboxes in one has it in its record, and the last to go removes it; what a client made is in
+        none.
+        """
+        missing = set(self._executor.missing_cgroups(config))
+        made = {cgroup for sandbox in self._state.sandboxes() for cgroup in sandbox.status.made_cgroups}
+        return tuple(cgroup for cgroup in cgroup_parents(config.cgroup_parent) if cgroup in missing | made)
+
     async def _drop(self, sandbox: Sandbox) -> None:
         """Forget a sandbox whose making failed, or keep it for RemovePodSandbox if its undo failed as well."""
         try:
             await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
-        except PodkeepError:
+        except (PodkeepError, OSError) as error:
+            log.warning("sandbox %s could not be undone: %s", sandbox.id, error)
             self._state.set_sandbox(sandbox.id, msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY))
         else:
             self._state.forget_sandbox(sandbox.id)
@@ -134,12 +196,14 @@ class Sandboxes:
             sandbox = self._state.find_sandbox(sandbox_id)
             if sandbox is None:
                 return
+            self._infra_ends.forget(sandbox_id)
             await containers.end_all(sandbox_id)
+            # First: whatever happens from here on, nothing can be made in it any more.
+            status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
+            self._state.set_sandbox(sandbox_id, status)
             await asyncio.to_thread(self._executor.stop, sandbox, self.driver(sandbox))
             self._state.free_address(sandbox_id)
-            if sandbox.status.state is SandboxState.READY:
-                status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY, infra=None)
-                self._state.set_sandbox(sandbox_id, status)
+            self._state.set_sandbox(sandbox_id, msgspec.structs.replace(status, infra=None, made_cgroups=()))
 
     async def remove(self, text: str, containers: Occupants) -> None:
         """Remove a sandbox with its containers, stopping it first if need be; a missing one is no error."""
@@ -156,7 +220,7 @@ class Sandboxes:
             for container in self._state.containers(sandbox_id):
                 await containers.remove(container.id)
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.REMOVING)
-            self._state.set_sandbox(sandbox_id, status)
+            sandbox = self._state.set_sandbox(sandbox_id, status)
             await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
             self._state.forget_sandbox(sandbox_id)
         self._locks.pop(sandbox_id, None)

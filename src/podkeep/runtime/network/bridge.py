@@ -67,7 +67,7 @@ class Bridge:
         return self.subnet.network_address + 1
 
     def start(self) -> None:
-        """Make the bridge and the masquerading rule, or take those that this runtime made before; let the machine forward.
+        """Make the bridge and the masquerading rule, or take those it made before, and let the machine forward.
 
         :raises AlreadyExists: if the name is that of a link which this runtime did not make.
         :raises KernelCallError: if the kernel refuses the bridge.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +24,11 @@ from podkeep.kernel import mounts, namespaces
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.idmap import block
 from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.kernel.removal import remove_tree
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.oci.driver import Driver, Handler
 from podkeep.runtime.oci.spec import OCI_VERSION
+from podkeep.runtime.strays import kill_strays
 
 log = logging.getLogger(__name__)
 
@@ -173,11 +174,11 @@ class Probe:
 
     def _remove(self, driver: Driver, container: ContainerID) -> None:
         bundle, source = self.layout.run / container, self.layout.root / container
+        kill_strays(driver, container)
         driver.delete(container)
         namespaces.unpin(bundle / "user")
         for directory in (bundle, source):
-            if directory.exists():
-                shutil.rmtree(directory)
+            remove_tree(directory)
         cgroup = self._cgroup(container)
         if self.cgroups.exists(cgroup):
             self.cgroups.kill(cgroup)

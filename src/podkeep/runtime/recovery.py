@@ -8,19 +8,21 @@ Owns: comparing the records with the machine, once, before requests are served. 
     container CREATED,     its processes live           watched again
       RUNNING              dead, exit code noted        EXITED with that code
                            dead, nothing noted          EXITED, ContainerStatusUnknown
+    another boot           anything                     every process is gone, no sandbox is whole
+    none                   a directory                  removed (a power loss took the record)
 """
 
 from __future__ import annotations
 
 import logging
-import signal
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel import procfs
+from podkeep.runtime import orphans
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import LIVE_STATES, ended_status
 from podkeep.runtime.handlers import HandlerTable
@@ -28,6 +30,7 @@ from podkeep.runtime.layout import Layout
 from podkeep.runtime.records import Container, ContainerState, NamespaceMode, Sandbox, SandboxState
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.state import State
+from podkeep.runtime.strays import kill_strays
 
 log = logging.getLogger(__name__)
 
@@ -53,83 +56,118 @@ class Recovery:
         self._containers = containers
 
     def run(self) -> None:
-        """Bring records and machine together. What cannot be removed stays recorded, for RemovePodSandbox to retry."""
+        """Bring records and machine together. What cannot be removed stays recorded, for RemovePodSandbox to retry.
+
+        Whatever goes wrong with one record, the daemon serves the others.
+        """
+        boot = procfs.boot_id()
+        rebooted = self._state.boot not in ("", boot)
+        if rebooted:
+            log.info("the machine was started anew: no process and no namespace of before is there")
+            self._forget_processes()
         for sandbox in self._state.sandboxes():
             if sandbox.status.state in _HALF_SANDBOX:
-                self._finish_sandbox(sandbox)
+                _attempt(f"sandbox {sandbox.id}", partial(self._finish_sandbox, sandbox))
         for container in self._state.containers():
-            if container.status.state in _HALF_CONTAINER:
-                self._finish_container(container)
-            elif container.status.state in LIVE_STATES and not _lives(container):
-                self._note_end(container)
+            _attempt(f"container {container.id}", partial(self._check_container, container))
         for sandbox in self._state.sandboxes():
-            if sandbox.status.state is SandboxState.READY and not self._sandboxes.is_whole(sandbox):
-                self._stop_sandbox(sandbox)
+            _attempt(f"sandbox {sandbox.id}", partial(self._check_sandbox, sandbox, rebooted=rebooted))
+        _attempt("directories without a record", self._sweep)
+        if self._state.boot != boot:
+            self._state.note_boot(boot)
+
+    def _forget_processes(self) -> None:
+        """Drop what named processes and cgroups of the last boot: the numbers are others' now, the cgroups may be."""
+        for sandbox in self._state.sandboxes():
+            status = msgspec.structs.replace(sandbox.status, infra=None, made_cgroups=())
+            self._state.set_sandbox(sandbox.id, status)
+        for container in self._state.containers():
+            live = container.status.state in LIVE_STATES
+            status_of = ended_status(container, self._layout) if live else container.status
+            self._state.set_container(container.id, msgspec.structs.replace(status_of, process=None, monitor=None))
+
+    def _check_container(self, container: Container) -> None:
+        if container.status.state in _HALF_CONTAINER:
+            self._finish_container(container)
+        elif container.status.state in LIVE_STATES and not _lives(container):
+            self._note_end(container)
+
+    def _check_sandbox(self, sandbox: Sandbox, *, rebooted: bool) -> None:
+        ready = sandbox.status.state is SandboxState.READY
+        whole = ready and not rebooted and self._sandboxes.is_whole(sandbox)
+        if (ready and not whole) or (not ready and self._layout.sandbox_run(sandbox.id).exists()):
+            self._stop_sandbox(sandbox)
+
+    def _sweep(self) -> None:
+        known = {*(item.id for item in self._state.sandboxes()), *(item.id for item in self._state.containers())}
+        for path in orphans.orphans(self._layout, known):
+            log.info("removing %s, which no record names", path)
+            _attempt(f"{path}, which no record names", partial(orphans.remove_orphan, path))
 
     def _note_end(self, container: Container) -> None:
         self._state.set_container(container.id, ended_status(container, self._layout))
         if container.config.namespaces.pid is NamespaceMode.CONTAINER:
             return
         # Its first process was no init: the others did not end with it.
-        try:
-            self._containers.kill_rest(container, self._state.sandbox(container.sandbox_id))
-        except PodkeepError as error:
-            log.warning("container %s: %s", container.id, error)
+        self._containers.kill_rest(container, self._state.sandbox(container.sandbox_id))
 
     def _finish_sandbox(self, sandbox: Sandbox) -> None:
         log.info("cleaning up sandbox %s, which was %s", sandbox.id, sandbox.status.state.value)
         for container in self._state.containers(sandbox.id):
             self._finish_container(container)
-        try:
-            self._kill_strays(sandbox, sandbox.id)
-            if left := self._state.containers(sandbox.id):
-                raise FailedPrecondition(f"{len(left)} of its containers could not be removed")
-            self._sandboxes.remove(sandbox, self._handlers.driver(sandbox.config.handler))
-        except (PodkeepError, OSError) as error:
-            log.warning("sandbox %s: %s", sandbox.id, error)
+        if _attempt(f"sandbox {sandbox.id}", partial(self._undo_sandbox, sandbox)):
+            self._state.forget_sandbox(sandbox.id)
+        else:
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
             self._state.set_sandbox(sandbox.id, status)
-        else:
-            self._state.forget_sandbox(sandbox.id)
+
+    def _undo_sandbox(self, sandbox: Sandbox) -> None:
+        if left := self._state.containers(sandbox.id):
+            raise FailedPrecondition(f"{len(left)} of its containers could not be removed")
+        driver = self._handlers.driver(sandbox.config.handler)
+        kill_strays(driver, sandbox.id)
+        self._sandboxes.remove(sandbox, driver)
 
     def _finish_container(self, container: Container) -> None:
         log.info("cleaning up container %s, which was %s", container.id, container.status.state.value)
-        sandbox = self._state.sandbox(container.sandbox_id)
-        try:
-            self._kill_strays(sandbox, container.id)
-            self._containers.kill_rest(container, sandbox)
-            self._containers.remove(container, self._handlers.driver(sandbox.config.handler))
-        except (PodkeepError, OSError) as error:
-            log.warning("container %s: %s", container.id, error)
+        if _attempt(f"container {container.id}", partial(self._undo_container, container)):
+            self._state.forget_container(container.id)
+        else:
             status = msgspec.structs.replace(container.status, state=ContainerState.EXITED, reason="Error")
             self._state.set_container(container.id, status)
-        else:
-            self._state.forget_container(container.id)
+
+    def _undo_container(self, container: Container) -> None:
+        sandbox = self._state.sandbox(container.sandbox_id)
+        driver = self._handlers.driver(sandbox.config.handler)
+        kill_strays(driver, container.id)
+        self._containers.kill_rest(container, sandbox)
+        self._containers.remove(container, driver)
 
     def _stop_sandbox(self, sandbox: Sandbox) -> None:
         log.info("sandbox %s is not whole any more", sandbox.id)
-        try:
-            self._sandboxes.stop(sandbox, self._handlers.driver(sandbox.config.handler))
-        except (PodkeepError, OSError) as error:
-            log.warning("sandbox %s: %s", sandbox.id, error)
-        self._state.free_address(sandbox.id)
-        status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY, infra=None)
+        status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
+        if _attempt(f"sandbox {sandbox.id}", partial(self._stop, sandbox)):
+            # Only now: another sandbox with this address would share it with what could not be stopped.
+            self._state.free_address(sandbox.id)
+            status = msgspec.structs.replace(status, infra=None, made_cgroups=())
         self._state.set_sandbox(sandbox.id, status)
 
-    def _kill_strays(self, sandbox: Sandbox, text: str) -> None:
-        """Kill the programs that the previous daemon started for ``text`` and that may still be at work."""
-        driver = self._handlers.driver(sandbox.config.handler)
-        ours = _real_paths((driver.conmon, driver.handler.path))
-        for process in procfs.find_by_argument(text):
-            if procfs.executable(process) in ours:
-                procfs.kill(process, signal.SIGKILL)
-                procfs.wait(process, 5.0)
+    def _stop(self, sandbox: Sandbox) -> None:
+        self._sandboxes.stop(sandbox, self._handlers.driver(sandbox.config.handler))
+
+
+def _attempt(what: str, step: Callable[[], object]) -> bool:
+    """Take a step for one record and return whether it succeeded; a failure is logged and keeps nobody else waiting."""
+    try:
+        step()
+    except Exception as error:
+        # One record must not keep the daemon from serving the others.
+        expected = isinstance(error, PodkeepError | OSError)
+        log.warning("%s: %s", what, error or type(error).__name__, exc_info=None if expected else error)
+        return False
+    return True
 
 
 def _lives(container: Container) -> bool:
     processes = (container.status.monitor, container.status.process)
     return any(process is not None and procfs.alive(process) for process in processes)
-
-
-def _real_paths(paths: Iterable[str]) -> frozenset[str]:
-    return frozenset(str(Path(path).resolve()) for path in paths)

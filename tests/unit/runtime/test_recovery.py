@@ -2,52 +2,203 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from runtime_values import container, sandbox
 
 from podkeep.base.config import HandlerConfig, ImagesConfig, NetworkConfig
+from podkeep.base.errors import PodkeepError
+from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.images.store import ImageStore
+from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.handlers import HandlerTable
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.network.bridge import Bridge
-from podkeep.runtime.records import ContainerState, SandboxState
+from podkeep.runtime.records import ContainerState, NamespaceMode, NamespaceOptions, Sandbox, SandboxState
 from podkeep.runtime.recovery import Recovery
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.state import State
 
+ORPHAN = "d" * 64
+
+
+class House:
+    """Records and directories as a daemon left them."""
+
+    def __init__(self, base: Path) -> None:
+        self.layout = Layout(root=base / "root", run=base / "run")
+        for directory in self.layout.shared_directories():
+            directory.mkdir(parents=True, exist_ok=True)
+        self.records = State(self.layout.state)
+        self.executor = SandboxExecutor(
+            layout=self.layout,
+            helper=NamespaceHelper(),
+            cgroups=Cgroups(),
+            bridge=Bridge.from_config(NetworkConfig(), self.layout.run),
+            catatonit="catatonit",
+        )
+
+    def recover(self) -> None:
+        handlers = HandlerTable.from_config(
+            {"crun": HandlerConfig(path="crun")}, "crun", conmon="conmon", layout=self.layout
+        )
+        images = ImageStore.open(self.layout.images, config=ImagesConfig(), registries={})
+        containers = ContainerExecutor(self.layout, images, self.executor, Path("/dev/null"))
+        Recovery(self.records, self.layout, handlers, self.executor, containers).run()
+        images.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path)
+    yield made
+    made.records.close()
+
 
 @pytest.mark.parametrize("state", [SandboxState.CREATING, SandboxState.REMOVING])
 @pytest.mark.parametrize("with_container", [False, True])
-def test_pods_of_a_handler_that_is_configured_no_more(
-    tmp_path: Path, state: SandboxState, with_container: bool
-) -> None:
-    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
-    for directory in layout.shared_directories():
-        directory.mkdir(parents=True, exist_ok=True)
-    records = State(layout.state)
+def test_pods_of_a_handler_that_is_configured_no_more(house: House, state: SandboxState, with_container: bool) -> None:
+    records = house.records
     records.add_sandbox(sandbox(state=state, handler="gone", cgroup_parent="/podkeep-unit"))
     if with_container:
         records.add_container(container())
         status = records.containers()[0].status
         records.set_container(records.containers()[0].id, type(status)(state=ContainerState.REMOVING, created_at=1))
-    handlers = HandlerTable.from_config({"crun": HandlerConfig(path="crun")}, "crun", conmon="conmon", layout=layout)
-    sandboxes = SandboxExecutor(
-        layout=layout,
-        helper=NamespaceHelper(),
-        cgroups=Cgroups(),
-        bridge=Bridge.from_config(NetworkConfig(), layout.run),
-        catatonit="catatonit",
-    )
-    images = ImageStore.open(layout.images, config=ImagesConfig(), registries={})
-    containers = ContainerExecutor(layout, images, sandboxes, Path("/dev/null"))
-    Recovery(records, layout, handlers, sandboxes, containers).run()
+    house.recover()
     # Shown again, so that RemovePodSandbox can retry when the handler is back.
     assert [item.status.state for item in records.sandboxes()] == [SandboxState.NOTREADY]
     assert [item.status.state for item in records.containers()] == ([ContainerState.EXITED] if with_container else [])
-    images.close()
-    records.close()
+
+
+@pytest.mark.parametrize("state", [ContainerState.REMOVING, ContainerState.RUNNING])
+def test_whatever_is_wrong_with_one_record_the_others_are_looked_after(house: House, state: ContainerState) -> None:
+    """A record may even name a sandbox that is not there, or a cgroup that no kernel takes."""
+    records = house.records
+    shared = NamespaceOptions(pid=NamespaceMode.POD)
+    lost = container(sandbox_id=ORPHAN, namespaces=shared)
+    records.add_container(lost)
+    records.set_container(lost.id, msgspec.structs.replace(lost.status, state=state))
+    records.add_sandbox(sandbox(state=SandboxState.REMOVING, cgroup_parent="no/path"))
+    records.add_sandbox(sandbox("e" * 64, state=SandboxState.REMOVING, cgroup_parent="/podkeep-unit", attempt=1))
+    house.recover()
+    assert [item.id for item in records.sandboxes()] == ["a" * 64]
+    assert [item.status.state for item in records.containers()] == [ContainerState.EXITED]
+
+
+def test_an_address_stays_taken_until_its_sandbox_could_be_stopped(house: House) -> None:
+    records = house.records
+    pod = sandbox(handler="gone", cgroup_parent="/podkeep-unit")
+    records.add_sandbox(pod)
+    subnet = IPv4Network("10.0.0.0/29")
+    first = records.take_address(pod.id, subnet)
+    house.recover()
+    assert records.sandbox(pod.id).status.state is SandboxState.NOTREADY
+    assert records.take_address(SandboxID("b" * 64), subnet) != first
+    assert len({records.take_address(SandboxID(letter * 64), subnet) for letter in "cde"} | {first}) == 4
+
+
+def _on_the_host(**fields: Any) -> Sandbox:
+    options = NamespaceOptions(network=NamespaceMode.NODE, ipc=NamespaceMode.NODE, pid=NamespaceMode.CONTAINER)
+    return sandbox(namespaces=options, cgroup_parent="/podkeep-unit", **fields)
+
+
+@pytest.mark.parametrize("boot", ["", "same", "other"])
+def test_another_boot_is_noticed_whatever_processes_have_the_old_numbers(house: House, boot: str) -> None:
+    records = house.records
+    if boot:
+        records.note_boot(procfs.boot_id() if boot == "same" else "of last week")
+    pod, inside, me = _on_the_host(), container(), procfs.identify(os.getpid())
+    records.add_sandbox(pod)
+    # A parent that a client may have made anew since, and a process that somebody else may be now: this one.
+    records.set_sandbox(pod.id, msgspec.structs.replace(pod.status, infra=me, made_cgroups=("/podkeep-unit",)))
+    records.add_container(inside)
+    live = msgspec.structs.replace(inside.status, state=ContainerState.RUNNING, process=me, monitor=me)
+    records.set_container(inside.id, live)
+    house.recover()
+    gone = boot == "other"
+    now, status = records.sandbox(pod.id).status, records.container(inside.id).status
+    assert now.state is (SandboxState.NOTREADY if gone else SandboxState.READY)
+    assert (now.infra, now.made_cgroups) == ((None, ()) if gone else (me, ("/podkeep-unit",)))
+    assert status.state is (ContainerState.EXITED if gone else ContainerState.RUNNING)
+    assert status.process == (None if gone else me)
+    assert records.boot == procfs.boot_id()
+
+
+def test_what_a_killed_stop_left_is_finished(house: House) -> None:
+    house.records.add_sandbox(_on_the_host(state=SandboxState.NOTREADY))
+    left = house.layout.sandbox_run(SandboxID("a" * 64))
+    (left / "ns").mkdir(parents=True)
+    house.recover()
+    assert not left.exists()
+    assert [item.status.state for item in house.records.sandboxes()] == [SandboxState.NOTREADY]
+
+
+def _tops(layout: Layout) -> list[Path]:
+    return [top / kind for top in (layout.root, layout.run) for kind in ("sandboxes", "containers")]
+
+
+def test_directories_that_no_record_names_are_removed(house: House) -> None:
+    house.records.add_sandbox(_on_the_host())
+    for top in _tops(house.layout):
+        for name in (ORPHAN, "a" * 64, "mine", "d" * 63):
+            (top / name / "upper").mkdir(parents=True)
+    (house.layout.exits / ORPHAN).touch()
+    house.recover()
+    for top in _tops(house.layout):
+        assert {path.name for path in top.iterdir()} == {"a" * 64, "mine", "d" * 63}
+    assert list(house.layout.exits.iterdir()) == []
+
+
+def test_a_directory_without_a_record_that_is_in_use_stays(house: House) -> None:
+    """The records were lost in another way, and the container lives: its files are not taken from it."""
+    left = house.layout.container_data(ContainerID(ORPHAN))
+    left.mkdir()
+    with subprocess.Popen(["sh", "-c", "echo; read _", "sh", ORPHAN], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        house.recover()
+        assert left.exists()
+        process.communicate()
+    house.recover()
+    assert not left.exists()
+
+
+def test_nothing_is_removed_below_a_mount_that_cannot_be_unmounted(tmp_path: Path) -> None:
+    """Mounts that come from a more privileged mount namespace are locked (mount_namespaces(7))."""
+    (tmp_path / "sandbox/shm").mkdir(parents=True)
+    (tmp_path / "sandbox/file").touch()
+    program = (
+        "import sys; from pathlib import Path; from podkeep.base.errors import PodkeepError\n"
+        "from podkeep.runtime import sandbox_executor\n"
+        "try: sandbox_executor._clear(Path(sys.argv[1]))\n"
+        "except PodkeepError as error: print(error)"
+    )
+    script = (
+        'mount -t tmpfs precious "$1/shm" && touch "$1/shm/precious" && '
+        'unshare --user --map-root-user --mount "$2" -c "$3" "$1" && cd "$1" && find . | sort'
+    )
+    argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path / "sandbox"), sys.executable, program]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    said, *found = done.stdout.splitlines()
+    assert "shm is a mount point" in said
+    assert found == [".", "./file", "./shm", "./shm/precious"]
+
+
+def test_no_namespace_stays_open_when_one_cannot_be_pinned(house: House) -> None:
+    with house.executor.helper:
+        pod = sandbox(namespaces=NamespaceOptions(), cgroup_parent="/podkeep-unit")
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises((PodkeepError, OSError)):
+            house.executor._make_namespaces(pod)  # the directory of the pins is missing
+        assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,40 @@
+"""Programs that a killed daemon started and that are still at work: they are ended before their work is undone.
+
+Owns: finding and killing them. Called by the recovery and by the probe of a handler; blocks.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from podkeep.base.errors import Internal
+from podkeep.kernel import procfs
+from podkeep.runtime.oci.driver import Driver
+
+PATIENCE_S = 5.0
+"""How long killed programs may take to be gone."""
+
+
+def kill_strays(driver: Driver, identity: str) -> None:
+    """Kill the OCI runtimes and conmons that work on a container or an infra process, and wait for their end.
+
+    They are known by their arguments, the ID and the directory of the OCI runtime's state, which nothing else has
+    together. ``/proc/<pid>/exe`` would not do: crun executes a copy of itself that has no path. What one of them
+    started meanwhile is found by looking again.
+
+    :raises Internal: naming those that did not end; what they work on must not be removed then.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while found := procfs.find_by_arguments(identity, f"--root={driver.handler.root}"):
+        for process in found:
+            procfs.kill(process, signal.SIGKILL)
+        for process in found:
+            if not procfs.wait(process, max(deadline - time.monotonic(), 0)):
+                raise Internal(
+                    f"process {process.pid}, which works on {identity}, did not end within {PATIENCE_S:g} s after"
+                    " SIGKILL",
+                    hint="it hangs in the kernel (state D); try again later",
+                )
+        if time.monotonic() > deadline:
+            raise Internal(f"new processes work on {identity} all the time", hint="something else uses its ID")

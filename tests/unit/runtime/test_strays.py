@@ -1,0 +1,35 @@
+"""What a killed daemon started is found by its arguments and ended; what only looks like it is left alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+from podkeep.base.ids import HandlerName
+from podkeep.runtime.oci.driver import Driver, Handler
+from podkeep.runtime.strays import kill_strays
+
+ID = "f" * 64
+DRIVER = Driver(handler=Handler(name=HandlerName("crun"), path="crun", root=Path("/nowhere/handlers/crun")), conmon="")
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(["sh", "-c", "echo; read _", "sh", *arguments], stdin=-1, stdout=-1)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_only_what_names_both_the_id_and_the_state_directory_is_killed() -> None:
+    root = f"--root={DRIVER.handler.root}"
+    # The program behind /proc/<pid>/exe is a shell, as it is nothing known in crun's case.
+    strays = [start(root, "create", ID), start("--runtime-arg", root, "--cid", ID)]
+    others = [start(root, "create", "e" * 64), start("tail", ID), start(f"{root}x", ID), start(root, f"/x/{ID}")]
+    strays[0].send_signal(signal.SIGSTOP)
+    kill_strays(DRIVER, ID)
+    assert [process.wait(timeout=10) for process in strays] == [-signal.SIGKILL] * 2
+    assert [process.poll() for process in others] == [None] * 4
+    kill_strays(DRIVER, ID)
+    for process in (*strays, *others):
+        process.communicate()

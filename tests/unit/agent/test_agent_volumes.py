@@ -188,6 +188,23 @@ def test_a_sub_path_never_leaves_the_volume(tmp_path: Path, target: str) -> None
 
 
 @in_new_namespaces()
+@pytest.mark.parametrize("mode", [0o2777, 0o0750])
+def test_directories_of_a_sub_path_are_like_the_volume(tmp_path: Path, mode: int) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    os.chown(volume, 0, 2000)
+    volume.chmod(mode)
+    os.umask(0o077)
+    made = sub_path.pin(volume, "one/two", tmp_path / "t" / "0")
+    for path in (made, volume / "one", volume / "one/two"):
+        info = path.stat()
+        assert (info.st_gid, stat.S_IMODE(info.st_mode)) == (2000, mode)
+    (volume / "kept").mkdir(mode=0o700)
+    sub_path.pin(volume, "kept", tmp_path / "t" / "1")
+    assert stat.S_IMODE((volume / "kept").stat().st_mode) & 0o777 == 0o700
+
+
+@in_new_namespaces()
 def test_removing_a_pod_unmounts_and_removes_everything_and_nothing_else(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -56,12 +56,26 @@ def _open(root: int, sub_path: str) -> int:
 
 
 def _make(root: int, parts: list[str]) -> None:
-    """Make the directories ``parts`` one inside the other, each under one that was opened without leaving ``root``."""
+    """Make the directories ``parts`` one inside the other, each under one that was opened without leaving ``root``.
+
+    They get the permission bits and the group of the volume's root, whatever the umask is, as the kubelet's do: who may
+    write to the volume (fsGroup) may write to its subPaths.
+    """
+    volume = os.fstat(root)
     for depth in range(len(parts)):
         above = os.fsencode("/".join(parts[:depth]) or ".")
         parent = openat2(root, above, _DIRECTORY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
         try:
-            os.mkdir(parts[depth], 0o750 if depth else 0o755, dir_fd=parent)
+            os.mkdir(parts[depth], 0o700, dir_fd=parent)
+            made = os.open(parts[depth], _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            try:
+                # What has something in it was put in the place of ours meanwhile, and stays closed if it was.
+                if not os.listdir(made):
+                    os.fchown(made, -1, volume.st_gid)
+                    # After the change of group, which may clear the set-group-ID bit.
+                    os.fchmod(made, stat.S_IMODE(volume.st_mode))
+            finally:
+                os.close(made)
         except FileExistsError:
             pass
         finally:

@@ -196,7 +196,8 @@ class ImageStore:
 
     async def _fetch(self, name: str, request: dict[str, Any], tell: Progress) -> list[Image]:
         """Run a worker and take over what it made; whatever happens, its staging directory goes."""
-        staging = await asyncio.to_thread(self._driver.stage)
+        # Not on a thread, which would go on making it after the caller was cancelled; it is one mkdir(2).
+        staging = self._driver.stage()
         leased: list[Digest] = []
 
         async def answer(event: dict[str, Any]) -> dict[str, Any] | None:

@@ -9,9 +9,11 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +30,9 @@ from podkeep.cri.v1 import api_pb2
 
 FAILED_SANDBOX = "FailedCreatePodSandBox"
 _PREFIX = "Failed to create pod sandbox: "
+_LOCK_PAUSE_S = 0.01
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +75,12 @@ async def admit(pod: Pod, node: Node) -> Admitted:
     async with _locked(node):
         await teardown.reclaim_orphans(node.client, node.dirs, node.config)
         await _require_new(pod, node, identity)
-        lock = await asyncio.to_thread(node.dirs.own, uid)
+        lock = node.dirs.own(uid)
         try:
-            start = await asyncio.to_thread(_prepare, pod, node, uid, identity)
+            start = await _to_its_end(partial(_prepare, pod, node, uid, identity))
         except BaseException as error:
             os.close(lock)
-            await asyncio.to_thread(_undo, node, uid)
+            await _to_its_end(partial(_undo, node, uid))
             if isinstance(error, PodkeepError):
                 raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
             if isinstance(error, OSError):
@@ -101,13 +106,29 @@ def _undo(node: Node, uid: PodUID) -> None:
 
 @asynccontextmanager
 async def _locked(node: Node) -> AsyncIterator[None]:
-    """Hold the root lock without blocking the event loop while another process has it."""
-    lock = node.dirs.locked()
-    await asyncio.to_thread(lock.__enter__)
+    """Hold the root lock without blocking the event loop while another process has it.
+
+    Not on a thread: one that waits cannot be cancelled, and would keep the lock that nobody waits for any more.
+    """
+    while (lock := node.dirs.try_lock()) is None:  # noqa: ASYNC110 - the kernel sends no event
+        await asyncio.sleep(_LOCK_PAUSE_S)
     try:
         yield
     finally:
-        lock.__exit__(None, None, None)
+        os.close(lock)
+
+
+async def _to_its_end(function: Callable[[], Result]) -> Result:
+    """Run ``function`` on a thread; when cancelled meanwhile, wait for it all the same: then it can be undone.
+
+    :raises CancelledError: after the function has ended.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(function))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise
 
 
 async def _require_new(pod: Pod, node: Node, identity: PodIdentity) -> None:

@@ -53,9 +53,12 @@ class News:
 
     async def wait(self, pause: float) -> None:
         """Return when there is news, or after ``pause`` seconds at most; sooner if there is nobody to bring news."""
-        limit = pause if self._follows else min(pause, _POLL_S)
+        await self.pause(pause if self._follows else min(pause, _POLL_S))
+
+    async def pause(self, pause: float) -> None:
+        """Return after ``pause`` seconds, or when there is news; not sooner, whoever brings news."""
         try:
-            await asyncio.wait_for(self._changed.wait(), limit)
+            await asyncio.wait_for(self._changed.wait(), pause)
         except TimeoutError:
             return
         self._changed.clear()

@@ -87,13 +87,29 @@ class PodDirs:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the agent's root, waiting for whoever holds it now."""
-        self.pods.mkdir(mode=0o750, parents=True, exist_ok=True)
-        fd = os.open(self._root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = self._open_lock()
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
             os.close(fd)
+
+    def try_lock(self) -> int | None:
+        """Return a descriptor that holds the lock of the agent's root until closed, ``None`` if somebody holds it."""
+        fd = self._open_lock()
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _open_lock(self) -> int:
+        self.pods.mkdir(mode=0o750, parents=True, exist_ok=True)
+        return os.open(self._root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def directory(self, uid: PodUID) -> PodDir:
         """Return the paths of pod ``uid``, whether it is there or not."""

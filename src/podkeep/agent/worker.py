@@ -41,6 +41,8 @@ _RUNTIME_PATIENCE = 30.0
 """Seconds a runtime may be away before the pod is given up; its containers go on without it."""
 _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at even when there is no news."""
+_LOOK_IN_BACK_OFF = 1.0
+"""Seconds between looks while the next step waits because it failed before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,7 @@ class PodWorker:
         self._observer = Observer(node.client, pod.metadata.uid)
         self._starter = Starter(pod=pod, sources=sources, node=node, listener=listener)
         self._back_off = BackOff()
+        self._not_before: dict[str, float] = {}
         self._waiting: dict[str, Waiting] = {}
         self._news = News(node.client)
         self._admitted: Admitted | None = None
@@ -170,6 +173,10 @@ class PodWorker:
             await self._news.wait(pause)
             return
         key = action.container.name if isinstance(action, StartContainer) else ""
+        left = self._not_before.get(key, 0.0) - time.monotonic()
+        if left > 0:
+            await self._news.pause(min(left, _LOOK_IN_BACK_OFF))
+            return
         try:
             await self._do(action, observed, admitted)
         except StepFailed as failure:
@@ -179,7 +186,7 @@ class PodWorker:
             self._waiting[key] = Waiting(reason=failure.waiting or failure.reason, message=failure.message)
             if not self._retry:
                 raise
-            await self._news.wait(self._back_off.failed(f"start/{key}"))
+            self._not_before[key] = time.monotonic() + self._back_off.failed(f"start/{key}")
         else:
             self._back_off.succeeded(f"start/{key}")
             self._waiting.pop(key, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from podkeep.agent.worker import PodWorker
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, Config, RuntimeConfig
-from podkeep.base.errors import AlreadyExists
+from podkeep.base.errors import AlreadyExists, Unavailable
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
 from podkeep.kernel.cgroups import Cgroups
@@ -196,6 +197,71 @@ def test_a_pod_whose_sandbox_is_being_made_keeps_its_directory_and_its_ids(tmp_p
             assert node.dirs.all() == []
 
     asyncio.run(run())
+
+
+@pytest.mark.requirement("U35")
+@pytest.mark.parametrize("moment", ["waiting for the lock", "preparing"])
+def test_an_admission_that_is_cancelled_holds_and_leaves_nothing(tmp_path: Path, cgroup: str, moment: str) -> None:
+    async def no_sandboxes(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse()
+
+    async def run() -> None:
+        socket = tmp_path / "s"
+        async with serving(socket, runtime={"ListPodSandbox": no_sandboxes}), CriClient(str(socket)) as client:
+            node = this_node(client, configuration(tmp_path, cgroup))
+            pod = make()
+            with node.dirs.locked() if moment == "waiting for the lock" else nullcontext():
+                admission = asyncio.ensure_future(admit(pod, node))
+                while not node.dirs.pods.exists() or (moment == "preparing" and not node.dirs.all()):  # noqa: ASYNC110 - the file system sends no event
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                admission.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await admission
+            lock = node.dirs.try_lock()
+            assert lock is not None
+            os.close(lock)
+            assert node.dirs.all() == []
+
+    asyncio.run(run())
+
+
+def test_a_step_that_failed_is_not_tried_again_before_its_pause_is_over(tmp_path: Path, cgroup: str) -> None:
+    looks: list[float] = []
+    attempts: list[str] = []
+
+    async def run() -> None:
+        looked = asyncio.Event()
+
+        async def no_sandboxes(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+            if attempts:
+                looks.append(asyncio.get_running_loop().time())
+                looked.set()
+            return api_pb2.ListPodSandboxResponse()
+
+        async def no_containers(request: api_pb2.ListContainersRequest) -> api_pb2.ListContainersResponse:
+            return api_pb2.ListContainersResponse()
+
+        async def fail(request: api_pb2.RunPodSandboxRequest) -> api_pb2.RunPodSandboxResponse:
+            attempts.append(request.config.metadata.name)
+            raise Unavailable("no")
+
+        rpcs = {"ListPodSandbox": no_sandboxes, "ListContainers": no_containers, "RunPodSandbox": fail}
+        socket = tmp_path / "s"
+        async with serving(socket, runtime=rpcs), CriClient(str(socket)) as client:
+            node = this_node(client, configuration(tmp_path, cgroup))
+            worker = PodWorker(pod=make(), sources=Sources(), node=node, listener=Heard(), retry=True)
+            running = asyncio.ensure_future(worker.run())
+            while len(looks) < 3:
+                looked.clear()
+                await looked.wait()
+            worker.stop(0)
+            await running
+            await worker.tear_down()
+
+    asyncio.run(run())
+    assert attempts == ["web"]
+    assert looks[2] - looks[1] > 0.5
 
 
 def renamed(pod: Pod) -> Pod:

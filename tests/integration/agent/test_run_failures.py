@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -234,3 +236,28 @@ def test_a_config_map_key_that_is_missing(runner: Runner, image: str) -> None:
     done: subprocess.CompletedProcess[str] = runner.run(config_map("m", k="v"), pod(shell(image, "true", env=env)))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "podkeep: Error: couldn't find key no in ConfigMap default/m"
+
+
+@pytest.mark.requirement("U33", "U34")
+def test_a_pod_whose_run_is_killed_while_its_sandbox_is_made_keeps_its_block(own_runner: Runner, image: str) -> None:
+    daemon = own_runner.daemon.start()
+    assert daemon.process is not None
+    tasks = Path(f"/proc/{daemon.process.pid}/task").iterdir()
+    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    (helper,) = [pid for pid in children if b"nshelper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(helper, signal.SIGSTOP)
+    try:
+        killed = own_runner.start(pod(shell(image, "true"), name="killed", hostUsers=False))
+        until(lambda: list(daemon.layout.root.glob("sandboxes/*")), "the sandbox is being made")
+        killed.kill()
+        killed.communicate(timeout=60)
+        (directory,) = own_runner.pods()
+        other = own_runner.start(pod(shell(image, "cat /proc/self/uid_map"), hostUsers=False))
+        until(lambda: len(list(daemon.layout.root.glob("sandboxes/*"))) == 2, "the other sandbox is being made")
+    finally:
+        os.kill(helper, signal.SIGCONT)
+    out, err = other.communicate(timeout=60)
+    assert other.returncode == 0, err
+    record = json.loads((directory / "userns").read_bytes())
+    assert out.split()[1] != str(record["uidMappings"][0]["hostId"])
+    assert daemon.run("rm", "killed").returncode == 0

@@ -197,7 +197,7 @@ def test_every_rpc_of_every_service_can_be_bound() -> None:
             bound += len(handlers)
         return bound
 
-    assert run(main()) == 42 + 3
+    assert run(main()) == 42 + 4
 
 
 def test_a_handler_that_fits_no_rpc_is_refused() -> None:

@@ -97,11 +97,12 @@ class SandboxExecutor:
         remove_tree(self.layout.sandbox_data(sandbox.id))
 
     def is_whole(self, sandbox: Sandbox) -> bool:
-        """Return whether the namespaces and the infra process of a sandbox are there (they are not after a reboot)."""
-        pinned = {entry.mount_point for entry in mountinfo.under(self.layout.sandbox_run(sandbox.id))}
+        """Return whether the directory, namespaces and infra process of a sandbox are there."""
+        run = self.layout.sandbox_run(sandbox.id)
+        pinned = {entry.mount_point for entry in mountinfo.under(run)}
         wanted = {str(self.layout.namespace_pin(sandbox.id, kind)) for kind in namespace_kinds(sandbox.config)}
         infra = sandbox.status.infra
-        return wanted <= pinned and (infra is None or procfs.alive(infra))
+        return run.is_dir() and wanted <= pinned and (infra is None or procfs.alive(infra))
 
     def cgroup(self, sandbox: Sandbox) -> str:
         """Return the sandbox's cgroup."""

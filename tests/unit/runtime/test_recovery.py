@@ -119,6 +119,7 @@ def test_another_boot_is_noticed_whatever_processes_have_the_old_numbers(house: 
     if boot:
         records.note_boot(procfs.boot_id() if boot == "same" else "of last week")
     pod, inside, me = _on_the_host(), container(), procfs.identify(os.getpid())
+    house.layout.sandbox_run(pod.id).mkdir()
     records.add_sandbox(pod)
     # A parent that a client may have made anew since, and a process that somebody else may be now: this one.
     records.set_sandbox(pod.id, msgspec.structs.replace(pod.status, infra=me, made_cgroups=("/podkeep-unit",)))
@@ -133,6 +134,13 @@ def test_another_boot_is_noticed_whatever_processes_have_the_old_numbers(house: 
     assert status.state is (ContainerState.EXITED if gone else ContainerState.RUNNING)
     assert status.process == (None if gone else me)
     assert records.boot == procfs.boot_id()
+
+
+def test_a_sandbox_whose_run_directory_is_gone_is_not_whole(house: House) -> None:
+    """Somebody emptied /run: also a pod without namespaces of its own is over."""
+    house.records.add_sandbox(_on_the_host())
+    house.recover()
+    assert [item.status.state for item in house.records.sandboxes()] == [SandboxState.NOTREADY]
 
 
 def test_what_a_killed_stop_left_is_finished(house: House) -> None:

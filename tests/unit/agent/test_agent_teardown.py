@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
+import pytest
+
 from podkeep.agent.poddirs import PodDirs, PodIdentity
+from podkeep.agent.remove import remove_pod
 from podkeep.agent.teardown import remove_node_state
 from podkeep.base.config import AgentConfig, Config
+from podkeep.base.errors import NotFound
 from podkeep.base.ids import PodUID
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+from unit.cri.cri_endpoint import serving
 
 SOCKET = "/run/podkeep/podkeep.sock"
 
@@ -41,3 +49,17 @@ def test_logs_and_volumes_of_a_kubelets_pod_stay(tmp_path: Path) -> None:
     remove_node_state(dirs, config, PodUID("1"))
     assert dirs.all() == []
     assert not (tmp_path / "logs/default_a_1").exists()
+
+
+def test_a_sandbox_without_the_label_of_a_pod_is_another_clients(tmp_path: Path) -> None:
+    async def unlabelled(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse(items=[api_pb2.PodSandbox(id="s")])
+
+    async def run() -> None:
+        _, config = node(tmp_path)
+        rpcs = {"ListPodSandbox": unlabelled}
+        async with serving(tmp_path / "s", runtime=rpcs), CriClient(str(tmp_path / "s")) as client:
+            with pytest.raises(NotFound, match="pod default/a not found"):
+                await remove_pod(client, config, "a", "default", 0)
+
+    asyncio.run(run())

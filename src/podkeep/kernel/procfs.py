@@ -136,6 +136,15 @@ def find_by_arguments(*texts: str) -> list[ProcessId]:
     return found
 
 
+def executable(process: ProcessId) -> str:
+    """Return the path of the program that exactly this process runs, as seen inside its root; empty if it is gone."""
+    try:
+        path = os.readlink(_PROC / str(process.pid) / "exe")
+    except OSError:
+        return ""
+    return path if alive(process) else ""
+
+
 def find_by_group(group: int) -> list[ProcessId]:
     """Return the living processes of a process group; a zombie is not among them."""
     found = []

@@ -196,7 +196,8 @@ class Containers:
             await asyncio.to_thread(driver.start, container_id)
         except PodkeepError as error:
             # A daemon that was killed right after it started the program did not come to note it.
-            if not await asyncio.to_thread(driver.is_running, container_id):
+            process = container.status.process
+            if process is None or not driver.has_started(process):
                 await self._fail_start(container_id, str(error))
                 raise
         failpoints.reach("container.started")

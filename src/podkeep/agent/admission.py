@@ -158,5 +158,14 @@ async def _require_user_namespaces(pod: Pod, node: Node) -> None:
     raise StepFailed(
         f"{_PREFIX}user namespaces is not supported by the runtime",
         reason=FAILED_SANDBOX,
-        hint="`podkeep doctor` says what is missing; without `hostUsers: false` the pod would run as root of the node",
+        hint=_why_not(handler, [known.name for known in answer.runtime_handlers]),
     )
+
+
+def _why_not(handler: str, known: list[str]) -> str:
+    """Return what to do about a handler that gives no user namespaces; the default one is called ``""`` (CRI)."""
+    if known and handler not in known:
+        configured = ", ".join(sorted(name for name in known if name)) or "only the default one"
+        return f"runtime handler {handler!r} is not configured; configured: {configured}"
+    called = f"runtime handler {handler!r} (runtimeClassName)" if handler else "default runtime handler"
+    return f"the {called} cannot run pods in user namespaces: `podkeep doctor` and the runtime's log say why"

@@ -107,18 +107,28 @@ def refused(
 
 @pytest.mark.requirement("U85", "U96", "U97", "U98")
 @pytest.mark.parametrize(
-    ("handlers", "spec"),
+    ("handlers", "spec", "hint"),
     [
-        ([], {}),
-        ([handler("", user_namespaces=False)], {}),
-        ([handler("", user_namespaces=True), handler("kata", user_namespaces=False)], {"runtimeClassName": "kata"}),
-        ([handler("", user_namespaces=True)], {"runtimeClassName": "unknown"}),
+        ([], {}, "the default runtime handler cannot run pods in user namespaces"),
+        ([], {"runtimeClassName": "kata"}, "the runtime handler 'kata' (runtimeClassName) cannot run pods in user"),
+        ([handler("", user_namespaces=False)], {}, "the default runtime handler cannot run pods in user namespaces"),
+        (
+            [handler("", user_namespaces=True), handler("kata", user_namespaces=False)],
+            {"runtimeClassName": "kata"},
+            "the runtime handler 'kata' (runtimeClassName) cannot run pods in user namespaces: `podkeep doctor`",
+        ),
+        (
+            [handler(name, user_namespaces=True) for name in ("", "runc", "crun")],
+            {"runtimeClassName": "unknown"},
+            "runtime handler 'unknown' is not configured; configured: crun, runc",
+        ),
     ],
 )
 def test_a_runtime_without_user_namespaces_is_not_asked_for_one(
-    tmp_path: Path, cgroup: str, handlers: list[api_pb2.RuntimeHandler], spec: dict[str, Any]
+    tmp_path: Path, cgroup: str, handlers: list[api_pb2.RuntimeHandler], spec: dict[str, Any], hint: str
 ) -> None:
     failure, events = refused(tmp_path, cgroup, make(hostUsers=False, **spec), handlers)
+    assert failure.hint.startswith(hint)
     message = "Failed to create pod sandbox: user namespaces is not supported by the runtime"
     assert failure.message == message
     assert events == [Event(type="Warning", reason=FAILED_SANDBOX, message=message)]

@@ -54,7 +54,7 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
     for source in container.env_from:
         if source.config_map_ref is not None:
             reference = source.config_map_ref
-            data = sources.config_map(namespace, reference.name, optional=bool(reference.optional))
+            data = sources.config_map_texts(namespace, reference.name, optional=bool(reference.optional))
         elif source.secret_ref is not None:
             data = sources.secret(namespace, source.secret_ref.name, optional=bool(source.secret_ref.optional))
         else:

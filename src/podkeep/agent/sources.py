@@ -31,6 +31,15 @@ class Sources:
             return _missing("configmap", name, optional)
         return {key: text.encode() for key, text in found.data.items()} | found.binary_data
 
+    def config_map_texts(self, namespace: str, name: str, *, optional: bool = False) -> Mapping[str, bytes]:
+        """Return :meth:`config_map` without ``binaryData``, which ``envFrom`` passes over as a kubelet does.
+
+        :raises NotFound: if it is missing.
+        """
+        data = self.config_map(namespace, name, optional=optional)
+        found = self.config_maps.get((namespace, name))
+        return {key: data[key] for key in found.data} if found else data
+
     def secret(self, namespace: str, name: str, *, optional: bool = False) -> Mapping[str, bytes]:
         """Return the content of a Secret; nothing if it is missing and ``optional``.
 

@@ -136,3 +136,10 @@ def test_dns_config_is_added_to_the_nodes(policy: str) -> None:
 def test_dns_policy_none_starts_empty() -> None:
     pod, _ = make(dnsPolicy="None", dnsConfig={"nameservers": ["10.9.9.9"]})
     assert dns.resolv_conf(pod.spec, NODE) == dns.ResolvConf(servers=("10.9.9.9",))
+
+
+def test_env_from_passes_over_binary_data() -> None:
+    binary = CONFIG | {"metadata": {"name": "b"}, "data": {"k": "v"}, "binaryData": {"bin": "/w==", "t": "dA=="}}
+    pod, _ = make({"envFrom": [{"configMapRef": {"name": "b"}}]})
+    found = manifest.parse(yaml.safe_dump(binary), source="f")
+    assert environment(pod, pod.spec.containers[0], Sources(config_maps=found.config_maps), FACTS) == {"k": "v"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from ipaddress import IPv4Network
 from itertools import combinations
 from pathlib import Path
 
@@ -87,6 +88,7 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Pod directories are ``<root>/pods/<uid>`` (KEP-127, support for pods)."""
     pod_logs: str = "/var/log/pods"
     max_pods: int = 110
+    """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
 
 
 class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -113,8 +115,8 @@ def load(path: Path | None) -> Config:
     Directories are returned without symbolic links, as the kernel's table of mounts has them; the path of the socket
     is left as it is written, because its length is limited.
 
-    :raises InvalidArgument: naming the file and the key, if it cannot be read, parsed or understood, or if a directory
-        is the machine's or another one's.
+    :raises InvalidArgument: naming the file and the key, if it cannot be read, parsed or understood, if a directory is
+        the machine's or another one's, or if a value is out of range.
     """
     explicit = path is not None
     path = path or DEFAULT_PATH
@@ -129,6 +131,7 @@ def load(path: Path | None) -> Config:
     try:
         config = _resolved(msgspec.convert(tomllib.loads(text), Config))
         _check_directories(config)
+        _check_values(config)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InvalidArgument(f"{path}: {error}", hint="docs/configuration.md lists every key") from error
     except InvalidArgument as error:
@@ -181,3 +184,20 @@ def _check_directories(config: Config) -> None:
             raise InvalidArgument(f"{one} and {other} are the same directory, {first}", hint=hint)
         if one == "runtime.run" and os.path.commonpath((first, second)) in {first, second}:
             raise InvalidArgument(f"{one} and {other} are one inside the other: {first}, {second}", hint=hint)
+
+
+def _check_values(config: Config) -> None:
+    """Check what a type does not say, so that every process refuses it and not only the one that uses it first."""
+    if config.agent.max_pods < 1:
+        raise InvalidArgument(f"agent.max_pods: {config.agent.max_pods} is less than 1", hint="use 1 or more")
+    try:
+        IPv4Network(config.network.subnet)
+    except ValueError as error:
+        raise InvalidArgument(f"network.subnet: {error}", hint="write it as 10.183.0.0/16") from error
+    default, handlers = config.runtime.default_handler, config.runtime.handlers
+    if default not in handlers:
+        known = ", ".join(sorted(handlers)) or "none"
+        raise InvalidArgument(
+            f"runtime.default_handler: {default!r} is not in runtime.handlers, which has: {known}",
+            hint=f"add [runtime.handlers.{default}], or name one of the table",
+        )

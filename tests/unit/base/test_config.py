@@ -74,3 +74,34 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, text: str, word
 def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
     loaded = load(tmp_path, '[runtime]\nroot = "/srv/run-data"\nrun = "/srv/run"')
     assert (loaded.runtime.root, loaded.runtime.run) == ("/srv/run-data", "/srv/run")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[agent]\nmax_pods = 0", "agent.max_pods: 0 is less than 1"),
+        ("[agent]\nmax_pods = -5", "agent.max_pods: -5 is less than 1"),
+        ('[network]\nsubnet = ""', "network.subnet: "),
+        ('[network]\nsubnet = "10.0.0.1/16"', "network.subnet: 10.0.0.1/16 has host bits set"),
+        ('[network]\nsubnet = "fd00::/64"', "network.subnet: "),
+        ('[runtime]\ndefault_handler = "kata"', "runtime.default_handler: 'kata' is not in runtime.handlers"),
+        (
+            '[runtime.handlers.runc]\npath = "/usr/bin/runc"',
+            "runtime.default_handler: 'crun' is not in runtime.handlers",
+        ),
+        ("[runtime.handlers]", "runtime.default_handler: 'crun' is not in runtime.handlers, which has: none"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_the_name_of_its_key(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        load(tmp_path, text)
+    assert caught.value.message.startswith(f"{tmp_path}/config.toml: {words}")
+    assert caught.value.hint
+
+
+def test_the_smallest_values_are_taken(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        '[agent]\nmax_pods = 1\n[runtime]\ndefault_handler = "r"\n[runtime.handlers.r]\npath = "/usr/bin/runc"',
+    )
+    assert (loaded.agent.max_pods, loaded.runtime.default_handler) == (1, "r")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.base.errors import DataLoss, FailedPrecondition
+from podkeep.base.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from podkeep.base.ids import Digest, ImageID
 
 _VERSION = 1
@@ -74,6 +74,7 @@ class ImageDatabase:
 
         :raises DataLoss: if it is not a database or is damaged.
         :raises FailedPrecondition: if a newer podkeep wrote it.
+        :raises ResourceExhausted: if its file system is full; so does every method.
         """
         self._path = path
         self._lock = threading.RLock()
@@ -108,6 +109,11 @@ class ImageDatabase:
             try:
                 yield self._connection
             except sqlite3.DatabaseError as error:
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                    raise ResourceExhausted(
+                        f"{self._path.parent}: no space is left for the records of images: {error}",
+                        hint=f"free space on the file system of {self._path.parent} and try again",
+                    ) from error
                 raise DataLoss(
                     f"{self._path}: {error}",
                     hint=f"move {self._path.parent} away and restart; images are pulled again",
@@ -119,10 +125,11 @@ class ImageDatabase:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
+                connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # SQLite ends it by itself when the disk is full
+                    connection.execute("ROLLBACK")
                 raise
-            connection.execute("COMMIT")
 
     def images(self) -> list[ImageRecord]:
         """Return every image."""

@@ -29,7 +29,7 @@ from typing import Any
 
 from podkeep.base import lockfile
 from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.base.errors import InvalidArgument, KernelCallError, NotFound
+from podkeep.base.errors import InvalidArgument, NotFound, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.singleflight import SingleFlight
@@ -270,6 +270,7 @@ class ImageStore:
         """Write every layer to the disk now, so that it outlives a loss of power. Blocks.
 
         :raises KernelCallError: if the disk fails.
+        :raises ResourceExhausted: if the disk has no space for the record of it.
         """
         with self._changing:
             layers = [layer.diff_id for layer in self._layers.values() if layer.boot_id]
@@ -288,7 +289,7 @@ class ImageStore:
     def _sync_in_time(self) -> None:
         try:
             self.sync()
-        except KernelCallError as error:
+        except (PodkeepError, OSError) as error:
             log.warning("layers may not outlive a loss of power: %s", error)
         with self._changing:
             self._timer = None

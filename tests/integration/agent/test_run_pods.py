@@ -369,3 +369,18 @@ def test_output_that_nobody_reads_any_more_ends_the_pod(runner: Runner, image: s
         assert process.stdout.readline() == "x\n"
         process.stdout.close()
         assert process.wait(timeout=60) == 1
+
+
+def test_more_pods_than_threads_come_to_their_end(runner: Runner, image: str) -> None:
+    threads = min(32, (os.cpu_count() or 1) + 4)  # of an event loop's executor, as concurrent.futures documents it
+    names = [f"web-{index}" for index in range(max(12, 2 * threads))]
+    more: dict[str, Any] = {"volumes": [{"name": "data", "emptyDir": {}}], "hostUsers": False}
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    done = runner.run(
+        *(
+            pod(shell(image, f"echo {name} >/data/f; cat /data/f", volumeMounts=mounts), name=name, **more)
+            for name in names
+        )
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(line.split()[-1] for line in done.stdout.splitlines()) == sorted(names)

@@ -25,7 +25,6 @@ DEFAULT_ROOT = Path("/sys/fs/cgroup")
 PATIENCE_S = 2.0
 """How long removing and killing wait for the kernel to let go of processes that are ending."""
 _PAUSE_S = 0.002
-_CREATE_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +106,15 @@ class Cgroups:
             raise
 
     def _create_surely(self, hierarchy: Path, relative: Path, made: list[Path]) -> None:
-        """Create the cgroup in one hierarchy; once more if somebody removed an empty parent before we were in it."""
-        for attempt in range(1, _CREATE_ATTEMPTS + 1):
+        """Create the cgroup in one hierarchy; again as long as somebody removes an empty parent before we are in it."""
+        deadline = time.monotonic() + self._patience_s
+        while True:
             try:
                 self._create_in(hierarchy, relative, made)
             except (KernelCallError, OSError) as error:
-                if error.errno not in {errno.ENOENT, errno.ENODEV} or attempt == _CREATE_ATTEMPTS:
+                if error.errno not in {errno.ENOENT, errno.ENODEV} or time.monotonic() > deadline:
                     raise
+                time.sleep(_PAUSE_S)
             else:
                 return
 

@@ -11,6 +11,9 @@ from podkeep.base.errors import FailedPrecondition
 
 _PAUSE_S = 0.02
 
+IN_USE = "is in use by another process"
+"""What the error of :func:`acquire` says of the directory; a background process can be told from it to have lost."""
+
 
 def acquire(path: Path, *, patience_s: float = 0.0, hint: str = "") -> int:
     """Lock ``path``, made if missing, and return the descriptor that holds the lock until it is closed.
@@ -30,6 +33,21 @@ def acquire(path: Path, *, patience_s: float = 0.0, hint: str = "") -> int:
                 continue
             os.close(fd)
             raise FailedPrecondition(
-                f"{path.parent} is in use by another process", hint=hint or f"`fuser {path}` names it"
+                f"{path.parent} {IN_USE}", hint=hint or f"`fuser {path}` names it"
             ) from None
         return fd
+
+
+def is_held(path: Path) -> bool:
+    """Return whether somebody holds the lock ``path``; a missing file is held by nobody."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from podkeep.base import lockfile
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
 from podkeep.cli import connection
@@ -67,7 +68,6 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
 
     :raises FailedPrecondition: if another runtime uses the directories, or the machine lacks something.
     """
-    from podkeep.base import lockfile
     from podkeep.base import log as logs
     from podkeep.mountns import container_mounts
 
@@ -79,16 +79,19 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
     run = Path(config.runtime.run)
     run.mkdir(mode=0o711, parents=True, exist_ok=True)
     lock = lockfile.acquire(run / "runtime.lock", hint="a runtime serves already; end it with `podkeep runtime stop`")
-    origin = container_mounts.enter(run) if config.runtime.hide_mounts else None
-    # From here on threads may start: gRPC is imported only now.
-    from podkeep.runtime import daemon
-    from podkeep.runtime.layout import Layout
-
+    origin = None
     try:
+        if config.runtime.hide_mounts:
+            origin = container_mounts.enter(run)
+        # From here on threads may start: gRPC is imported only now.
+        from podkeep.runtime import daemon
+        from podkeep.runtime.layout import Layout
+
         empty = daemon.serve(config, daemon.Options(idle_exit=idle_exit))
     except BaseException:
         if origin is not None and container_mounts.is_unused(run):
             container_mounts.remove(run, origin)
+        _remove_if_hollow(run)
         raise
     if empty:
         if origin is not None:
@@ -113,18 +116,63 @@ def _remove_run_directory(layout: Layout) -> None:
         layout.run.rmdir()
 
 
+def _remove_if_hollow(run: Path) -> None:
+    """After a failure, remove the directories below ``run`` if there is nothing in any of them; else leave all of it.
+
+    What is in one of them may belong to a pod that runs, and the state that would say so may be unreadable.
+    """
+    in_use = (entry for name in ("sandboxes", "containers", "mount-namespace") for entry in (run / name).glob("*"))
+    if any(in_use) or any(names and Path(top) != run for top, _, names in os.walk(run)):
+        return
+    # Only empty directories go this way, whoever made them first.
+    with suppress(OSError):
+        for name in ("sandboxes", "containers", "exits", "handlers"):
+            for top, _, _ in os.walk(run / name, topdown=False):
+                os.rmdir(top)
+        (run / "runtime.lock").unlink(missing_ok=True)
+        run.rmdir()
+
+
 def ensure_running(config: Config, config_path: Path | None) -> bool:
     """Start a runtime in the background unless one answers, and wait until it serves.
 
-    :returns: whether it was started.
-    :raises FailedPrecondition: with the last lines of its log, if it ended instead.
-    :raises Unavailable: if it does not serve in time.
+    If another one has the directories, because it starts or ends at this moment, it is waited for.
+
+    :returns: whether one was started.
+    :raises FailedPrecondition: with what it said, if it ended instead.
+    :raises Unavailable: if none serves in time.
     """
     path = config.runtime.socket
     if _listens(path):
         return False
+    lock = Path(config.runtime.run) / "runtime.lock"
     log_path = Path(config.runtime.root) / "runtime.log"
     log_path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    deadline = time.monotonic() + START_PATIENCE_S
+    process, start = _start(config_path, log_path)
+    while not _listens(path):
+        ended = process.poll() is not None
+        if ended and not _listens(path) and not lockfile.is_held(lock):
+            message, hint = _last_error(log_path, start)
+            if lockfile.IN_USE not in message:
+                raise FailedPrecondition(
+                    f"the runtime ended at once: {message}",
+                    hint=f"{hint}; its log is {log_path}" if hint else f"its log is {log_path}",
+                )
+            # The other one has ended in the meantime without serving.
+            process, start = _start(config_path, log_path)
+        if time.monotonic() > deadline:
+            if not ended:
+                process.send_signal(signal.SIGTERM)
+            raise Unavailable(
+                f"the runtime does not serve {path} after {START_PATIENCE_S:g} s", hint=f"its log is {log_path}"
+            )
+        time.sleep(0.01)
+    return True
+
+
+def _start(config_path: Path | None, log_path: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a runtime in the background; return it and where in the log it begins."""
     argv = [sys.executable, "-m", "podkeep", *(["--config", str(config_path)] if config_path else [])]
     argv += ["runtime", "--idle-exit", str(BACKGROUND_IDLE_EXIT_S)]
     with log_path.open("ab") as log:
@@ -132,19 +180,7 @@ def ensure_running(config: Config, config_path: Path | None) -> bool:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
         )
-    deadline = time.monotonic() + START_PATIENCE_S
-    while not _listens(path):
-        if process.poll() is not None and not _listens(path):
-            raise FailedPrecondition(
-                f"the runtime ended at once: {_last_line(log_path, start)}", hint=f"its log is {log_path}"
-            )
-        if time.monotonic() > deadline:
-            process.send_signal(signal.SIGTERM)
-            raise Unavailable(
-                f"the runtime does not serve {path} after {START_PATIENCE_S:g} s", hint=f"its log is {log_path}"
-            )
-        time.sleep(0.01)
-    return True
+    return process, start
 
 
 def shut_down(invocation: Invocation) -> None:
@@ -167,8 +203,6 @@ def shut_down(invocation: Invocation) -> None:
 
 def _wait_until_unlocked(lock: Path) -> None:
     """Wait until the daemon that held the lock has ended (then its directory may be gone)."""
-    from podkeep.base import lockfile
-
     try:
         os.close(lockfile.acquire(lock, patience_s=STOP_PATIENCE_S, hint="the runtime did not end"))
     except FileNotFoundError:
@@ -183,8 +217,15 @@ def _listens(path: str) -> bool:
     return True
 
 
-def _last_line(path: Path, start: int) -> str:
+def _last_error(path: Path, start: int) -> tuple[str, str]:
+    """Return the last error in a log from ``start`` on, and its hint or an empty text."""
     with path.open("rb") as log:
         log.seek(start)
         lines = log.read().decode(errors="replace").strip().splitlines()
-    return next((line.removeprefix("podkeep: ") for line in reversed(lines) if not line.startswith("hint:")), "no log")
+    message, hint = lines[-1] if lines else "it said nothing", ""
+    for line in lines:
+        if line.startswith("podkeep: "):
+            message, hint = line.removeprefix("podkeep: "), ""
+        elif line.startswith("hint: "):
+            hint = line.removeprefix("hint: ")
+    return message, hint

@@ -1,0 +1,130 @@
+"""`podkeep run` brings the runtime up: two at once, a runtime that cannot start, and what stays of that one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podkeep.base import config, lockfile
+from podkeep.base.errors import FailedPrecondition
+from podkeep.cli import runtime
+from support.daemon import Daemon
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def stopped(open_directory: Path) -> Iterator[Daemon]:
+    """A daemon's configuration; what runs with it at the end is ended."""
+    base = Path(tempfile.mkdtemp(dir=open_directory))
+    base.chmod(0o711)
+    daemon = Daemon(base=base)
+    yield daemon
+    if daemon.listens():
+        daemon.run("runtime", "stop")
+
+
+def pod(path: Path) -> Path:
+    spec = {"containers": [{"name": "main", "image": "localhost/absent:1", "imagePullPolicy": "Never"}]}
+    path.write_text(
+        json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": path.stem}, "spec": spec}),
+    )
+    return path
+
+
+def test_two_that_start_the_runtime_at_once_both_have_it(stopped: Daemon, tmp_path: Path) -> None:
+    files = [pod(tmp_path / "one.json"), pod(tmp_path / "two.json")]
+    commands = [
+        subprocess.Popen(stopped.command("run", str(file)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for file in files
+    ]
+    said = [command.communicate(timeout=PATIENCE_S)[1] for command in commands]
+    assert all("localhost/absent:1" in text for text in said), said
+    assert lockfile.IN_USE not in "".join(said)
+    assert stopped.listens()
+
+
+def test_directories_that_another_process_has_are_waited_for(stopped: Daemon) -> None:
+    stopped.layout.run.mkdir(parents=True)
+    code = (
+        "import sys; from pathlib import Path; from podkeep.base import lockfile;"
+        "fd = lockfile.acquire(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(stopped.layout.lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    assert lockfile.is_held(stopped.layout.lock)
+    waiting = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from podkeep.base import config; from podkeep.cli import runtime;"
+            "path = Path(sys.argv[1]); print(runtime.ensure_running(config.load(path), path))",
+            str(stopped.config),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    log = stopped.layout.root / "runtime.log"
+    while not (log.exists() and lockfile.IN_USE in log.read_text()):
+        assert waiting.poll() is None
+    holder.communicate(timeout=PATIENCE_S)
+    assert waiting.communicate(timeout=PATIENCE_S)[0] == "True\n"
+    assert stopped.listens()
+
+
+def test_hint_of_a_runtime_that_cannot_start_is_passed_on(stopped: Daemon) -> None:
+    stopped.config.write_text(stopped.config.read_text() + '[registries."no host"]\nnonsense = 1\n')
+    good = stopped.config.read_text().partition("[registries")[0]
+    bad, stopped.config = stopped.config, stopped.base / "good.toml"
+    stopped.config.write_text(good)
+    with pytest.raises(FailedPrecondition) as failed:
+        runtime.ensure_running(config.load(stopped.config), bad)
+    assert "nonsense" in failed.value.message
+    assert failed.value.hint == (
+        f"docs/configuration.md lists every key; its log is {stopped.layout.root / 'runtime.log'}"
+    )
+
+
+def refused(daemon: Daemon) -> str:
+    done = daemon.run("runtime")
+    assert done.returncode == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(("key", "value"), [("default_handler", "absent"), ("cgroup_parent", "not/absolute")])
+def test_configuration_with_which_none_starts_leaves_nothing(stopped: Daemon, key: str, value: str) -> None:
+    lines = [line for line in stopped.config.read_text().splitlines() if not line.startswith(f"{key} ")]
+    stopped.config.write_text("\n".join(lines).replace("[runtime]", f'[runtime]\n{key} = "{value}"'))
+    assert value in refused(stopped)
+    assert not stopped.layout.run.exists()
+
+
+def corrupt(daemon: Daemon) -> None:
+    daemon.layout.root.mkdir(parents=True)
+    daemon.layout.state.write_bytes(b"no database at all" * 100)
+
+
+def test_corrupt_state_leaves_nothing_of_a_start(stopped: Daemon) -> None:
+    corrupt(stopped)
+    assert str(stopped.layout.state) in refused(stopped)
+    assert not stopped.layout.run.exists()
+    assert stopped.layout.state.exists()
+
+
+def test_what_may_be_a_pods_stays_after_a_failure(stopped: Daemon) -> None:
+    corrupt(stopped)
+    kept = stopped.layout.run / "containers" / "c1" / "config.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    refused(stopped)
+    assert kept.exists()
+    assert (stopped.layout.run / "handlers").is_dir()

@@ -121,13 +121,15 @@ def load(path: Path | None) -> Config:
     explicit = path is not None
     path = path or DEFAULT_PATH
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         if explicit:
             raise InvalidArgument(f"{path}: no such configuration file") from error
         text = ""
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     try:
         config = _resolved(msgspec.convert(tomllib.loads(text), Config))
         _check_directories(config)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.cli.invocation import Invocation, pass_invocation
 from podkeep.cli.output import output_option
 
@@ -43,6 +44,8 @@ def command(invocation: Invocation, file: Path, keep: bool, output: str) -> int:
     manifest = _read(file)
     if not manifest.pods:
         raise InvalidArgument(f"{file}: there is no Pod in it")
+    if os.geteuid() != 0:
+        raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
     _have_runtime(config, invocation.config_path)
     return asyncio.run(_run(manifest, config, keep=keep, form=output))

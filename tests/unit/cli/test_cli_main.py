@@ -63,6 +63,38 @@ def test_error_is_one_line_and_a_hint_without_traceback(tmp_path: Path) -> None:
     assert done.stderr == f"podkeep: {tmp_path}/absent.toml: no such configuration file\n"
 
 
+def test_configuration_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "latin1.toml"
+    config.write_bytes("# gr\u00fcn\n".encode("latin-1"))
+    done = podkeep("--config", str(config), "ps")
+    assert done.returncode == main.EXIT_FAILED
+    assert done.stderr.startswith(f"podkeep: {config}: not UTF-8 text: ")
+
+
+def test_run_says_that_it_needs_root_before_it_does_anything(tmp_path: Path) -> None:
+    config = tmp_path / "podkeep.toml"
+    config.write_text(f'[runtime]\nroot = "{tmp_path}/root"\nrun = "{tmp_path}/run"\nsocket = "{tmp_path}/none.sock"\n')
+    pod = (
+        "{apiVersion: v1, kind: Pod, metadata: {name: web},"
+        " spec: {containers: [{name: main, image: localhost/absent}]}}"
+    )
+    code = (
+        "import os, sys; from podkeep.cli import main, run; import podkeep.api.manifest;"
+        " os.geteuid() or os.setresuid(65534, 65534, 65534); main.main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--config", str(config), "run", "-"],
+        input=pod,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == main.EXIT_FAILED
+    assert done.stderr == "podkeep: `podkeep run` needs root\nhint: run it as root\n"
+    assert sorted(tmp_path.iterdir()) == [config]
+
+
 def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
     done = podkeep("--debug", "--config", str(tmp_path / "absent.toml"), "ps")
     assert done.returncode == main.EXIT_FAILED

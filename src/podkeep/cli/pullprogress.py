@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
-from podkeep.base.errors import Unavailable, Unimplemented
+from podkeep.base.errors import PodkeepError, Unavailable, Unimplemented
 from podkeep.cli import output
 from podkeep.images.reference import parse
 
@@ -39,7 +39,12 @@ async def shown(client: CriClient, image: str, operation: Awaitable[Result], str
     :param image: reference as the runtime is asked for it, absolute path of an archive to load, or empty for all.
     :raises InvalidArgument: if ``image`` is no reference.
     """
-    name = reported_name(image)
+    try:
+        name = reported_name(image)
+    except PodkeepError:
+        if asyncio.iscoroutine(operation):
+            operation.close()
+        raise
     display: Display = Bars(stream) if stream.isatty() else Lines(stream)
     with display:
         watch = asyncio.ensure_future(_watch(client, name, display))

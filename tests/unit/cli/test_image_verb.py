@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import inspect
 import io
 
+import pytest
+
+from podkeep.base.errors import InvalidArgument
 from podkeep.cli import image, pullprogress
+from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
 
 IDENTITY = "sha256:" + "ab" * 32
@@ -38,6 +44,25 @@ def test_bars_are_drawn() -> None:
         bars.update(podkeep_pb2.PullProgress(image="b", digest=IDENTITY, phase="downloading", done=1024, total=2048))
         bars.update(podkeep_pb2.PullProgress(image="b", digest=IDENTITY, phase="done", done=2048, total=2048))
     assert "abababababab done" in stream.getvalue()
+
+
+@pytest.mark.parametrize("image", ["a b", "localhost/busybox@sha256:12"])
+@pytest.mark.filterwarnings("error")
+def test_pull_of_what_is_no_reference_is_not_begun(image: str) -> None:
+    begun: list[str] = []
+
+    async def pull() -> None:
+        begun.append(image)
+
+    async def show() -> None:
+        async with CriClient("/nonexistent.sock") as client:
+            await pullprogress.shown(client, image, operation, io.StringIO())
+
+    operation = pull()
+    with pytest.raises(InvalidArgument):
+        asyncio.run(show())
+    assert inspect.getcoroutinestate(operation) == inspect.CORO_CLOSED
+    assert begun == []
 
 
 def test_progress_is_asked_for_under_the_name_the_runtime_reports() -> None:

@@ -3,10 +3,13 @@
 ``make demo`` runs it as root. It starts a runtime with the default configuration unless one answers already, loads an
 image made here from busybox, runs ``examples/userns.yaml``, looks at the pod from inside and outside, and ends with an
 error if what it sees is not what a user namespace promises, or if anything is left behind.
+
+``tools/demo.py --archive FILE`` does none of this: it only writes the image to ``FILE``, for ``podkeep image load``.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -180,11 +183,18 @@ def running_runtime() -> Iterator[None]:
             process.wait(timeout=PATIENCE_S)
 
 
+def write_archive(archive: Path) -> None:
+    """Make the busybox image and write it to ``archive``."""
+    with tempfile.TemporaryDirectory() as name:
+        busybox_layout(Path(name, "layout"), name=IMAGE).tar(archive)
+
+
 @contextmanager
 def loaded_image() -> Iterator[None]:
     """Load the busybox image, and remove it again."""
     with tempfile.TemporaryDirectory() as name:
-        archive = busybox_layout(Path(name, "layout"), name=IMAGE).tar(Path(name, "busybox.tar"))
+        archive = Path(name, "busybox.tar")
+        write_archive(archive)
         print(podkeep("image", "load", str(archive)), end="")
     try:
         yield
@@ -248,6 +258,12 @@ def run_pod() -> None:
 
 def main() -> int:
     """Run the demo and return its exit status."""
+    parser = argparse.ArgumentParser(description="Run a pod in its own user namespace and look at it from both sides.")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="only write the image of the example to FILE")
+    archive = parser.parse_args().archive
+    if archive is not None:
+        write_archive(archive)
+        return 0
     if os.geteuid() != 0:
         print("make demo: pods are run by root", file=sys.stderr)
         print("hint: sudo make demo", file=sys.stderr)

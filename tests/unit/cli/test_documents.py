@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,18 @@ def test_manifest_in_the_readme_is_valid() -> None:
     [text] = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     [pod] = manifest.parse(text, source="README.md").pods
     assert pod.spec.host_users is False
+
+
+def test_readme_makes_the_image_of_the_example(tmp_path: Path) -> None:
+    [command] = re.findall(
+        r"^\.venv/bin/python (tools/demo\.py --archive) busybox\.tar",
+        (ROOT / "README.md").read_text(),
+        flags=re.MULTILINE,
+    )
+    archive = tmp_path / "busybox.tar"
+    subprocess.run([sys.executable, *command.split(), str(archive)], cwd=ROOT, check=True, timeout=60)
+    [image] = re.findall(r"image: (\S+)", (ROOT / "examples" / "userns.yaml").read_text())
+    with tarfile.open(archive) as tar:
+        index = tar.extractfile("index.json")
+        assert index is not None
+        assert image in index.read().decode()

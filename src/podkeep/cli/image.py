@@ -81,8 +81,9 @@ def list_(invocation: Invocation, output: str) -> None:
 
 @command.command(name="rm")
 @click.argument("references", nargs=-1, required=True, metavar="IMAGE...")
+@output.output_option
 @pass_invocation
-def remove(invocation: Invocation, references: tuple[str, ...]) -> None:
+def remove(invocation: Invocation, references: tuple[str, ...], output: str) -> None:
     """Remove images, with all their names."""
 
     async def remove_all(client: CriClient) -> None:
@@ -95,9 +96,16 @@ def remove(invocation: Invocation, references: tuple[str, ...]) -> None:
             if not known.HasField("image"):
                 raise NotFound(f"no image {reference}", hint="`podkeep image ls` lists the images")
             await client.images.RemoveImage(api_pb2.RemoveImageRequest(image=spec))
-            click.echo(f"removed {reference}")
+            if output != "json":
+                click.echo(f"removed {reference}")
 
     connection.run(invocation, remove_all)
+    if output == "json":
+        _echo_json({"removed": list(references)})
+
+
+def _echo_json(value: object) -> None:
+    output.echo_json(value)
 
 
 def _echo_references(references: list[str], *, form: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.cli import connection
+from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
 from podkeep.cli.pods import namespace_option
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Time between the stop signal and SIGKILL.",
 )
+@forms.output_option
 @pass_invocation
-def command(invocation: Invocation, pods: tuple[str, ...], namespace: str, grace_period: int) -> None:
+def command(invocation: Invocation, pods: tuple[str, ...], namespace: str, grace_period: int, output: str) -> None:
     """Stop and remove pods.
 
     Nothing that was made for them stays: containers, volumes, addresses, user IDs.
@@ -37,6 +39,9 @@ def command(invocation: Invocation, pods: tuple[str, ...], namespace: str, grace
 
         for pod in pods:
             await remove_pod(client, invocation.config, pod, namespace, grace_period)
-            click.echo(f"removed {namespace}/{pod}")
+            if output != "json":
+                click.echo(f"removed {namespace}/{pod}")
 
     connection.run(invocation, remove)
+    if output == "json":
+        forms.echo_json({"removed": [{"namespace": namespace, "name": pod} for pod in pods]})

@@ -24,6 +24,7 @@ from podkeep.base import lockfile
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
 from podkeep.cli import connection
+from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
@@ -54,13 +55,16 @@ def command(ctx: click.Context, idle_exit: float | None, log_level: str) -> None
 
 
 @command.command(name="stop")
+@forms.output_option
 @pass_invocation
-def stop(invocation: Invocation) -> None:
+def stop(invocation: Invocation, output: str) -> None:
     """End the runtime that serves. Pods run on; if there are none, everything it made is removed."""
     config = invocation.config
     lock = Path(config.runtime.run) / "runtime.lock"
     shut_down(invocation)
     _wait_until_unlocked(lock)
+    if output == "json":
+        forms.echo_json({"stopped": config.runtime.socket})
 
 
 def serve(config: Config, idle_exit: float | None, log_level: str) -> None:

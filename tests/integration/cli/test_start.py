@@ -15,6 +15,7 @@ from podkeep.base import config, lockfile
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cli import runtime
 from support.daemon import Daemon
+from support.images import busybox_layout
 
 PATIENCE_S = 60
 
@@ -48,6 +49,17 @@ def test_two_that_start_the_runtime_at_once_both_have_it(stopped: Daemon, tmp_pa
     assert all("localhost/absent:1" in text for text in said), said
     assert lockfile.IN_USE not in "".join(said)
     assert stopped.listens()
+
+
+def test_stop_and_removals_report_json(stopped: Daemon, tmp_path: Path) -> None:
+    stopped.start()
+    archive = busybox_layout(tmp_path / "layout", name="localhost/busybox:json").tar(tmp_path / "image.tar")
+    assert len(json.loads(stopped.run("image", "load", str(archive), "-o", "json", check=True).stdout)) == 1
+    removed = stopped.run("image", "rm", "localhost/busybox:json", "-o", "json", check=True)
+    assert json.loads(removed.stdout) == {"removed": ["localhost/busybox:json"]}
+    ended = stopped.run("runtime", "stop", "-o", "json", check=True)
+    assert json.loads(ended.stdout) == {"stopped": stopped.socket}
+    assert not stopped.layout.run.exists()
 
 
 def test_directories_that_another_process_has_are_waited_for(stopped: Daemon) -> None:

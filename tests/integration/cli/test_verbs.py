@@ -173,6 +173,10 @@ def test_a_kept_pod_is_shown_when_asked_for_and_removed(daemon: Daemon, image: s
     done = daemon.run("rm", "done")
     assert (done.returncode, done.stdout) == (0, "removed default/done\n")
     assert "done" not in pods(daemon)
+    assert daemon.run("run", "--keep", str(path)).returncode == 3
+    done = daemon.run("rm", "done", "-o", "json", check=True)
+    assert json.loads(done.stdout) == {"removed": [{"namespace": "default", "name": "done"}]}
+    assert "done" not in pods(daemon)
 
 
 def test_images_are_pulled_listed_and_removed(daemon: Daemon, registry: Registry, busybox: Layout) -> None:

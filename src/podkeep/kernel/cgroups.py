@@ -119,11 +119,12 @@ class Cgroups:
                 return
 
     def _create_in(self, hierarchy: Path, relative: Path, made: list[Path]) -> None:
-        directory = hierarchy
+        directory, passed = hierarchy, []
         for part in relative.parts:
             if self.version == 2:
                 _enable_controllers(directory)
             directory = directory / part
+            passed.append(directory)
             try:
                 directory.mkdir(mode=0o755)
             except FileExistsError:
@@ -131,7 +132,10 @@ class Cgroups:
             except OSError as error:
                 raise KernelCallError(f"mkdir({directory})", error.errno or 0, hint=_MKDIR_HINT) from error
             made.append(directory)
-            if self.version == 1:
+        if self.version == 1:
+            # Only now, from the top: a parent with a child in it is not removed by anybody. Those that were there may
+            # have been made a moment ago by somebody who did not come to this yet.
+            for directory in passed:
                 _inherit_cpuset(directory)
 
     def remove(self, path: str) -> None:

@@ -32,9 +32,7 @@ def acquire(path: Path, *, patience_s: float = 0.0, hint: str = "") -> int:
                 time.sleep(_PAUSE_S)
                 continue
             os.close(fd)
-            raise FailedPrecondition(
-                f"{path.parent} {IN_USE}", hint=hint or f"`fuser {path}` names it"
-            ) from None
+            raise FailedPrecondition(f"{path.parent} {IN_USE}", hint=hint or f"`fuser {path}` names it") from None
         return fd
 
 

@@ -7,12 +7,10 @@ pod. Does not own the cgroup above all pods, which the runtime makes when it sta
 
 from __future__ import annotations
 
-import errno
 import logging
 
 from podkeep.agent import qos
 from podkeep.api.pod import Pod
-from podkeep.base.errors import KernelCallError
 from podkeep.kernel.cgroups import Cgroups
 
 log = logging.getLogger(__name__)
@@ -39,17 +37,5 @@ def remove(root: str, uid: str) -> None:
         if not cgroups.exists(path):
             continue
         cgroups.remove(path)
-        if level:
-            _remove_if_empty(cgroups, f"{root.rstrip('/')}{level}")
-
-
-def _remove_if_empty(cgroups: Cgroups, path: str) -> None:
-    for directory in cgroups.directories(path):
-        try:
-            directory.rmdir()
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if error.errno not in {errno.EBUSY, errno.ENOTEMPTY}:
-                raise KernelCallError(f"rmdir({directory})", error.errno or 0) from error
-            log.debug("%s stays: another pod is in it", directory)
+        if level and not cgroups.remove_empty(f"{root.rstrip('/')}{level}"):
+            log.debug("%s%s stays: another pod is in it", root, level)

@@ -33,7 +33,7 @@ from podkeep.runtime import pod_files
 from podkeep.runtime.layout import Layout, cgroup_parents, sandbox_cgroup
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.oci.driver import Driver
-from podkeep.runtime.oci.spec import OCI_VERSION, PodFiles
+from podkeep.runtime.oci.spec import OCI_VERSION, PodFiles, oci_mappings
 from podkeep.runtime.orphans import unmount_below
 from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig
 
@@ -224,8 +224,7 @@ class SandboxExecutor:
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
         }
         if idmap is not None:
-            for key, items in (("uidMappings", idmap.uids), ("gidMappings", idmap.gids)):
-                linux[key] = [{"containerID": i.container_id, "hostID": i.host_id, "size": i.length} for i in items]
+            linux |= {"uidMappings": oci_mappings(idmap.uids), "gidMappings": oci_mappings(idmap.gids)}
         program = "/catatonit"
         return {
             "ociVersion": OCI_VERSION,

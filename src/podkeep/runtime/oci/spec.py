@@ -112,8 +112,8 @@ def build(given: SpecInput) -> dict[str, Any]:
     if devices:
         linux["devices"] = devices
     if idmap is not None:
-        linux["uidMappings"] = _oci_mappings(idmap.uids)
-        linux["gidMappings"] = _oci_mappings(idmap.gids)
+        linux["uidMappings"] = oci_mappings(idmap.uids)
+        linux["gidMappings"] = oci_mappings(idmap.gids)
     if given.seccomp_profile is not None and not security.privileged:
         linux["seccomp"] = seccomp.to_oci(given.seccomp_profile, capabilities=bounding, machine=given.host.machine)
     return {
@@ -232,7 +232,8 @@ def _shm(given: SpecInput) -> dict[str, Any]:
     return _virtual("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k")
 
 
-def _oci_mappings(mappings: tuple[IdMapping, ...]) -> list[dict[str, int]]:
+def oci_mappings(mappings: tuple[IdMapping, ...]) -> list[dict[str, int]]:
+    """Return ID mappings in OCI's form (OCI runtime-spec, config-linux.md, User namespace mappings)."""
     return [{"containerID": item.container_id, "hostID": item.host_id, "size": item.length} for item in mappings]
 
 

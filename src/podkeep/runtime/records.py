@@ -1,6 +1,6 @@
 """What the runtime knows about sandboxes and containers: immutable configurations and small statuses.
 
-Values only. Requests are turned into configurations at the edge (``rpc/convert.py``); the state database stores both as
+Values only. Requests are turned into configurations at the edge (``rpc/convert/``); the state database stores both as
 JSON. A configuration never changes after creation; a status is replaced as a whole.
 
     sandbox      CREATING ──▶ READY ──▶ NOTREADY ──▶ REMOVING ──▶ (gone)

@@ -23,7 +23,12 @@ from podkeep.runtime.records import (
     Seccomp,
     SeccompKind,
 )
-from podkeep.runtime.rpc import convert
+from podkeep.runtime.rpc.convert.container import container_config
+from podkeep.runtime.rpc.convert.labels import labels_match
+from podkeep.runtime.rpc.convert.mounts import mount_message
+from podkeep.runtime.rpc.convert.namespaces import mapping_messages, namespace_message, namespace_options
+from podkeep.runtime.rpc.convert.resources import resources_message
+from podkeep.runtime.rpc.convert.sandbox import sandbox_config as to_sandbox_config
 from podkeep.runtime.sandboxes import check_namespaces
 
 UNKNOWN = 7
@@ -45,7 +50,7 @@ def to_sandbox(change: Change | None = None) -> SandboxConfig:
         change(request)
     # A server sees what came over the wire: unknown enum numbers survive it.
     parsed = api.PodSandboxConfig.FromString(request.SerializeToString())
-    config = convert.sandbox_config(parsed, "", default_cgroup_parent="/podkeep")
+    config = to_sandbox_config(parsed, "", default_cgroup_parent="/podkeep")
     check_namespaces(config)
     return config
 
@@ -55,7 +60,7 @@ def to_container(change: Change | None = None, *, sandbox: SandboxConfig | None 
     if change is not None:
         change(request)
     parsed = api.ContainerConfig.FromString(request.SerializeToString())
-    return convert.container_config(parsed, sandbox or sandbox_config())
+    return container_config(parsed, sandbox or sandbox_config())
 
 
 def context(config: Any) -> Any:
@@ -91,7 +96,7 @@ def test_a_sandbox_in_full() -> None:
     )
     request.linux.security_context.privileged = True
     request.linux.security_context.namespace_options.pid = api.CONTAINER
-    assert convert.sandbox_config(request, "crun", default_cgroup_parent="/podkeep") == SandboxConfig(
+    assert to_sandbox_config(request, "crun", default_cgroup_parent="/podkeep") == SandboxConfig(
         name="web",
         uid="uid-1",
         namespace="ns",
@@ -224,7 +229,7 @@ def test_both_sides_of_a_mapping_are_not_swapped() -> None:
     config = to_sandbox(lambda c: ask_userns(c, mapping(container_id=0, host_id=1000, length=10)))
     assert config.namespaces.userns is not None
     assert config.namespaces.userns.host_uid(3) == 1003
-    (message,) = convert.mapping_messages(config.namespaces.userns.uids)
+    (message,) = mapping_messages(config.namespaces.userns.uids)
     assert (message.container_id, message.host_id, message.length) == (0, 1000, 10)
 
 
@@ -314,7 +319,7 @@ def test_a_user_namespace_with_a_namespace_of_the_host(field: str) -> None:
 def test_a_sandboxs_options_are_echoed() -> None:
     for change in (lambda c: ask_userns(c, mapping()), lambda c: None):
         given = to_sandbox(change).namespaces
-        assert convert.namespace_options(convert.namespace_message(given)) == given
+        assert namespace_options(namespace_message(given)) == given
 
 
 @pytest.mark.requirement("U28")
@@ -388,7 +393,7 @@ def test_a_container_in_full(tmp_path: Path) -> None:
     request.linux.resources.memory_limit_in_bytes = 5
     request.linux.resources.hugepage_limits.add(page_size="2MB", limit=7)
     sandbox = msgspec.structs.replace(in_own_userns(), privileged=True)
-    assert convert.container_config(request, sandbox) == records.ContainerConfig(
+    assert container_config(request, sandbox) == records.ContainerConfig(
         name="main",
         attempt=2,
         image="sha256:1",
@@ -577,7 +582,7 @@ def test_a_mount_is_echoed_as_it_was_asked_for(tmp_path: Path) -> None:
         gidMappings=[mapping()],
     )
     (mount,) = to_container(lambda c: c.mounts.append(asked)).mounts
-    assert convert.mount_message(mount) == asked
+    assert mount_message(mount) == asked
 
 
 def test_resources_are_echoed() -> None:
@@ -593,7 +598,7 @@ def test_resources_are_echoed() -> None:
         hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=7)],
         unified={"memory.high": "1"},
     )
-    assert convert.resources_message(to_container(lambda c: c.linux.resources.CopyFrom(asked)).resources) == asked
+    assert resources_message(to_container(lambda c: c.linux.resources.CopyFrom(asked)).resources) == asked
 
 
 @pytest.mark.parametrize(
@@ -654,14 +659,14 @@ def test_the_process_namespace_of_another_container() -> None:
 
 def test_a_selector_needs_every_pair() -> None:
     labels = {"a": "1", "b": "2"}
-    assert convert.labels_match(labels, {})
-    assert convert.labels_match(labels, {"a": "1", "b": "2"})
-    assert not convert.labels_match(labels, {"a": "2"})
-    assert not convert.labels_match(labels, {"a": "1", "c": ""})
+    assert labels_match(labels, {})
+    assert labels_match(labels, {"a": "1", "b": "2"})
+    assert not labels_match(labels, {"a": "2"})
+    assert not labels_match(labels, {"a": "1", "c": ""})
 
 
 def test_a_privileged_container_needs_a_privileged_sandbox() -> None:
     request = api.ContainerConfig(metadata=api.ContainerMetadata(name="main"), image=api.ImageSpec(image="busybox"))
     request.linux.security_context.privileged = True
     with pytest.raises(InvalidArgument, match="sandbox is not privileged"):
-        convert.container_config(request, in_own_userns())
+        container_config(request, in_own_userns())

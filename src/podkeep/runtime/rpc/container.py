@@ -8,7 +8,10 @@ from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Container, ContainerState
-from podkeep.runtime.rpc import convert
+from podkeep.runtime.rpc.convert.container import container_config
+from podkeep.runtime.rpc.convert.labels import labels_match
+from podkeep.runtime.rpc.convert.mounts import mount_message
+from podkeep.runtime.rpc.convert.resources import resources_message
 from podkeep.runtime.state import State
 
 _STATES = {
@@ -29,7 +32,7 @@ class ContainerRpc:
         if not request.pod_sandbox_id:
             raise InvalidArgument("pod_sandbox_id is required")
         sandbox = self._state.sandbox(request.pod_sandbox_id)
-        config = convert.container_config(request.config, sandbox.config)
+        config = container_config(request.config, sandbox.config)
         return api.CreateContainerResponse(container_id=await self._containers.create(sandbox, config))
 
     async def start(self, request: api.StartContainerRequest) -> api.StartContainerResponse:
@@ -88,9 +91,9 @@ def status_message(container: Container, log_path: str) -> api.ContainerStatus:
         message=status.message,
         labels=config.labels,
         annotations=config.annotations,
-        mounts=[convert.mount_message(mount) for mount in config.mounts],
+        mounts=[mount_message(mount) for mount in config.mounts],
         log_path=log_path,
-        resources=api.ContainerResources(linux=convert.resources_message(config.resources)),
+        resources=api.ContainerResources(linux=resources_message(config.resources)),
         image_id=container.image_id,
         user=api.ContainerUser(linux=api.LinuxContainerUser(uid=uid, gid=gid, supplemental_groups=groups)),
     )
@@ -109,7 +112,7 @@ def _selected(container: Container, chosen: api.ContainerFilter) -> bool:
         return False
     if chosen.HasField("state") and _STATES[container.status.state] != chosen.state.state:
         return False
-    return convert.labels_match(container.config.labels, chosen.label_selector)
+    return labels_match(container.config.labels, chosen.label_selector)
 
 
 def _image(container: Container) -> api.ImageSpec:

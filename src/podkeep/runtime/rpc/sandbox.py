@@ -10,8 +10,10 @@ from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Sandbox, SandboxState
-from podkeep.runtime.rpc import convert
 from podkeep.runtime.rpc.container import status_message as container_status_message
+from podkeep.runtime.rpc.convert.labels import labels_match
+from podkeep.runtime.rpc.convert.namespaces import namespace_message
+from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 from podkeep.runtime.sandboxes import Sandboxes, check_namespaces
 from podkeep.runtime.state import State
 
@@ -28,7 +30,7 @@ class SandboxRpc:
         self._default_cgroup_parent = default_cgroup_parent
 
     async def run(self, request: api.RunPodSandboxRequest) -> api.RunPodSandboxResponse:
-        config = convert.sandbox_config(
+        config = sandbox_config(
             request.config, request.runtime_handler, default_cgroup_parent=self._default_cgroup_parent
         )
         check_namespaces(config)
@@ -77,7 +79,7 @@ def _selected(sandbox: Sandbox, chosen: api.PodSandboxFilter) -> bool:
         return False
     if chosen.HasField("state") and _state(sandbox) != chosen.state.state:
         return False
-    return convert.labels_match(sandbox.config.labels, chosen.label_selector)
+    return labels_match(sandbox.config.labels, chosen.label_selector)
 
 
 def _state(sandbox: Sandbox) -> api.PodSandboxState.ValueType:
@@ -102,7 +104,7 @@ def _item(sandbox: Sandbox) -> api.PodSandbox:
 
 
 def _status(sandbox: Sandbox) -> api.PodSandboxStatus:
-    namespaces = convert.namespace_message(sandbox.config.namespaces)
+    namespaces = namespace_message(sandbox.config.namespaces)
     address = sandbox.status.address if sandbox.status.state is SandboxState.READY else ""
     return api.PodSandboxStatus(
         id=sandbox.id,

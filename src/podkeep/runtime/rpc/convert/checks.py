@@ -1,0 +1,65 @@
+"""Checks of single values of a request, each naming the field it refuses."""
+
+from __future__ import annotations
+
+import enum
+import reprlib
+from typing import TypeVar
+
+from podkeep.base.errors import InvalidArgument
+
+MAX_NAME_LENGTH = 1024
+"""Characters of a name; Kubernetes allows 253."""
+_Enum = TypeVar("_Enum", bound=enum.IntEnum)
+_quoting = reprlib.Repr()
+_quoting.maxstring = 200
+quote = _quoting.repr
+"""How a caller's text is shown in an error: quoted, and cut in the middle if it is long."""
+
+
+def enum_value(field: str, kind: type[_Enum], number: int) -> _Enum:
+    """Return a value of an open enum: the wire carries numbers that this version does not know."""
+    try:
+        return kind(number)
+    except ValueError:
+        raise InvalidArgument(f"{field}: {number} is not known", hint="the caller may speak a newer CRI") from None
+
+
+def identifier(field: str, value: int) -> int:
+    if not 0 <= value < 2**32 - 1:
+        raise InvalidArgument(f"security_context.{field}: {value} is no ID")
+    return value
+
+
+def absolute(field: str, path: str) -> str:
+    if path and (not path.startswith("/") or ".." in path.split("/") or "\0" in path):
+        raise InvalidArgument(f"{field}: {quote(path)} is not an absolute path")
+    return path
+
+
+def token(field: str, text: str) -> str:
+    """Return a word that is written into a pod's files, where a space or a new line would make it two."""
+    if not text or any(character.isspace() or not character.isprintable() for character in text):
+        raise InvalidArgument(f"{field}: {quote(text)} is empty or holds a space or control character")
+    return text
+
+
+def refuse_nul(field: str, *values: str) -> None:
+    for value in values:
+        if "\0" in value:
+            raise InvalidArgument(f"{field}: {quote(value)} holds a NUL character")
+
+
+def cgroup_path(field: str, path: str) -> str:
+    parts = path.strip("/").split("/") if path.strip("/") else []
+    if path and (not path.startswith("/") or any(part in {"", ".", ".."} for part in parts) or not path.isprintable()):
+        raise InvalidArgument(f"{field}: {path!r} is not an absolute cgroup path", hint="write it like /kubepods/pod1")
+    return path
+
+
+def refuse_plain_text(field: str, *values: str) -> None:
+    for value in values:
+        if any(ord(character) < 32 or character in "/\x7f" for character in value):
+            raise InvalidArgument(f"{field}: {quote(value)} holds a character that no name may hold")
+        if len(value) > MAX_NAME_LENGTH:
+            raise InvalidArgument(f"{field}: {quote(value)} has more than {MAX_NAME_LENGTH} characters")

@@ -1,0 +1,80 @@
+"""ContainerConfig to its record. Pure but for looking at the host paths of mounts."""
+
+from __future__ import annotations
+
+from podkeep.base.errors import InvalidArgument, Unimplemented
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime import records
+from podkeep.runtime.records import SandboxConfig
+from podkeep.runtime.rpc.convert.checks import absolute, quote, refuse_nul, refuse_plain_text
+from podkeep.runtime.rpc.convert.mounts import device_record, mount_record
+from podkeep.runtime.rpc.convert.namespaces import container_namespaces
+from podkeep.runtime.rpc.convert.resources import resources_record
+from podkeep.runtime.rpc.convert.security import security_record
+
+
+def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> records.ContainerConfig:
+    """Return what a CreateContainer request asks for.
+
+    :raises InvalidArgument: if a field is missing, contradicts another or the sandbox, or a host path does not exist.
+    :raises Unimplemented: if it asks for what this version does not do.
+    """
+    metadata = config.metadata
+    if not metadata.name:
+        raise InvalidArgument("config.metadata.name is required")
+    refuse_plain_text("config.metadata.name", metadata.name)
+    if not config.image.image:
+        raise InvalidArgument("config.image.image is required")
+    if config.HasField("windows"):
+        raise InvalidArgument("config.windows: this is a Linux machine")
+    if config.CDI_devices:
+        raise Unimplemented("config.CDI_devices: CDI devices are not implemented by this version")
+    if config.HasField("class_resources"):
+        raise Unimplemented("config.class_resources: class resources are not implemented by this version")
+    if config.log_path.startswith("/") or ".." in config.log_path.split("/"):
+        raise InvalidArgument(f"config.log_path: {quote(config.log_path)} leaves the sandbox's log directory")
+    refuse_nul("config.log_path", config.log_path)
+    refuse_nul("config.command", *config.command)
+    refuse_nul("config.args", *config.args)
+    context = config.linux.security_context
+    if context.privileged and not sandbox.privileged:
+        raise InvalidArgument("security_context.privileged: the container's sandbox is not privileged")
+    return records.ContainerConfig(
+        name=metadata.name,
+        attempt=metadata.attempt,
+        image=config.image.image,
+        user_specified_image=config.image.user_specified_image,
+        command=tuple(config.command),
+        args=tuple(config.args),
+        working_dir=absolute("config.working_dir", config.working_dir),
+        envs=tuple(_env(item) for item in config.envs),
+        mounts=tuple(mount_record(number, mount) for number, mount in enumerate(config.mounts)),
+        devices=tuple(device_record(number, device) for number, device in enumerate(config.devices)),
+        labels=dict(config.labels),
+        annotations=dict(config.annotations),
+        log_path=config.log_path,
+        stdin=config.stdin,
+        stdin_once=config.stdin_once,
+        tty=config.tty,
+        stop_signal=_signal_name(config.stop_signal),
+        namespaces=container_namespaces(config.linux, sandbox),
+        resources=resources_record(config.linux.resources),
+        security=security_record(context, given=config.linux.HasField("security_context")),
+    )
+
+
+def _signal_name(value: api.Signal.ValueType) -> str:
+    if value not in api.Signal.values():
+        raise InvalidArgument(f"config.stop_signal: {value} is not known")
+    return "" if value == api.RUNTIME_DEFAULT else api.Signal.Name(value)
+
+
+def _env(item: api.KeyValue) -> tuple[str, str]:
+    if not item.key or "=" in item.key or "\0" in item.key:
+        raise InvalidArgument(f"config.envs: {quote(item.key)} cannot be the name of an environment variable")
+    if b"\0" in item.value:
+        raise InvalidArgument(f"config.envs: the value of {quote(item.key)} holds a NUL character")
+    try:
+        return item.key, item.value.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"config.envs: the value of {quote(item.key)} is not UTF-8") from error

@@ -1,0 +1,62 @@
+"""Mounts and devices: CRI messages to records and back. Pure but for looking at the host paths of mounts."""
+
+from __future__ import annotations
+
+import os
+
+from podkeep.base.errors import InvalidArgument, Unimplemented
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime import records
+from podkeep.runtime.records import Propagation
+from podkeep.runtime.rpc.convert.checks import enum_value, quote, refuse_nul
+from podkeep.runtime.rpc.convert.namespaces import id_map, mapping_messages
+
+
+def mount_record(number: int, mount: api.Mount) -> records.Mount:
+    field = f"config.mounts[{number}]"
+    if mount.HasField("image"):
+        raise Unimplemented(f"{field}.image: image volumes are not implemented by this version")
+    if mount.recursive_read_only:
+        raise Unimplemented(f"RROUnsupported: {field}.recursive_read_only is not implemented by this version")
+    if not mount.container_path.startswith("/"):
+        raise InvalidArgument(f"{field}.container_path: {quote(mount.container_path)} is not absolute")
+    refuse_nul(f"{field}.container_path", mount.container_path)
+    if os.path.normpath(mount.container_path).strip("/") == "":
+        raise InvalidArgument(f"{field}.container_path: nothing can be mounted over the container's root")
+    if not mount.host_path.startswith("/"):
+        raise InvalidArgument(f"{field}.host_path: {quote(mount.host_path)} is not absolute")
+    refuse_nul(f"{field}.host_path", mount.host_path)
+    try:
+        host_path = os.path.realpath(mount.host_path, strict=True)
+    except OSError as error:
+        raise InvalidArgument(f"{field}.host_path: {quote(mount.host_path)}: {error.strerror}") from error
+    return records.Mount(
+        container_path=mount.container_path,
+        host_path=host_path,
+        readonly=mount.readonly,
+        propagation=enum_value(f"{field}.propagation", Propagation, mount.propagation),
+        idmap=id_map(mount.uidMappings, mount.gidMappings) if mount.uidMappings or mount.gidMappings else None,
+    )
+
+
+def mount_message(mount: records.Mount) -> api.Mount:
+    """Return the message of a mount, as ContainerStatus echoes it."""
+    return api.Mount(
+        container_path=mount.container_path,
+        host_path=mount.host_path,
+        readonly=mount.readonly,
+        propagation=api.MountPropagation.ValueType(mount.propagation),
+        uidMappings=mapping_messages(mount.idmap.uids) if mount.idmap else (),
+        gidMappings=mapping_messages(mount.idmap.gids) if mount.idmap else (),
+    )
+
+
+def device_record(number: int, device: api.Device) -> records.Device:
+    field, permissions = f"config.devices[{number}]", device.permissions or "rwm"
+    for path in (device.container_path, device.host_path):
+        if not path.startswith("/"):
+            raise InvalidArgument(f"{field}: {quote(path)} is not absolute")
+        refuse_nul(field, path)
+    if not set(permissions) <= set("rwm") or len(permissions) > 3:
+        raise InvalidArgument(f"{field}.permissions: {quote(permissions)}", hint="write some of r, w and m")
+    return records.Device(container_path=device.container_path, host_path=device.host_path, permissions=permissions)

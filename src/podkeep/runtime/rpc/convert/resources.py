@@ -1,0 +1,37 @@
+"""Resources of Linux containers: CRI messages to records and back. Pure."""
+
+from __future__ import annotations
+
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime import records
+
+
+def resources_record(given: api.LinuxContainerResources) -> records.Resources:
+    return records.Resources(
+        cpu_period=given.cpu_period,
+        cpu_quota=given.cpu_quota,
+        cpu_shares=given.cpu_shares,
+        cpuset_cpus=given.cpuset_cpus,
+        cpuset_mems=given.cpuset_mems,
+        memory_limit=given.memory_limit_in_bytes,
+        memory_swap_limit=given.memory_swap_limit_in_bytes,
+        oom_score_adj=given.oom_score_adj,
+        hugepage_limits={item.page_size: item.limit for item in given.hugepage_limits},
+        unified=dict(given.unified),
+    )
+
+
+def resources_message(resources: records.Resources) -> api.LinuxContainerResources:
+    """Return the message of resources, as ContainerStatus echoes them."""
+    return api.LinuxContainerResources(
+        cpu_period=resources.cpu_period,
+        cpu_quota=resources.cpu_quota,
+        cpu_shares=resources.cpu_shares,
+        cpuset_cpus=resources.cpuset_cpus,
+        cpuset_mems=resources.cpuset_mems,
+        memory_limit_in_bytes=resources.memory_limit,
+        memory_swap_limit_in_bytes=resources.memory_swap_limit,
+        oom_score_adj=resources.oom_score_adj,
+        hugepage_limits=[api.HugepageLimit(page_size=k, limit=v) for k, v in resources.hugepage_limits.items()],
+        unified=resources.unified,
+    )

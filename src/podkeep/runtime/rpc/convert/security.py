@@ -18,9 +18,7 @@ def security_record(context: api.LinuxContainerSecurityContext, *, given: bool) 
         drop_capabilities=tuple(context.capabilities.drop_capabilities),
         ambient_capabilities=tuple(context.capabilities.add_ambient_capabilities),
         run_as_user=identifier("run_as_user", context.run_as_user.value) if context.HasField("run_as_user") else None,
-        run_as_group=identifier("run_as_group", context.run_as_group.value)
-        if context.HasField("run_as_group")
-        else None,
+        run_as_group=group,
         run_as_username=context.run_as_username,
         supplemental_groups=tuple(identifier("supplemental_groups", group) for group in context.supplemental_groups),
         groups_policy=enum_value(

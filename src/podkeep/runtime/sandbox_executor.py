@@ -33,7 +33,8 @@ from podkeep.runtime import pod_files
 from podkeep.runtime.layout import Layout, cgroup_parents, sandbox_cgroup
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.oci.driver import Driver
-from podkeep.runtime.oci.spec import OCI_VERSION, PodFiles, oci_mappings
+from podkeep.runtime.oci.mounts import PodFiles
+from podkeep.runtime.oci.spec import OCI_VERSION, oci_mappings
 from podkeep.runtime.orphans import unmount_below
 from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig
 

@@ -14,9 +14,10 @@ from typing import Any
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.images.image import ImageRunConfig
 from podkeep.kernel.idmap import IdMap, IdMapping
-from podkeep.runtime.oci import capabilities, seccomp
+from podkeep.runtime.oci import capabilities, mounts, seccomp
+from podkeep.runtime.oci.mounts import PodFiles
 from podkeep.runtime.oci.users import User
-from podkeep.runtime.records import ContainerConfig, Mount, NamespaceMode, Propagation, Resources, SandboxConfig
+from podkeep.runtime.records import ContainerConfig, Resources, SandboxConfig
 
 OCI_VERSION = "1.0.2"
 """The newest version that every supported runtime reads (Debian's crun 1.8.1 refuses newer ones)."""
@@ -27,21 +28,6 @@ DEFAULT_MASKED = (
     "/sys/devices/virtual/powercap",
 )  # fmt: skip
 DEFAULT_READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-_PROPAGATION = {
-    Propagation.PRIVATE: "rprivate",
-    Propagation.HOST_TO_CONTAINER: "rslave",
-    Propagation.BIDIRECTIONAL: "rshared",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PodFiles:
-    """Host paths of what every container of a pod gets; an empty one is left out."""
-
-    hosts: str = ""
-    hostname: str = ""
-    resolv_conf: str = ""
-    shm: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +64,8 @@ class SpecInput:
     staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Number of a mount of the container to the host paths of its idmapped copy, for those that have mappings: under
     the empty path the mount itself, under a relative path what is mounted below it."""
+    volumes: Mapping[str, str] = field(default_factory=dict)
+    """Path in the container to the host path of an anonymous volume of the image."""
     seccomp_profile: Mapping[str, Any] | None = None
     """The parsed profile; None: unconfined."""
 
@@ -101,7 +89,7 @@ def build(given: SpecInput) -> dict[str, Any]:
             all_devices=security.privileged and idmap is None,
             devices=given.devices,
         ),
-        "rootfsPropagation": _rootfs_propagation(given.container.mounts),
+        "rootfsPropagation": mounts.rootfs_propagation(given.container.mounts),
         "maskedPaths": _paths(security.masked_paths, DEFAULT_MASKED, privileged=security.privileged),
         "readonlyPaths": _paths(security.readonly_paths, DEFAULT_READONLY, privileged=security.privileged),
     }
@@ -182,66 +170,21 @@ def _environment(given: SpecInput) -> list[str]:
 
 
 def _mounts(given: SpecInput) -> list[dict[str, Any]]:
-    security = given.container.security
-    readonly_cgroup = "rw" if security.privileged else "ro"
-    result: list[dict[str, Any]] = [
-        _virtual("/proc", "proc", "nosuid", "noexec", "nodev"),
-        _virtual("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
-        _virtual("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
-        _virtual("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
-        _virtual("/sys", "sysfs", "nosuid", "noexec", "nodev", "rw" if security.privileged else "ro"),
-        _virtual("/sys/fs/cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", readonly_cgroup),
-    ]
-    if "ipc" not in given.namespaces:
-        # The machine's message queues; a file system of the container's own would show those of another namespace.
-        result[3:4] = [_bind("/dev/mqueue", "/dev/mqueue", "rprivate")] if given.host.has_mqueue else []
-    asked = {mount.container_path.rstrip("/") for mount in given.container.mounts}
-    binds = [] if "/dev/shm" in asked else [_shm(given)]
-    access = "ro" if security.readonly_rootfs else "rw"
-    generated = {
-        "/etc/hosts": given.files.hosts,
-        "/etc/hostname": given.files.hostname,
-        "/etc/resolv.conf": given.files.resolv_conf,
-    }
-    for target, source in generated.items():
-        if source and target not in asked:
-            binds.append(_bind(target, source, "rprivate", access))
-    for number, mount in enumerate(given.container.mounts):
-        access = "ro" if mount.readonly else "rw"
-        for below, source in given.staged.get(number, {"": mount.host_path}).items():
-            target = posixpath.join(mount.container_path, below) if below else mount.container_path
-            binds.append(_bind(target, source, _PROPAGATION[mount.propagation], access))
-    # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.
-    return result + sorted(binds, key=lambda item: item["destination"].rstrip("/").count("/"))
-
-
-def _virtual(target: str, kind: str, *options: str) -> dict[str, Any]:
-    return {"destination": target, "type": kind, "source": kind, "options": list(options)}
-
-
-def _bind(target: str, source: str, *options: str) -> dict[str, Any]:
-    return {"destination": target, "type": "bind", "source": source, "options": ["rbind", *options]}
-
-
-def _shm(given: SpecInput) -> dict[str, Any]:
-    if given.container.namespaces.ipc is NamespaceMode.NODE:
-        return _bind("/dev/shm", "/dev/shm", "rprivate")
-    if given.files.shm:
-        # Its root belongs to the pod's root already: it was mounted so, and files in it have the IDs of their makers.
-        return _bind("/dev/shm", given.files.shm, "rprivate", "nosuid", "noexec", "nodev")
-    return _virtual("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k")
+    return mounts.build(
+        mounts.MountInput(
+            container=given.container,
+            files=given.files,
+            own_ipc="ipc" in given.namespaces,
+            has_mqueue=given.host.has_mqueue,
+            staged=given.staged,
+            volumes=given.volumes,
+        )
+    )
 
 
 def oci_mappings(mappings: tuple[IdMapping, ...]) -> list[dict[str, int]]:
     """Return ID mappings in OCI's form (OCI runtime-spec, config-linux.md, User namespace mappings)."""
     return [{"containerID": item.container_id, "hostID": item.host_id, "size": item.length} for item in mappings]
-
-
-def _rootfs_propagation(mounts: tuple[Mount, ...]) -> str:
-    modes = {mount.propagation for mount in mounts}
-    if Propagation.BIDIRECTIONAL in modes:
-        return "rshared"
-    return "rslave" if Propagation.HOST_TO_CONTAINER in modes else "rprivate"
 
 
 def _paths(asked: tuple[str, ...] | None, default: tuple[str, ...], *, privileged: bool) -> list[str]:

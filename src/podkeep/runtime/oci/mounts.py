@@ -1,0 +1,126 @@
+"""The mounts of a container, in OCI's form. Pure.
+
+Owns: which mounts there are, their options, and their order. Does not own: what lies behind a source (``staging.py``).
+Sources of the rules: OCI runtime-spec (config.md, Mounts); CRI's Mount. Called by ``spec.py``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from podkeep.runtime.records import ContainerConfig, Mount, NamespaceMode, Propagation
+
+_PROPAGATION = {
+    Propagation.PRIVATE: "rprivate",
+    Propagation.HOST_TO_CONTAINER: "rslave",
+    Propagation.BIDIRECTIONAL: "rshared",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodFiles:
+    """Host paths of what every container of a pod gets; an empty one is left out."""
+
+    hosts: str = ""
+    hostname: str = ""
+    resolv_conf: str = ""
+    shm: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MountInput:
+    """All that the list of mounts is made of; the fields are those of ``SpecInput``."""
+
+    container: ContainerConfig
+    files: PodFiles
+    own_ipc: bool
+    """Whether the container is in another IPC namespace than the machine."""
+    has_mqueue: bool = True
+    staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    volumes: Mapping[str, str] = field(default_factory=dict)
+
+
+def build(given: MountInput) -> list[dict[str, Any]]:
+    """Return the mounts in the order in which they are to be made.
+
+    A mount of the request takes the place of the runtime's own at the same path, and one at /dev of everything below,
+    which would otherwise be mounted on the machine's /dev.
+    """
+    asked = {normal(mount.container_path) for mount in given.container.mounts}
+    taken = asked | {normal(path) for path in given.volumes}
+    own = [item for item in (*_virtual_mounts(given), *_pod_mounts(given)) if not _is_taken(item["destination"], taken)]
+    binds = [bind(target, source, "rprivate", "rw") for target, source in given.volumes.items()]
+    for number, mount in enumerate(given.container.mounts):
+        access = "ro" if mount.readonly else "rw"
+        for below, source in given.staged.get(number, {"": mount.host_path}).items():
+            target = posixpath.join(mount.container_path, below) if below else mount.container_path
+            binds.append(bind(target, source, _PROPAGATION[mount.propagation], access))
+    virtual = [item for item in own if item["type"] != "bind"]
+    binds = [item for item in own if item["type"] == "bind"] + binds
+    # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.
+    return virtual + sorted(binds, key=lambda item: normal(item["destination"]).count("/"))
+
+
+def normal(path: str) -> str:
+    """Return an absolute path of a container without ``.``, ``..`` and doubled slashes."""
+    return "/" + posixpath.normpath(path).strip("/")
+
+
+def bind(target: str, source: str, *options: str) -> dict[str, Any]:
+    """Return a bind mount of everything at ``source``."""
+    return {"destination": target, "type": "bind", "source": source, "options": ["rbind", *options]}
+
+
+def rootfs_propagation(mounts: tuple[Mount, ...]) -> str:
+    """Return the propagation of the container's root, which must let through what one of its mounts passes on."""
+    modes = {mount.propagation for mount in mounts}
+    if Propagation.BIDIRECTIONAL in modes:
+        return "rshared"
+    return "rslave" if Propagation.HOST_TO_CONTAINER in modes else "rprivate"
+
+
+def _is_taken(target: str, taken: set[str]) -> bool:
+    return target in taken or ("/dev" in taken and target.startswith("/dev/"))
+
+
+def _virtual_mounts(given: MountInput) -> list[dict[str, Any]]:
+    privileged = given.container.security.privileged
+    access = "rw" if privileged else "ro"
+    result = [
+        _virtual("/proc", "proc", "nosuid", "noexec", "nodev"),
+        _virtual("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        _virtual("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+        _virtual("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
+        _virtual("/sys", "sysfs", "nosuid", "noexec", "nodev", access),
+        _virtual("/sys/fs/cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", access),
+    ]
+    if not given.own_ipc:
+        # The machine's message queues; a file system of the container's own would show those of another namespace.
+        result[3:4] = [bind("/dev/mqueue", "/dev/mqueue", "rprivate")] if given.has_mqueue else []
+    return result
+
+
+def _pod_mounts(given: MountInput) -> list[dict[str, Any]]:
+    access = "ro" if given.container.security.readonly_rootfs else "rw"
+    generated = {
+        "/etc/hosts": given.files.hosts,
+        "/etc/hostname": given.files.hostname,
+        "/etc/resolv.conf": given.files.resolv_conf,
+    }
+    return [_shm(given), *(bind(target, source, "rprivate", access) for target, source in generated.items() if source)]
+
+
+def _shm(given: MountInput) -> dict[str, Any]:
+    if given.container.namespaces.ipc is NamespaceMode.NODE:
+        return bind("/dev/shm", "/dev/shm", "rprivate")
+    if given.files.shm:
+        # Its root belongs to the pod's root already: it was mounted so, and files in it have the IDs of their makers.
+        return bind("/dev/shm", given.files.shm, "rprivate", "nosuid", "noexec", "nodev")
+    return _virtual("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k")
+
+
+def _virtual(target: str, kind: str, *options: str) -> dict[str, Any]:
+    return {"destination": target, "type": kind, "source": kind, "options": list(options)}

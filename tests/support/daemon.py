@@ -46,11 +46,13 @@ class Daemon:
     """Start it with :meth:`start` or as a context manager; ``base`` is an empty directory of the test's own.
 
     :param extra: TOML appended to the configuration, ``environment`` added to the daemon's.
+    :param settings: ``KEY=VALUE`` that win over the configuration.
     """
 
     base: Path
     extra: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    settings: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -94,7 +96,8 @@ pod_logs = "{self.base / "logs"}"
 
     def command(self, *arguments: str) -> list[str]:
         """Return a command line of podkeep with this daemon's configuration."""
-        return [sys.executable, "-m", "podkeep", "--config", str(self.config), *arguments]
+        settings = [part for setting in self.settings for part in ("--set", setting)]
+        return [sys.executable, "-m", "podkeep", "--config", str(self.config), *settings, *arguments]
 
     def run(self, *arguments: str, timeout: float = 60, check: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a verb of podkeep against this daemon to its end."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
 from itertools import combinations
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
@@ -51,6 +53,10 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The profile that RuntimeDefault means."""
     hide_mounts: bool = True
     """Keep the runtime's mounts in a mount namespace of their own."""
+    image_volume_noexec: bool = True
+    """Mount images that are volumes ``noexec`` (KEP-4639)."""
+    image_volume_files: bool = False
+    """Let the sub path of an image volume name a single file."""
 
 
 class NetworkConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -91,9 +97,18 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
 
 
+class LogConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[log]``: what the daemons write to their standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["plain", "json"] = "plain"
+    """One line per record: for people, or one JSON object each. Both carry the request's ID."""
+
+
 class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole file."""
 
+    log: LogConfig = LogConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     network: NetworkConfig = NetworkConfig()
     images: ImagesConfig = ImagesConfig()
@@ -109,8 +124,10 @@ _SYSTEM_DIRECTORIES = frozenset(
 """Directories that belong to the machine (Filesystem Hierarchy Standard): never one of ours."""
 
 
-def load(path: Path | None) -> Config:
+def load(path: Path | None, settings: Sequence[str] = ()) -> Config:
     """Read the configuration; ``None`` means the default path, which may be absent.
+
+    :param settings: ``KEY=VALUE`` that win over the file, as :func:`parse_setting` reads them.
 
     Directories are returned without symbolic links, as the kernel's table of mounts has them; the path of the socket
     is left as it is written, because its length is limited.
@@ -131,7 +148,10 @@ def load(path: Path | None) -> Config:
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     try:
-        config = _resolved(msgspec.convert(tomllib.loads(text), Config))
+        tables = tomllib.loads(text)
+        for setting in settings:
+            tables = _merged(tables, parse_setting(setting))
+        config = _resolved(msgspec.convert(tables, Config))
         _check_directories(config)
         _check_values(config)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -139,6 +159,60 @@ def load(path: Path | None) -> Config:
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}: {error.message}", hint=error.hint) from error
     return config
+
+
+def parse_setting(text: str) -> dict[str, Any]:
+    """Return the tables that ``KEY=VALUE`` stands for: ``runtime.root=/srv`` is ``root`` of ``[runtime]``.
+
+    VALUE is TOML; what is none is taken as a string, so that paths need no quotes.
+
+    :raises InvalidArgument: if it has no key.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise InvalidArgument(f"setting {text!r} is not KEY=VALUE", hint="write it like runtime.hide_mounts=false")
+    try:
+        return tomllib.loads(f"{key} = {value}")
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return tomllib.loads(f"{key} = {msgspec.json.encode(value).decode()}")
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"setting {text!r}: {error}", hint="write it like runtime.hide_mounts=false") from error
+
+
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(one)
+    for key, value in other.items():
+        below = result.get(key)
+        result[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+def to_toml(config: Config) -> str:
+    """Return a configuration as a file that :func:`load` reads, every key written out."""
+    lines: list[str] = []
+    _write_table(lines, "", msgspec.to_builtins(config))
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _write_table(lines: list[str], name: str, table: Mapping[str, Any]) -> None:
+    # Strings, numbers and lists of JSON are TOML's, too, once the one control character that JSON leaves is escaped.
+    plain = {key: value for key, value in table.items() if not isinstance(value, dict | None)}
+    if name and (plain or not table):
+        lines += ["", f"[{name}]"]
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            _write_table(lines, f"{name}.{_key(key)}" if name else _key(key), value)
+
+
+def _key(text: str) -> str:
+    return text if text.replace("_", "").replace("-", "").isalnum() and text.isascii() else _value(text)
+
+
+def _value(value: Any) -> str:
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
 
 def _resolved(config: Config) -> Config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shlex
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -42,8 +43,7 @@ def run(invocation: Invocation, operation: Callable[[CriClient], Awaitable[Resul
 
 def start_command(invocation: Invocation) -> str:
     """Return the command that starts the runtime this invocation would talk to."""
-    option = f" --config {invocation.config_path}" if invocation.config_path else ""
-    return f"podkeep{option} runtime"
+    return shlex.join(["podkeep", *invocation.global_options(), "runtime"])
 
 
 def check_listening(path: str, *, start: str) -> None:

@@ -40,6 +40,7 @@ class Verb:
 
 
 VERBS = {
+    "config": Verb(module="podkeep.cli.config", help="Check and show the configuration."),
     "doctor": Verb(module="podkeep.cli.doctor", help="Say what this machine lacks, and the command that mends it."),
     "exec": Verb(module="podkeep.cli.exec", help="Run a command in a container."),
     "image": Verb(module="podkeep.cli.image", help="Pull, list, remove and load images."),
@@ -88,15 +89,22 @@ class LazyGroup(click.Group):
     envvar="PODKEEP_CONFIG",
     help="Configuration file (default: /etc/podkeep/config.toml, which may be absent).",
 )
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set one key of the configuration, such as runtime.hide_mounts=false; wins over the file.",
+)
 @click.option("--debug", is_flag=True, help="Log what is done, and show where an error came from.")
 @click.pass_context
-def podkeep(ctx: click.Context, config_path: Path | None, debug: bool) -> None:
+def podkeep(ctx: click.Context, config_path: Path | None, settings: tuple[str, ...], debug: bool) -> None:
     """A Kubernetes node: runs pods, with user namespaces that hold."""
     if debug:
         from podkeep.base import log
 
         log.configure("debug", sys.stderr)
-    ctx.obj = Invocation(config_path=config_path, debug=debug)
+    ctx.obj = Invocation(config_path=config_path, debug=debug, settings=settings)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

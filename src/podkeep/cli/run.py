@@ -47,7 +47,7 @@ def command(invocation: Invocation, file: Path, keep: bool, output: str) -> int:
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
-    _have_runtime(config, invocation.config_path)
+    _have_runtime(config, invocation.global_options())
     return asyncio.run(_run(manifest, config, keep=keep, form=output))
 
 
@@ -70,12 +70,12 @@ def _read(file: Path) -> Manifest:
         raise InvalidArgument(last, hint=error.hint) from error
 
 
-def _have_runtime(config: Config, config_path: Path | None) -> None:
+def _have_runtime(config: Config, global_options: Sequence[str]) -> None:
     """Bring the runtime up if none answers, and enter its mount namespace: volumes are mounted where it sees them."""
     from podkeep.cli.runtime import ensure_running
     from podkeep.mountns import container_mounts
 
-    ensure_running(config, config_path)
+    ensure_running(config, global_options)
     if config.runtime.hide_mounts:
         container_mounts.join(Path(config.runtime.run))
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,12 +47,16 @@ BACKGROUND_IDLE_EXIT_S = 60.0
     metavar="SECONDS",
     help="End after this time without a pod and without a request.",
 )
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
+@click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
 @click.pass_context
-def command(ctx: click.Context, idle_exit: float | None, log_level: str) -> None:
-    """Serve the CRI socket until SIGTERM; containers run on."""
+def command(ctx: click.Context, idle_exit: float | None, log_level: str | None, log_format: str | None) -> None:
+    """Serve the CRI socket until SIGTERM; containers run on. SIGHUP reads the configuration again."""
     if ctx.invoked_subcommand is None:
-        serve(ctx.ensure_object(Invocation).config, idle_exit, log_level)
+        invocation = ctx.ensure_object(Invocation)
+        given = {"log.level": log_level, "log.format": log_format}
+        invocation.override(*(f"{key}={value}" for key, value in given.items() if value))
+        serve(invocation, idle_exit)
 
 
 @command.command(name="stop")
@@ -67,7 +72,25 @@ def stop(invocation: Invocation, output: str) -> None:
         forms.echo_json({"stopped": config.runtime.socket})
 
 
-def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
+@command.command(name="unit")
+@pass_invocation
+def unit(invocation: Invocation) -> None:
+    """Print a systemd unit that runs this podkeep with these options.
+
+    Install it with: podkeep runtime unit >/etc/systemd/system/podkeep.service && systemctl enable --now podkeep
+    """
+    from podkeep.cli.unit import runtime_unit
+
+    click.echo(runtime_unit(_program(), invocation.global_options()), nl=False)
+
+
+def _program() -> list[str]:
+    """Return the command that starts this very installation."""
+    script = Path(sys.argv[0])
+    return [str(script.resolve())] if script.name == "podkeep" else [sys.executable, "-m", "podkeep"]
+
+
+def serve(invocation: Invocation, idle_exit: float | None) -> None:
     """Become the runtime and serve until told to stop.
 
     :raises FailedPrecondition: if another runtime uses the directories, or the machine lacks something.
@@ -75,9 +98,10 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
     from podkeep.base import log as logs
     from podkeep.mountns import container_mounts
 
+    config = invocation.config
     if os.geteuid() != 0:
         raise FailedPrecondition("the runtime needs root", hint="run it as root")
-    logs.configure(log_level, sys.stderr)
+    logs.configure(config.log.level, sys.stderr, style=config.log.format)
     # Modes of what the runtime makes are meant as written: a pod's root, nobody on the machine, must pass through.
     os.umask(0o022)
     run = Path(config.runtime.run)
@@ -91,7 +115,7 @@ def serve(config: Config, idle_exit: float | None, log_level: str) -> None:
         from podkeep.runtime import daemon
         from podkeep.runtime.layout import Layout
 
-        empty = daemon.serve(config, daemon.Options(idle_exit=idle_exit))
+        empty = daemon.serve(config, daemon.Options(idle_exit=idle_exit, load=invocation.load))
     except BaseException:
         if origin is not None and container_mounts.is_unused(run):
             container_mounts.remove(run, origin)
@@ -137,10 +161,12 @@ def _remove_if_hollow(run: Path) -> None:
         run.rmdir()
 
 
-def ensure_running(config: Config, config_path: Path | None) -> bool:
+def ensure_running(config: Config, global_options: Sequence[str]) -> bool:
     """Start a runtime in the background unless one answers, and wait until it serves.
 
     If another one has the directories, because it starts or ends at this moment, it is waited for.
+
+    :param global_options: command line options that give the new process the same configuration.
 
     :returns: whether one was started.
     :raises FailedPrecondition: with what it said, if it ended instead.
@@ -153,7 +179,7 @@ def ensure_running(config: Config, config_path: Path | None) -> bool:
     log_path = Path(config.runtime.root) / "runtime.log"
     log_path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
     deadline = time.monotonic() + START_PATIENCE_S
-    process, start = _start(config_path, log_path)
+    process, start = _start(global_options, log_path)
     while not _listens(path):
         ended = process.poll() is not None
         if ended and not _listens(path) and not lockfile.is_held(lock):
@@ -164,7 +190,7 @@ def ensure_running(config: Config, config_path: Path | None) -> bool:
                     hint=f"{hint}; its log is {log_path}" if hint else f"its log is {log_path}",
                 )
             # The other one has ended in the meantime without serving.
-            process, start = _start(config_path, log_path)
+            process, start = _start(global_options, log_path)
         if time.monotonic() > deadline:
             if not ended:
                 process.send_signal(signal.SIGTERM)
@@ -175,10 +201,9 @@ def ensure_running(config: Config, config_path: Path | None) -> bool:
     return True
 
 
-def _start(config_path: Path | None, log_path: Path) -> tuple[subprocess.Popen[bytes], int]:
+def _start(global_options: Sequence[str], log_path: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Start a runtime in the background; return it and where in the log it begins."""
-    argv = [sys.executable, "-m", "podkeep", *(["--config", str(config_path)] if config_path else [])]
-    argv += ["runtime", "--idle-exit", str(BACKGROUND_IDLE_EXIT_S)]
+    argv = [sys.executable, "-m", "podkeep", *global_options, "runtime", "--idle-exit", str(BACKGROUND_IDLE_EXIT_S)]
     with log_path.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(

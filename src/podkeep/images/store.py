@@ -91,6 +91,10 @@ class ImageStore:
         self._images: dict[ImageID, Image] = {}
         self._names: dict[str, ImageID] = {}
 
+    def reconfigure(self, config: ImagesConfig, registries: Mapping[str, RegistryConfig]) -> None:
+        """Use other limits and registries from the next pull on."""
+        self._config, self._registries = config, registries
+
     @classmethod
     def open(cls, root: Path, *, config: ImagesConfig, registries: Mapping[str, RegistryConfig]) -> ImageStore:
         """Open the store below ``root``, made if missing, and remove what a killed process left there. Blocks.
@@ -333,8 +337,10 @@ class ImageStore:
             inodes_used=sum(layer.inodes for layer in layers),
         )
 
-    def lowers(self, image: Image, *, userns: int | None) -> list[int]:
+    def lowers(self, image: Image, *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return detached mounts of the image's layers, top layer first, idmapped when a user namespace is given.
+
+        :param at_least: 2: with an empty tree beneath a single layer, for an overlay that nobody can write to.
 
         The descriptors are the caller's to close. Blocks, for some microseconds per layer.
 
@@ -344,7 +350,7 @@ class ImageStore:
         with self._changing:
             if image.id not in self._images:
                 raise NotFound(f"image {image.id} is not here any more", hint="pull it again")
-            return self._driver.lowers(image.layers, userns=userns)
+            return self._driver.lowers(image.layers, userns=userns, at_least=at_least)
 
     def close(self) -> None:
         """Let go of the database and the lock; a second call does nothing. Pulls must have ended before."""

@@ -105,3 +105,54 @@ def test_the_smallest_values_are_taken(tmp_path: Path) -> None:
         '[agent]\nmax_pods = 1\n[runtime]\ndefault_handler = "r"\n[runtime.handlers.r]\npath = "/usr/bin/runc"',
     )
     assert (loaded.agent.max_pods, loaded.runtime.default_handler) == (1, "r")
+
+
+@pytest.mark.parametrize(
+    ("setting", "tables"),
+    [
+        ("runtime.hide_mounts=false", {"runtime": {"hide_mounts": False}}),
+        ("runtime.root=/srv/podkeep", {"runtime": {"root": "/srv/podkeep"}}),
+        ('runtime.root="/srv/podkeep"', {"runtime": {"root": "/srv/podkeep"}}),
+        ("images.parallel_layers=5", {"images": {"parallel_layers": 5}}),
+        ('registries."h:5".mirrors=["a", "b"]', {"registries": {"h:5": {"mirrors": ["a", "b"]}}}),
+        ("runtime.root=", {"runtime": {"root": ""}}),
+    ],
+)
+def test_a_setting_is_a_piece_of_the_file(setting: str, tables: dict[str, object]) -> None:
+    assert config.parse_setting(setting) == tables
+
+
+@pytest.mark.parametrize("setting", ["", "runtime.root", "=1", "a b=1", "runtime..root=1"])
+def test_a_setting_without_a_key_is_refused(setting: str) -> None:
+    with pytest.raises(InvalidArgument):
+        config.parse_setting(setting)
+
+
+def test_settings_win_over_the_file_and_leave_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[images]\nparallel_layers = 2\nmax_layer_inodes = 7\n[registries."h"]\ninsecure = true\n')
+    loaded = config.load(file, ["images.parallel_layers=4", "registries.h.ca_file=/a.pem", "images.parallel_layers=5"])
+    assert (loaded.images.parallel_layers, loaded.images.max_layer_inodes) == (5, 7)
+    assert loaded.registries == {"h": config.RegistryConfig(insecure=True, ca_file="/a.pem")}
+
+
+@pytest.mark.parametrize("setting", ["runtime.nonsense=1", "runtime.hide_mounts=maybe", "runtime=1"])
+def test_a_wrong_setting_is_refused_like_a_wrong_file(setting: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    with pytest.raises(InvalidArgument):
+        config.load(tmp_path / "config.toml", [setting])
+
+
+def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
+    first = load(
+        tmp_path,
+        """
+[runtime]
+default_handler = "my.kata"
+handlers = { "my.kata" = { path = "/usr/bin/ka\\u007fta \\"x\\"" } }
+[registries."127.0.0.1:5000"]
+mirrors = ["a", "b"]
+[registries."[::1]:5000"]
+""",
+    )
+    assert load(tmp_path, config.to_toml(first)) == first

@@ -57,6 +57,27 @@ def examine(config: Config) -> list[Finding]:
     return [*(_examine_program(program) for program in programs(config)), _examine_seccomp(config)]
 
 
+def examine_files(config: Config) -> list[Finding]:
+    """Look for the files that the configuration names."""
+    found = []
+    for host, registry in config.registries.items():
+        name = f'registries."{host}".ca_file'
+        if not registry.ca_file:
+            continue
+        if Path(registry.ca_file).is_file():
+            found.append(finding.ok(name, registry.ca_file))
+        else:
+            found.append(
+                finding.missing(
+                    name,
+                    f"no file {registry.ca_file}",
+                    why="certificates of this registry are checked against it",
+                    mend="name a file of certificates (PEM), or leave the key out",
+                )
+            )
+    return found
+
+
 def _examine_program(program: Program) -> Finding:
     name = Path(program.path).name
     try:

@@ -1,0 +1,67 @@
+"""Telling a service manager how a daemon is doing (systemd: sd_notify(3)).
+
+Owns: the protocol, a datagram of ``KEY=VALUE`` lines to the socket that ``NOTIFY_SOCKET`` names. Without that variable,
+which only a unit with ``Type=notify`` sets, nothing is sent. A manager that does not listen is no reason to stop
+serving: failures are logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+
+log = logging.getLogger(__name__)
+
+_SOCKET = "NOTIFY_SOCKET"
+_WATCHDOG = "WATCHDOG_USEC"
+_WATCHDOG_PID = "WATCHDOG_PID"
+
+
+def ready(status: str) -> None:
+    """Say that the daemon serves, and in words what."""
+    _notify(f"READY=1\nSTATUS={_line(status)}")
+
+
+def reloading() -> None:
+    """Say that the configuration is being read again; :func:`ready` says that it is done."""
+    _notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+
+def stopping() -> None:
+    """Say that the daemon ends."""
+    _notify("STOPPING=1")
+
+
+def alive() -> None:
+    """Say that the daemon is not stuck; to be called every :func:`watchdog_seconds`."""
+    _notify("WATCHDOG=1")
+
+
+def watchdog_seconds() -> float | None:
+    """Return how often :func:`alive` is to be called, half of what the manager waits; None: it does not ask for it."""
+    microseconds = os.environ.get(_WATCHDOG, "")
+    if not microseconds.isdecimal() or int(microseconds) == 0:
+        return None
+    if os.environ.get(_WATCHDOG_PID, str(os.getpid())) != str(os.getpid()):
+        return None
+    return int(microseconds) / 2_000_000
+
+
+def _line(text: str) -> str:
+    return text.replace("\n", " ")
+
+
+def _notify(message: str) -> None:
+    address = os.environ.get(_SOCKET, "")
+    if not address.startswith(("/", "@")):
+        return
+    if address.startswith("@"):
+        address = f"\0{address[1:]}"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.connect(address)
+            channel.sendall(message.encode())
+    except OSError as error:
+        log.warning("the service manager was not told %r: %s", message.partition("\n")[0], error)

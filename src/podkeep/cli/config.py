@@ -1,0 +1,53 @@
+"""``podkeep config``: check a configuration file, and show what is in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.cli.invocation import Invocation, pass_invocation
+
+
+@click.group(name="config")
+def command() -> None:
+    """Check and show the configuration."""
+
+
+@command.command(name="check")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@pass_invocation
+def check(invocation: Invocation, file: Path | None) -> None:
+    """Say whether FILE (default: the file in force) is understood, and what it names is there.
+
+    Ends with status 1 at the first thing that would keep the runtime from serving, and says what to do.
+    """
+    if file is not None:
+        invocation = Invocation(config_path=file, debug=invocation.debug, settings=invocation.settings)
+    config = invocation.config
+    from podkeep.cli.diagnosis import finding, programs
+
+    findings = [*programs.examine(config), *programs.examine_files(config)]
+    for item in findings:
+        if item.level is not finding.Level.OK:
+            click.echo("\n".join(item.lines(len(item.name))))
+    from podkeep.base.config import DEFAULT_PATH
+
+    path = invocation.config_path or DEFAULT_PATH
+    missing = [item.name for item in findings if item.level is finding.Level.MISSING]
+    if missing:
+        names = ", ".join(missing)
+        raise FailedPrecondition(f"{path}: what it names is not there: {names}", hint="see the lines above")
+    there = "in order" if path.exists() else "absent; every key has its default"
+    click.echo(f"{path}: {there}")
+
+
+@command.command(name="show")
+@pass_invocation
+def show(invocation: Invocation) -> None:
+    """Print the configuration in force as TOML, with every default written out."""
+    config = invocation.config
+    from podkeep.base.config import to_toml
+
+    click.echo(to_toml(config), nl=False)

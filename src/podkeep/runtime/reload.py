@@ -1,0 +1,94 @@
+"""Reading the configuration again while the runtime serves (SIGHUP).
+
+Owns: which keys can change without a restart, and putting them into force. A file that cannot be read or understood
+changes nothing: what was in force stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from podkeep.base import log as logs
+from podkeep.base import service
+from podkeep.base.config import Config
+from podkeep.base.errors import PodkeepError
+from podkeep.images.store import ImageStore
+
+log = logging.getLogger(__name__)
+
+RELOADABLE = frozenset({"log", "images", "registries"})
+"""Tables of the configuration that a reload applies."""
+
+
+def changed_keys(one: Config, other: Config) -> tuple[str, ...]:
+    """Return the keys whose values differ, such as ``runtime.socket``, sorted; pure."""
+    first, second = _flat("", msgspec.to_builtins(one)), _flat("", msgspec.to_builtins(other))
+    return tuple(sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key)))
+
+
+def _flat(prefix: str, table: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        result |= _flat(f"{name}.", value) if isinstance(value, dict) and value else {name: value}
+    return result
+
+
+class Reload:
+    """The configuration in force, and its renewal. Used on the event loop."""
+
+    def __init__(self, config: Config, load: Callable[[], Config] | None, images: ImageStore) -> None:
+        """Start from ``config``; ``load`` reads the file anew, None: there is nothing to read."""
+        self._config, self._load, self._images = config, load, images
+        self._running: asyncio.Task[None] | None = None
+        self._again = False
+
+    def start(self) -> None:
+        """Reload in the background; asked for during a reload, once more after it."""
+        if self._running is not None and not self._running.done():
+            self._again = True
+            return
+        self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Wait for a reload that is under way."""
+        if self._running is not None:
+            await self._running
+
+    async def _run(self) -> None:
+        while True:
+            self._again = False
+            await self._reload()
+            if not self._again:
+                return
+
+    async def _reload(self) -> None:
+        if self._load is None:
+            log.warning("SIGHUP: this runtime was started without a way to read its configuration again")
+            return
+        service.reloading()
+        try:
+            config = await asyncio.to_thread(self._load)
+        except PodkeepError as error:
+            log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 - its text says all
+            service.ready(f"serving {self._config.runtime.socket}; the new configuration was refused")
+            return
+        changed = changed_keys(self._config, config)
+        applied = [key for key in changed if key.partition(".")[0] in RELOADABLE]
+        waiting = [key for key in changed if key not in applied]
+        # What waits for a restart is compared with what is in force at the next reload, too.
+        self._config = msgspec.structs.replace(
+            self._config, log=config.log, images=config.images, registries=config.registries
+        )
+        logs.configure(config.log.level, sys.stderr, style=config.log.format)
+        self._images.reconfigure(config.images, config.registries)
+        log.info("configuration read again; applied: %s", ", ".join(applied) or "nothing")
+        if waiting:
+            log.warning("changed and not in force before a restart: %s", ", ".join(waiting))
+        service.ready(f"serving {self._config.runtime.socket}")

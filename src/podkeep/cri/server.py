@@ -42,6 +42,7 @@ from podkeep.base.errors import (
     Internal,
     InvalidArgument,
     PodkeepError,
+    ResourceExhausted,
     Unimplemented,
 )
 from podkeep.cri import status
@@ -114,6 +115,16 @@ def _require_free(socket: Path) -> None:
     )
 
 
+_LARGE_HINTS = {
+    "ListPodSandbox": "use StreamPodSandboxes, or a filter",
+    "ListContainers": "use StreamContainers, or a filter",
+    "ListImages": "use StreamImages, or a filter",
+    "ListContainerStats": "use StreamContainerStats, or a filter",
+    "ListPodSandboxStats": "use StreamPodSandboxStats, or a filter",
+    "ListPodSandboxMetrics": "use StreamPodSandboxMetrics",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Rpc:
     """One RPC: its name in logs and errors, its message classes and whether it streams answers."""
@@ -141,6 +152,11 @@ class _Rpc:
     def encode(self, answer: Message) -> bytes:
         if type(answer) is not self.response:
             raise TypeError(f"the handler of {self.name} answered with {type(answer).__name__}")
+        if (size := answer.ByteSize()) > transport.MAX_MESSAGE_BYTES:
+            raise ResourceExhausted(
+                f"the answer of {self.name} has {size} bytes; a message holds {transport.MAX_MESSAGE_BYTES}",
+                hint=_LARGE_HINTS.get(self.name.rpartition("/")[2], "ask for less"),
+            )
         return answer.SerializeToString()
 
 

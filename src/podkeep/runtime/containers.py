@@ -30,7 +30,7 @@ from podkeep.runtime import stop_signal
 from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.monitor import ExitMonitor, Watched
-from podkeep.runtime.oci.driver import ExecLimits, ExecResult
+from podkeep.runtime.oci.driver import Driver, ExecLimits, ExecResult
 from podkeep.runtime.records import (
     Container,
     ContainerConfig,
@@ -72,6 +72,8 @@ class Containers:
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
         self._killing: set[asyncio.Task[None]] = set()
+        self._starting: set[ContainerID] = set()
+        self._ended_early: set[ContainerID] = set()
 
     def watch_all(self) -> None:
         """Watch every container that has not ended; called once when the daemon starts."""
@@ -124,7 +126,7 @@ class Containers:
                 container=container,
                 sandbox=sandbox,
                 image=image,
-                log=_log_path(sandbox, config),
+                log=log_file(sandbox, config),
                 target=self._target(sandbox, config),
             )
             self._state.add_container(container)
@@ -134,6 +136,14 @@ class Containers:
         container, driver = plan.container, self._sandboxes.driver(plan.sandbox)
         try:
             made = await asyncio.to_thread(self._executor.create, plan, driver)
+            status = msgspec.structs.replace(
+                container.status,
+                state=ContainerState.CREATED,
+                process=made.created.process,
+                monitor=made.created.monitor,
+                user=(made.user.uid, made.user.gid, made.user.groups),
+            )
+            created = self._state.set_container(container.id, status)
         except Exception as error:
             # Whatever it was, the record must not outlive it. The executor undid its work; doing it once more finds
             # what its undo could not remove.
@@ -145,20 +155,13 @@ class Containers:
                 status = msgspec.structs.replace(
                     container.status, state=ContainerState.EXITED, reason="Error", message=str(error)
                 )
-                self._state.set_container(container.id, status)
+                self._state.note_end(container.id, status)
             else:
                 self._state.forget_container(container.id)
             if isinstance(error, OSError):
                 raise FailedPrecondition(f"container {container.config.name!r}: {error}") from error
             raise
-        status = msgspec.structs.replace(
-            container.status,
-            state=ContainerState.CREATED,
-            process=made.created.process,
-            monitor=made.created.monitor,
-            user=(made.user.uid, made.user.gid, made.user.groups),
-        )
-        self._watch(self._state.set_container(container.id, status))
+        self._watch(created)
         return container.id
 
     def _image(self, reference: str) -> Image:
@@ -191,22 +194,37 @@ class Containers:
             raise FailedPrecondition(f"container {container_id} is {container.status.state.value}, not created")
         sandbox = self._state.sandbox(container.sandbox_id)
         require_ready(sandbox)
-        started, driver = time.time_ns(), self._sandboxes.driver(sandbox)
+        self._starting.add(container_id)
         try:
-            await asyncio.to_thread(driver.start, container_id)
+            await self._start_program(container, self._sandboxes.driver(sandbox))
+        finally:
+            self._note_early_end(container_id)
+
+    async def _start_program(self, container: Container, driver: Driver) -> None:
+        started = time.time_ns()
+        try:
+            await asyncio.to_thread(driver.start, container.id)
         except PodkeepError as error:
             # A daemon that was killed right after it started the program did not come to note it.
             process = container.status.process
             if process is None or not driver.has_started(process):
-                await self._fail_start(container_id, str(error))
+                await self._fail_start(container.id, str(error))
                 raise
         failpoints.reach("container.started")
-        # It may have ended, and been noted so, before crun did.
-        current = self._state.container(container_id).status
-        state = ContainerState.RUNNING if current.state is ContainerState.CREATED else current.state
-        self._state.set_container(container_id, msgspec.structs.replace(current, state=state, started_at=started))
+        current = self._state.container(container.id).status
+        if current.state is ContainerState.CREATED:
+            running = msgspec.structs.replace(current, state=ContainerState.RUNNING, started_at=started)
+            self._state.set_container(container.id, running)
+
+    def _note_early_end(self, container_id: ContainerID) -> None:
+        """Note an end that came before the start was noted; a listener must hear of them in this order."""
+        self._starting.discard(container_id)
+        if container_id in self._ended_early:
+            self._ended_early.discard(container_id)
+            self._ended(container_id)
 
     async def _fail_start(self, container_id: ContainerID, message: str) -> None:
+        self._note_early_end(container_id)
         container = self._state.container(container_id)
         await self._kill(container)
         status = msgspec.structs.replace(
@@ -305,7 +323,7 @@ class Containers:
         container = self._state.container(text)
         if container.status.state is not ContainerState.RUNNING:
             raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
-        path = _log_path(self._state.sandbox(container.sandbox_id), container.config)
+        path = log_file(self._state.sandbox(container.sandbox_id), container.config)
         if path is None:
             raise FailedPrecondition(f"container {container.id} has no log file")
         before = _inode(path)
@@ -319,7 +337,7 @@ class Containers:
 
     def log_path(self, container: Container) -> str:
         """Return the absolute path of a container's log, or an empty string."""
-        path = _log_path(self._state.sandbox(container.sandbox_id), container.config)
+        path = log_file(self._state.sandbox(container.sandbox_id), container.config)
         return "" if path is None else str(path)
 
     def _watch(self, container: Container) -> None:
@@ -333,7 +351,10 @@ class Containers:
         container = self._state.find_container(container_id)
         if container is None or container.status.state not in LIVE_STATES:
             return
-        self._state.set_container(container_id, ended_status(container, self._layout))
+        if container_id in self._starting:
+            self._ended_early.add(container_id)
+            return
+        self._state.note_end(container_id, ended_status(container, self._layout))
         self._ends[container_id].set()
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             task = asyncio.get_running_loop().create_task(self._kill_rest(container))
@@ -373,7 +394,8 @@ def ended_status(container: Container, layout: Layout) -> ContainerStatus:
     )
 
 
-def _log_path(sandbox: Sandbox, config: ContainerConfig) -> Path | None:
+def log_file(sandbox: Sandbox, config: ContainerConfig) -> Path | None:
+    """Return where a container's output goes, or None if nobody asked for a log."""
     if not sandbox.config.log_directory or not config.log_path:
         return None
     return Path(sandbox.config.log_directory, config.log_path)

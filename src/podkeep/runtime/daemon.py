@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.errors import PodkeepError
 from podkeep.cri import server
@@ -25,12 +26,15 @@ from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import Containers
+from podkeep.runtime.events import EventHub
 from podkeep.runtime.handlers import HandlerTable, Probe
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.pull_watch import PullWatch
 from podkeep.runtime.recovery import Recovery
+from podkeep.runtime.reload import Reload
 from podkeep.runtime.rpc.container import ContainerRpc
+from podkeep.runtime.rpc.events import EventRpc
 from podkeep.runtime.rpc.image import ImageRpc
 from podkeep.runtime.rpc.node import NodeRpc
 from podkeep.runtime.rpc.runtime import RuntimeRpc
@@ -52,6 +56,8 @@ class Options:
     """``idle_exit``: seconds without sandboxes and requests after which the daemon ends; None: never."""
 
     idle_exit: float | None = None
+    load: Callable[[], Config] | None = None
+    """Reads the configuration anew, on SIGHUP; None: SIGHUP is ignored."""
     on_ready: Callable[[], None] = lambda: None
 
 
@@ -89,6 +95,9 @@ class _Daemon:
         self._bridge = Bridge.from_config(config.network, layout.run)
         self._state = State(layout.state)
         stack.callback(self._state.close)
+        self._events = EventHub()
+        # Before the recovery: what it finds ended is news.
+        self._events.attach(self._state)
         self._images = ImageStore.open(layout.images, config=config.images, registries=config.registries)
         stack.callback(self._images.close)
         self._handlers = HandlerTable.from_config(
@@ -128,6 +137,8 @@ class _Daemon:
     async def run(self) -> None:
         """Serve until told to stop."""
         loop = asyncio.get_running_loop()
+        reload = Reload(self._config, self._options.load, self._images)
+        loop.add_signal_handler(signal.SIGHUP, reload.start)
         loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="work"))
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,15 +149,21 @@ class _Daemon:
         sandboxes.watch_all(containers)
         grpc_server = server.create_server()
         watch = PullWatch()
-        for service, handlers in self._services(sandboxes, containers, watch, stop).items():
-            server.bind(grpc_server, service, {name: self._counted(rpc) for name, rpc in handlers.items()})
+        for name_of_service, handlers in self._services(sandboxes, containers, watch, stop).items():
+            server.bind(grpc_server, name_of_service, {name: self._counted(rpc) for name, rpc in handlers.items()})
         server.listen(grpc_server, self._config.runtime.socket)
         await grpc_server.start()
         log.info("serving %s", self._config.runtime.socket)
         self._options.on_ready()
+        service.ready(f"serving {self._config.runtime.socket}")
+        watchdog = asyncio.create_task(_feed_watchdog())
         try:
             await self._wait(stop)
         finally:
+            service.stopping()
+            watchdog.cancel()
+            await reload.close()
+            self._events.close()
             await grpc_server.stop(STOP_PATIENCE_S)
             sandboxes.close()
             containers.close()
@@ -169,18 +186,22 @@ class _Daemon:
                 "StopPodSandbox": sandbox.stop,
                 "RemovePodSandbox": sandbox.remove,
                 "ListPodSandbox": sandbox.list,
+                "StreamPodSandboxes": sandbox.stream,
                 "PodSandboxStatus": sandbox.status,
                 "CreateContainer": container.create,
                 "StartContainer": container.start,
                 "StopContainer": container.stop,
                 "RemoveContainer": container.remove,
                 "ListContainers": container.list,
+                "StreamContainers": container.stream,
                 "ContainerStatus": container.status,
                 "ExecSync": container.exec_sync,
                 "ReopenContainerLog": container.reopen_log,
+                "GetContainerEvents": EventRpc(self._events).container_events,
             },
             server.IMAGE_SERVICE: {
                 "ListImages": image.list,
+                "StreamImages": image.stream,
                 "ImageStatus": image.status,
                 "PullImage": image.pull,
                 "RemoveImage": image.remove,
@@ -245,6 +266,14 @@ class _Daemon:
             self._cgroups.remove_empty(self._config.runtime.cgroup_parent)
         except PodkeepError as error:
             log.warning("could not clean up: %s", error)
+
+
+async def _feed_watchdog() -> None:
+    """Tell the service manager, if it wants to know, that the event loop turns."""
+    pause = service.watchdog_seconds()
+    while pause is not None:
+        service.alive()
+        await asyncio.sleep(pause)
 
 
 async def _first(waiting: Awaitable[Any], seconds: float) -> None:

@@ -105,7 +105,7 @@ class Recovery:
             _attempt(f"{path}, which no record names", partial(orphans.remove_orphan, path))
 
     def _note_end(self, container: Container) -> None:
-        self._state.set_container(container.id, ended_status(container, self._layout))
+        self._state.note_end(container.id, ended_status(container, self._layout))
         if container.config.namespaces.pid is NamespaceMode.CONTAINER:
             return
         # Its first process was no init: the others did not end with it.

@@ -9,17 +9,22 @@ killed daemon leaves behind is named by a record (``recovery.py``).
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import msgspec
 
-from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted
+from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.runtime.records import Container, ContainerStatus, Sandbox, SandboxStatus
+
+log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 2
 _MODE = 0o600
@@ -47,6 +52,9 @@ COMMIT;
 }
 """What brings a database of this version to the next one."""
 
+Observer: TypeAlias = Callable[[Sandbox | Container | None, Sandbox | Container | None], None]
+"""Called with a record as it was and as it is after a change; None: there was, or is, none."""
+
 _encode = msgspec.json.Encoder().encode
 _decode_sandbox = msgspec.json.Decoder(Sandbox).decode
 _decode_container = msgspec.json.Decoder(Container).decode
@@ -67,6 +75,8 @@ class State:
         self._container_keys: dict[str, ContainerID] = {}
         self._addresses: dict[str, SandboxID] = {}
         self._last_address = 0
+        self.observer: Observer = lambda _before, _after: None
+        """Told of every change of a record, right after it is written."""
         self.boot = ""
         """The boot in which the records were last compared with the machine; empty: it was not noted."""
         with suppress(FileExistsError):
@@ -130,6 +140,23 @@ class State:
         """Write what is pending and close the database."""
         self._db.close()
 
+    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Carry out one statement, which SQLite commits by itself.
+
+        :raises ResourceExhausted: if the disk is full; nothing is changed then.
+        :raises Unavailable: if the disk fails otherwise, or the database is locked or read-only.
+        """
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+                raise ResourceExhausted(
+                    f"the state database {self._path} cannot be written: its disk is full", hint="free space there"
+                ) from error
+            raise Unavailable(
+                f"the state database {self._path} cannot be written: {error}", hint="look at its disk, then try again"
+            ) from error
+
     def note_boot(self, boot: str) -> None:
         """Note in which boot of the machine the records' processes are; see ``kernel.procfs.boot_id``."""
         self._db.execute("BEGIN IMMEDIATE")
@@ -148,25 +175,30 @@ class State:
         key = sandbox.config.key()
         if key in self._sandbox_keys:
             raise AlreadyExists(f"pod sandbox {key} exists as {self._sandbox_keys[key]}")
-        self._db.execute("INSERT INTO sandboxes VALUES (?, ?, ?)", (sandbox.id, key, _encode(sandbox)))
+        self._write("INSERT INTO sandboxes VALUES (?, ?, ?)", (sandbox.id, key, _encode(sandbox)))
         self._sandboxes[sandbox.id] = sandbox
         self._sandbox_keys[key] = sandbox.id
+        self.observer(None, sandbox)
 
     def set_sandbox(self, sandbox_id: SandboxID, status: SandboxStatus) -> Sandbox:
         """Replace the status of a sandbox and return the new record."""
-        sandbox = msgspec.structs.replace(self._sandboxes[sandbox_id], status=status)
-        self._db.execute("UPDATE sandboxes SET record = ? WHERE id = ?", (_encode(sandbox), sandbox_id))
+        before = self._sandboxes[sandbox_id]
+        sandbox = msgspec.structs.replace(before, status=status)
+        self._write("UPDATE sandboxes SET record = ? WHERE id = ?", (_encode(sandbox), sandbox_id))
         self._sandboxes[sandbox_id] = sandbox
+        self.observer(before, sandbox)
         return sandbox
 
     def forget_sandbox(self, sandbox_id: SandboxID) -> None:
         """Delete a sandbox and free its address; unknown ones are no error."""
-        sandbox = self._sandboxes.pop(sandbox_id, None)
+        sandbox = self._sandboxes.get(sandbox_id)
         if sandbox is None:
             return
-        self._sandbox_keys.pop(sandbox.config.key(), None)
         self.free_address(sandbox_id)
-        self._db.execute("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
+        self._write("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
+        del self._sandboxes[sandbox_id]
+        self._sandbox_keys.pop(sandbox.config.key(), None)
+        self.observer(sandbox, None)
 
     def sandboxes(self) -> list[Sandbox]:
         """Return every sandbox."""
@@ -205,26 +237,45 @@ class State:
         key = container_key(container)
         if key in self._container_keys:
             raise AlreadyExists(f"container {key} exists as {self._container_keys[key]}")
-        self._db.execute(
+        self._write(
             "INSERT INTO containers VALUES (?, ?, ?, ?)", (container.id, container.sandbox_id, key, _encode(container))
         )
         self._containers[container.id] = container
         self._container_keys[key] = container.id
+        self.observer(None, container)
 
     def set_container(self, container_id: ContainerID, status: ContainerStatus) -> Container:
         """Replace the status of a container and return the new record."""
-        container = msgspec.structs.replace(self._containers[container_id], status=status)
-        self._db.execute("UPDATE containers SET record = ? WHERE id = ?", (_encode(container), container_id))
+        before = self._containers[container_id]
+        container = msgspec.structs.replace(before, status=status)
+        self._write("UPDATE containers SET record = ? WHERE id = ?", (_encode(container), container_id))
         self._containers[container_id] = container
+        self.observer(before, container)
+        return container
+
+    def note_end(self, container_id: ContainerID, status: ContainerStatus) -> Container:
+        """Replace the status of a container that ended, also if the database cannot be written now.
+
+        What ended must not look as if it ran. A daemon that starts again finds out the same as this one did.
+        """
+        try:
+            return self.set_container(container_id, status)
+        except (ResourceExhausted, Unavailable) as error:
+            log.warning("the end of container %s is not stored: %s", container_id, error)
+        before = self._containers[container_id]
+        container = self._containers[container_id] = msgspec.structs.replace(before, status=status)
+        self.observer(before, container)
         return container
 
     def forget_container(self, container_id: ContainerID) -> None:
         """Delete a container; unknown ones are no error."""
-        container = self._containers.pop(container_id, None)
+        container = self._containers.get(container_id)
         if container is None:
             return
+        self._write("DELETE FROM containers WHERE id = ?", (container_id,))
+        del self._containers[container_id]
         self._container_keys.pop(container_key(container), None)
-        self._db.execute("DELETE FROM containers WHERE id = ?", (container_id,))
+        self.observer(container, None)
 
     def containers(self, sandbox_id: SandboxID | None = None) -> list[Container]:
         """Return every container, or those of one sandbox."""
@@ -268,7 +319,7 @@ class State:
             offset = first + (self._last_address + step) % span
             address = str(IPv4Address(int(subnet.network_address) + offset))
             if address not in self._addresses:
-                self._db.execute("INSERT INTO addresses VALUES (?, ?)", (address, sandbox_id))
+                self._write("INSERT INTO addresses VALUES (?, ?)", (address, sandbox_id))
                 self._addresses[address] = sandbox_id
                 self._last_address = offset - first + 1
                 return address
@@ -280,10 +331,10 @@ class State:
     def free_address(self, sandbox_id: SandboxID) -> None:
         """Give back the addresses of a sandbox."""
         mine = [address for address, holder in self._addresses.items() if holder == sandbox_id]
+        if mine:
+            self._write("DELETE FROM addresses WHERE sandbox_id = ?", (sandbox_id,))
         for address in mine:
             del self._addresses[address]
-        if mine:
-            self._db.execute("DELETE FROM addresses WHERE sandbox_id = ?", (sandbox_id,))
 
 
 def container_key(container: Container) -> str:

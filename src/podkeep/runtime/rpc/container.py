@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+
 import msgspec
 
 from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Container, ContainerState
+from podkeep.runtime.rpc.chunks import in_chunks
 from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
@@ -48,8 +51,15 @@ class ContainerRpc:
         return api.RemoveContainerResponse()
 
     async def list(self, request: api.ListContainersRequest) -> api.ListContainersResponse:
-        chosen = (item for item in self._state.containers() if _selected(item, request.filter))
-        return api.ListContainersResponse(containers=[_item(item) for item in chosen])
+        return api.ListContainersResponse(containers=[_item(item) for item in self._chosen(request.filter)])
+
+    async def stream(self, request: api.StreamContainersRequest) -> AsyncIterator[api.StreamContainersResponse]:
+        chosen = self._chosen(request.filter)
+        async for items in in_chunks(_item(item) for item in chosen):
+            yield api.StreamContainersResponse(containers=items)
+
+    def _chosen(self, wanted: api.ContainerFilter) -> Sequence[Container]:
+        return [item for item in self._state.containers() if _selected(item, wanted)]
 
     async def status(self, request: api.ContainerStatusRequest) -> api.ContainerStatusResponse:
         container = self._state.container(_required(request.container_id))
@@ -91,7 +101,9 @@ def status_message(container: Container, log_path: str) -> api.ContainerStatus:
         message=status.message,
         labels=config.labels,
         annotations=config.annotations,
-        mounts=[mount_message(mount) for mount in config.mounts],
+        mounts=[
+            mount_message(mount, container.volume_images.get(number)) for number, mount in enumerate(config.mounts)
+        ],
         log_path=log_path,
         resources=api.ContainerResources(linux=resources_message(config.resources)),
         image_id=container.image_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -12,6 +13,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.image import Image, PullProgress, RegistryAuth
 from podkeep.images.store import ImageStore
 from podkeep.runtime.pull_watch import PullWatch
+from podkeep.runtime.rpc.chunks import in_chunks
 from podkeep.runtime.state import State
 
 
@@ -24,11 +26,18 @@ class ImageRpc:
         self._watch = watch
 
     async def list(self, request: api.ListImagesRequest) -> api.ListImagesResponse:
-        wanted = request.filter.image.image
-        if not wanted:
-            return api.ListImagesResponse(images=[_message(image) for image in self._images.images()])
-        found = self._images.find(wanted)
-        return api.ListImagesResponse(images=[] if found is None else [_message(found)])
+        return api.ListImagesResponse(images=[_message(image) for image in self._chosen(request.filter)])
+
+    async def stream(self, request: api.StreamImagesRequest) -> AsyncIterator[api.StreamImagesResponse]:
+        chosen = self._chosen(request.filter)
+        async for images in in_chunks(_message(image) for image in chosen):
+            yield api.StreamImagesResponse(images=images)
+
+    def _chosen(self, wanted: api.ImageFilter) -> Sequence[Image]:
+        if not wanted.image.image:
+            return list(self._images.images())
+        found = self._images.find(wanted.image.image)
+        return [] if found is None else [found]
 
     async def status(self, request: api.ImageStatusRequest) -> api.ImageStatusResponse:
         image = self._images.find(_required(request.image))

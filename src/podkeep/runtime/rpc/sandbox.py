@@ -1,8 +1,9 @@
-"""RPCs on pod sandboxes: RunPodSandbox, StopPodSandbox, RemovePodSandbox, ListPodSandbox, PodSandboxStatus."""
+"""RPCs on pod sandboxes: Run, Stop, Remove, List, Stream, Status, UpdatePodSandboxResources."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -10,6 +11,7 @@ from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Sandbox, SandboxState
+from podkeep.runtime.rpc.chunks import in_chunks
 from podkeep.runtime.rpc.container import status_message as container_status_message
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.namespaces import namespace_message
@@ -45,8 +47,15 @@ class SandboxRpc:
         return api.RemovePodSandboxResponse()
 
     async def list(self, request: api.ListPodSandboxRequest) -> api.ListPodSandboxResponse:
-        chosen = (item for item in self._state.sandboxes() if _selected(item, request.filter))
-        return api.ListPodSandboxResponse(items=[_item(item) for item in chosen])
+        return api.ListPodSandboxResponse(items=[_item(item) for item in self._chosen(request.filter)])
+
+    async def stream(self, request: api.StreamPodSandboxesRequest) -> AsyncIterator[api.StreamPodSandboxesResponse]:
+        chosen = self._chosen(request.filter)
+        async for items in in_chunks(_item(item) for item in chosen):
+            yield api.StreamPodSandboxesResponse(pod_sandboxes=items)
+
+    def _chosen(self, wanted: api.PodSandboxFilter) -> Sequence[Sandbox]:
+        return [item for item in self._state.sandboxes() if _selected(item, wanted)]
 
     async def status(self, request: api.PodSandboxStatusRequest) -> api.PodSandboxStatusResponse:
         sandbox = self._state.sandbox(_required(request.pod_sandbox_id))
@@ -57,7 +66,7 @@ class SandboxRpc:
             info["info"] = msgspec.json.encode(sandbox).decode()
         containers = self._state.containers(sandbox.id)
         return api.PodSandboxStatusResponse(
-            status=_status(sandbox),
+            status=status_message(sandbox),
             info=info,
             containers_statuses=[
                 container_status_message(item, self._containers.log_path(item))
@@ -103,7 +112,8 @@ def _item(sandbox: Sandbox) -> api.PodSandbox:
     )
 
 
-def _status(sandbox: Sandbox) -> api.PodSandboxStatus:
+def status_message(sandbox: Sandbox) -> api.PodSandboxStatus:
+    """Return the message of a sandbox's status."""
     namespaces = namespace_message(sandbox.config.namespaces)
     address = sandbox.status.address if sandbox.status.state is SandboxState.READY else ""
     return api.PodSandboxStatus(

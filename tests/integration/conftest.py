@@ -7,16 +7,13 @@ machine, and gone with the test run.
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from podkeep.kernel import libc, mounts
-from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import Propagation
+from support import scratch
 from support.daemon import Daemon
 from support.images import Layout as ImageLayout
 from support.images import busybox_layout
@@ -26,11 +23,7 @@ from support.registry import Registry
 @pytest.fixture(scope="session", autouse=True)
 def scratch_machine() -> None:
     """Leave the machine's mount and network namespaces; what is started from now on is in the new ones."""
-    assert os.geteuid() == 0, "integration tests need root: run `make test` as root"
-    libc.unshare(CloneFlag.NEWNS | CloneFlag.NEWNET)
-    mounts.set_propagation("/", Propagation.PRIVATE, recursive=True)
-    mounts.set_propagation("/", Propagation.SHARED, recursive=True)
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    scratch.enter()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,119 @@
+"""Black-box tests of CRI: they know a runtime by its socket alone.
+
+``--cri-endpoint=podkeep`` (the default) runs them against a daemon of this source tree, ``--cri-endpoint=containerd``
+against Debian's containerd, to show that the tests are right where both should agree. What the reference lacks or does
+wrong is said by the mark ``reference``:
+
+    @pytest.mark.reference(unsupported="...")   it has no such feature: the test is skipped there
+    @pytest.mark.reference(differs="...")       it is known to do otherwise: the test must fail there
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import reference, scratch
+from support.daemon import Daemon
+from support.endpoint import Endpoint, Node
+from support.images import busybox_layout, file
+from support.registry import Registry
+
+OPTION = "--cri-endpoint"
+ENDPOINTS = ("podkeep", "containerd")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, choices=ENDPOINTS, default="podkeep", help="which runtime the conformance tests talk to")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption(OPTION, "podkeep") == "podkeep":
+        return
+    for item in items:
+        for mark in item.iter_markers("reference"):
+            if reason := mark.kwargs.get("unsupported"):
+                item.add_marker(pytest.mark.skip(reason=f"containerd 1.6: {reason}"))
+            if reason := mark.kwargs.get("differs"):
+                item.add_marker(pytest.mark.xfail(reason=f"containerd 1.6: {reason}", strict=True))
+
+
+@pytest.fixture(scope="session")
+def workplace() -> Iterator[Path]:
+    """A directory in the scratch machine that pods, whose root may not be root outside, can reach into."""
+    scratch.enter()
+    with tempfile.TemporaryDirectory(prefix="podkeep-cri-", dir="/var/tmp") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def registry(workplace: Path) -> Iterator[Registry]:
+    """A docker-registry inside the scratch machine."""
+    with Registry(workplace / "registry") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def busybox(registry: Registry, workplace: Path) -> str:
+    """Reference of the image that containers use unless a test says otherwise.
+
+    ``/bin/setuid`` is a busybox that runs as root whoever starts it.
+    """
+    program = Path("/bin/busybox").read_bytes()
+    passwd = "root::0:0:root:/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
+    layers = [[file("bin/setuid", program, 0o4755), file("etc/passwd", passwd)]]
+    return registry.push(busybox_layout(workplace / "busybox", layers=layers), "busybox:1")
+
+
+@pytest.fixture(scope="session")
+def endpoint(request: pytest.FixtureRequest, workplace: Path, registry: Registry) -> Iterator[Endpoint]:
+    """The runtime under test."""
+    name = request.config.getoption(OPTION, "podkeep")
+    base = workplace / name
+    base.mkdir()
+    if name == "containerd":
+        missing = reference.missing_packages()
+        assert not missing, f"run `tools/setup reference`, or apt-get install {' '.join(missing)}"
+        pause = registry.push(reference.pause_layout(workplace / "pause"), "pause:1")
+        with reference.Containerd(base, pause_image=pause) as running:
+            yield Endpoint(
+                name=name,
+                socket=running.socket,
+                cgroup_parent=running.cgroup_parent,
+                resources=running.resources,
+            )
+        return
+    # Mounts of a container's own are only seen outside when the runtime does not hide its mounts.
+    settings = ("runtime.hide_mounts=false",)
+    extra = f'[registries."{registry.host}"]\ninsecure = true\n'
+    with Daemon(base, extra=extra, settings=settings) as daemon:
+        yield Endpoint(name=name, socket=daemon.socket, cgroup_parent=daemon.cgroup_parent, resources=daemon.resources)
+
+
+@pytest.fixture(scope="session")
+def image(endpoint: Endpoint, busybox: str) -> str:
+    """The usual image, pulled."""
+    with Node(endpoint, busybox) as client:
+        client.pull()
+    return busybox
+
+
+@pytest.fixture
+def node(endpoint: Endpoint, image: str) -> Iterator[Node]:
+    """A client; afterwards its pods and images are gone and the runtime holds what it held before."""
+    before = endpoint.resources()
+    with Node(endpoint, image) as client:
+        yield client
+    assert endpoint.resources() == before
+
+
+@pytest.fixture
+def host_directory(workplace: Path) -> Iterator[Path]:
+    """An empty directory of the host that containers may be given, whatever user they run as."""
+    with tempfile.TemporaryDirectory(dir=workplace) as name:
+        Path(name).chmod(0o777)
+        yield Path(name)

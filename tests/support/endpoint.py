@@ -1,0 +1,116 @@
+"""A CRI socket under test, whoever serves it, and a client whose expectations are the same for all of them.
+
+:class:`Endpoint` is what a conformance test may know of the runtime: nothing but where it listens. :class:`Node` is the
+client: ``support.cri.Pods`` with images and the cgroup parent of the test run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from podkeep.base.errors import PodkeepError
+from podkeep.cri.v1 import api_pb2 as api
+from support.cri import Pods, pod
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """``resources`` returns what the runtime holds; two equal values mean that nothing leaked between them."""
+
+    name: str
+    socket: str
+    cgroup_parent: str
+    resources: Callable[[], object]
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is the runtime that tells whether the tests are right."""
+        return self.name != "podkeep"
+
+
+class Node(Pods):
+    """A client of an endpoint; it removes the sandboxes and images it made when it is closed."""
+
+    def __init__(self, endpoint: Endpoint, image: str) -> None:
+        super().__init__(endpoint.socket, image)
+        self.endpoint = endpoint
+        self._pulled: list[str] = []
+
+    def __exit__(self, *exception: Any) -> None:
+        try:
+            for reference in self._pulled:
+                self.remove_image(reference)
+        finally:
+            super().__exit__(*exception)
+
+    def run(self, config: api.PodSandboxConfig | None = None, *, handler: str = "") -> str:
+        """Run a sandbox below the endpoint's cgroup parent, unless the configuration has another."""
+        config = config or pod()
+        config.linux.cgroup_parent = config.linux.cgroup_parent or self.endpoint.cgroup_parent
+        return super().run(config, handler=handler)
+
+    def forget(self, sandbox: str) -> None:
+        """Leave a sandbox that the test removed by itself out of what is removed at the end."""
+        self._configs.pop(sandbox, None)
+
+    def refused(self, operation: Callable[[], object], *kinds: type[PodkeepError]) -> str:
+        """Return the text of the error that ``operation`` must raise.
+
+        Which class it has is the interface's only as far as clients look at it, and containerd answers most errors
+        with the code UNKNOWN; so the class must be one of ``kinds`` unless the endpoint is the reference.
+        """
+        with pytest.raises(PodkeepError) as caught:
+            operation()
+        error = caught.value
+        assert self.endpoint.is_reference or type(error) in kinds, f"{type(error).__name__}: {error}"
+        return str(error)
+
+    def collect(self, rpc: str, request: Any, *, service: str = "runtime") -> list[Any]:
+        """Call a streaming RPC that ends by itself and return its messages."""
+
+        async def reading() -> list[Any]:
+            return [message async for message in getattr(getattr(self._client, service), rpc)(request)]
+
+        return self.wait(reading())
+
+    # images
+
+    def fetch(self, reference: str) -> str:
+        """Pull an image, to be removed when the client is closed, and return what the runtime calls it."""
+        self._pulled.append(reference)
+        request = api.PullImageRequest(image=api.ImageSpec(image=reference))
+        return str(self.call("PullImage", request, service="images").image_ref)
+
+    def image_status(self, reference: str) -> api.Image | None:
+        """Return an image, or None if the runtime has none of this name."""
+        request = api.ImageStatusRequest(image=api.ImageSpec(image=reference))
+        answer: api.ImageStatusResponse = self.call("ImageStatus", request, service="images")
+        return answer.image if answer.HasField("image") else None
+
+    def images(self, reference: str = "") -> list[api.Image]:
+        """Return the images, all of them or those of a name."""
+        request = api.ListImagesRequest()
+        if reference:
+            request.filter.image.image = reference
+        return list(self.call("ListImages", request, service="images").images)
+
+    def remove_image(self, reference: str) -> None:
+        """Remove an image, if it is there."""
+        self.call("RemoveImage", api.RemoveImageRequest(image=api.ImageSpec(image=reference)), service="images")
+
+    # what the runtime says of itself
+
+    def runtime_status(self, *, verbose: bool = False) -> api.StatusResponse:
+        """Return the runtime's status."""
+        answer: api.StatusResponse = self.call("Status", api.StatusRequest(verbose=verbose))
+        return answer
+
+    def handler(self, name: str = "") -> api.RuntimeHandler:
+        """Return a runtime handler; the default one has the empty name."""
+        found = [item for item in self.runtime_status().runtime_handlers if item.name == name]
+        assert len(found) == 1, f"handlers named {name!r}: {found}"
+        return found[0]

@@ -1,0 +1,39 @@
+"""The scratch machine: mount and network namespaces of a test run's own, entered once by the process of the tests.
+
+In them ``/`` is shared, as systemd makes it, and only loopback is up. What the tests mount or connect is invisible to
+the machine, and gone with the test run.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from pathlib import Path
+
+from podkeep.kernel import libc, mounts
+from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.mounts import Propagation
+
+
+@functools.cache
+def enter() -> None:
+    """Leave the machine's mount and network namespaces; what is started from now on is in the new ones."""
+    assert os.geteuid() == 0, "these tests need root: run `make test` as root"
+    libc.unshare(CloneFlag.NEWNS | CloneFlag.NEWNET)
+    mounts.set_propagation("/", Propagation.PRIVATE, recursive=True)
+    mounts.set_propagation("/", Propagation.SHARED, recursive=True)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+@functools.cache
+def hide_run() -> None:
+    """Put an empty tmpfs over /run, for daemons that keep things there whatever they are told."""
+    enter()
+    resolver = Path("/etc/resolv.conf")
+    target = resolver.resolve()
+    content = resolver.read_bytes() if resolver.exists() else b""
+    mounts.tmpfs("/run", "mode=0755")
+    if target.is_relative_to("/run"):  # where resolv.conf is a link into it
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)

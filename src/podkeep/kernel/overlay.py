@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import InvalidArgument, KernelCallError
@@ -32,30 +33,51 @@ def mount_overlay(lowers: Sequence[int], *, upper: Path, work: Path, target: Pat
     :raises InvalidArgument: if ``lowers`` is empty.
     :raises KernelCallError: if the kernel refuses; nothing is left mounted.
     """
-    _mount(lowers, target, upper_work=(upper, work), by_path=by_path)
+    _mount(_Overlay(lowers=lowers, upper_work=(upper, work)), target, by_path=by_path)
 
 
-def overlay_readonly(lowers: Sequence[int], target: Path, *, by_path: bool = False) -> None:
-    """Mount the layers at ``target`` read-only; a single layer is attached as it is, without an overlay.
+def overlay_readonly(
+    lowers: Sequence[int],
+    target: Path,
+    *,
+    attrs: MountAttr = MountAttr.NONE,
+    context: str = "",
+    by_path: bool = False,
+) -> None:
+    """Mount the layers at ``target`` read-only for good: without an upper directory nobody can make it writable.
+
+    A bind mount of a single layer would not do: its read-only flag is the mount's own, and a privileged process can
+    take it off. The kernel wants two layers at least; an empty directory can be the other one.
 
     :param lowers: as in :func:`mount_overlay`.
-    :raises InvalidArgument: if ``lowers`` is empty.
+    :param attrs: attributes beside RDONLY.
+    :param context: SELinux label that every file gets (mount(8), context=); empty: the files' own.
+    :raises InvalidArgument: if there are fewer than two.
     :raises KernelCallError: if the kernel refuses; nothing is left mounted.
     """
-    if len(lowers) == 1:
-        mounts.bind(lowers[0], target, readonly=True)
-        return
-    _mount(lowers, target, upper_work=None, by_path=by_path)
+    if len(lowers) < 2:
+        raise InvalidArgument(f"read-only overlay at {target} of {len(lowers)} layers", hint="add an empty directory")
+    _mount(_Overlay(lowers=lowers, attrs=attrs | MountAttr.RDONLY, context=context), target, by_path=by_path)
 
 
-def _mount(lowers: Sequence[int], target: Path, *, upper_work: tuple[Path, Path] | None, by_path: bool) -> None:
-    if not lowers:
+@dataclass(frozen=True, kw_only=True)
+class _Overlay:
+    """``upper_work`` is None for a read-only one."""
+
+    lowers: Sequence[int]
+    upper_work: tuple[Path, Path] | None = None
+    attrs: MountAttr = MountAttr.NONE
+    context: str = ""
+
+
+def _mount(wanted: _Overlay, target: Path, *, by_path: bool) -> None:
+    if not wanted.lowers:
         raise InvalidArgument(f"overlay at {target} without a layer")
-    if by_path or not _mount_by_descriptor(lowers, target, upper_work):
-        _mount_by_path(lowers, target, upper_work)
+    if by_path or not _mount_by_descriptor(wanted, target):
+        _mount_by_path(wanted, target)
 
 
-def _mount_by_descriptor(lowers: Sequence[int], target: Path, upper_work: tuple[Path, Path] | None) -> bool:
+def _mount_by_descriptor(wanted: _Overlay, target: Path) -> bool:
     """Return False if the kernel does not take layers by descriptor."""
     with ExitStack() as closing:
 
@@ -65,43 +87,50 @@ def _mount_by_descriptor(lowers: Sequence[int], target: Path, upper_work: tuple[
 
         context = opened(mounts.fsopen("overlay"))
         mounts.fsconfig_string(context, "source", "overlay")
-        for number, fd in enumerate(lowers):
+        for number, fd in enumerate(wanted.lowers):
             try:
                 mounts.fsconfig_fd(context, "lowerdir+", fd)
             except KernelCallError as error:
                 if number == 0 and error.errno in {errno.EINVAL, errno.EOPNOTSUPP} and not _is_closed(fd):
                     return False
                 raise
-        if upper_work is not None:
-            for key, directory in zip(("upperdir", "workdir"), upper_work, strict=True):
+        if wanted.upper_work is not None:
+            for key, directory in zip(("upperdir", "workdir"), wanted.upper_work, strict=True):
                 mounts.fsconfig_fd(context, key, opened(_open_directory(directory)))
+        if wanted.context:
+            mounts.fsconfig_string(context, "context", wanted.context)
         mounts.fsconfig_create(context)
-        attrs = MountAttr.RDONLY if upper_work is None else MountAttr.NONE
-        mounts.attach(opened(mounts.fsmount(context, attrs)), target)
+        mounts.attach(opened(mounts.fsmount(context, wanted.attrs)), target)
     return True
 
 
-def _mount_by_path(lowers: Sequence[int], target: Path, upper_work: tuple[Path, Path] | None) -> None:
+def _mount_by_path(wanted: _Overlay, target: Path) -> None:
     with ExitStack() as undo:
         top = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="lo")))
         mounts.tmpfs(top, "size=1m,mode=0700")
         undo.callback(mounts.unmount, top, lazy=True)
         mounts.set_propagation(top, mounts.Propagation.PRIVATE)
         paths = []
-        for number, fd in enumerate(lowers):
+        for number, fd in enumerate(wanted.lowers):
             path = top / str(number)
             path.mkdir()
             _attach_copy(fd, path)
             undo.callback(mounts.unmount, path, lazy=True)
             paths.append(path)
-        options = options_text(paths, upper_work)
+        options = options_text(paths, wanted.upper_work, context=wanted.context)
         if len(os.fsencode(options)) > MAX_OPTIONS_BYTES:
             raise InvalidArgument(
-                f"overlay at {target}: the names of {len(lowers)} layers do not fit in one page",
+                f"overlay at {target}: the names of {len(wanted.lowers)} layers do not fit in one page",
                 hint="use Linux 6.13 or newer, which takes layers by descriptor",
             )
-        flags = MountFlag.RDONLY if upper_work is None else MountFlag.NONE
+        flags = MountFlag.RDONLY if wanted.upper_work is None else MountFlag.NONE
         mounts.mount("overlay", target, fstype="overlay", flags=flags, data=options)
+        if wanted.attrs:
+            try:
+                mounts.mount_setattr(target, set_=wanted.attrs)
+            except BaseException:
+                mounts.unmount(target, lazy=True)
+                raise
 
 
 def _attach_copy(fd: int, path: Path) -> None:
@@ -114,11 +143,14 @@ def _attach_copy(fd: int, path: Path) -> None:
         mounts.attach(fd, path)
 
 
-def options_text(lowers: Sequence[Path], upper_work: tuple[Path, Path] | None) -> str:
+def options_text(lowers: Sequence[Path], upper_work: tuple[Path, Path] | None, *, context: str = "") -> str:
     """Return overlay's mount options for layers given as paths, escaped as the kernel's overlayfs.rst asks."""
     options = ["lowerdir=" + ":".join(_escape(path) for path in lowers)]
     if upper_work is not None:
         options += [f"upperdir={_escape(upper_work[0])}", f"workdir={_escape(upper_work[1])}"]
+    if context:
+        # Quoted, because a label may hold a comma (mount(8), context=).
+        options.append(f'context="{context}"')
     return ",".join(options)
 
 

@@ -50,7 +50,7 @@ class GroupsPolicy(enum.IntEnum):
     STRICT = 1
 
 
-class SeccompKind(enum.IntEnum):
+class ProfileKind(enum.IntEnum):
     """CRI: SecurityProfile.ProfileType."""
 
     RUNTIME_DEFAULT = 0
@@ -61,8 +61,24 @@ class SeccompKind(enum.IntEnum):
 class Seccomp(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A seccomp profile; ``path`` is absolute and of LOCALHOST only."""
 
-    kind: SeccompKind = SeccompKind.UNCONFINED
+    kind: ProfileKind = ProfileKind.UNCONFINED
     path: str = ""
+
+
+class AppArmor(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """An AppArmor profile; ``profile`` is the name of one and of LOCALHOST only."""
+
+    kind: ProfileKind = ProfileKind.RUNTIME_DEFAULT
+    profile: str = ""
+
+
+class SELinuxOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: SELinuxOption; an empty part was not given."""
+
+    user: str = ""
+    role: str = ""
+    type: str = ""
+    level: str = ""
 
 
 class NamespaceOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -99,6 +115,7 @@ class SandboxConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
     sysctls: dict[str, str] = {}
     namespaces: NamespaceOptions = NamespaceOptions()
     privileged: bool = False
+    selinux: SELinuxOptions = SELinuxOptions()
     handler: HandlerName = HandlerName("")
 
     def key(self) -> str:
@@ -125,6 +142,8 @@ class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The process that holds a shared PID namespace."""
     made_cgroups: tuple[str, ...] = ()
     """The cgroups that did not exist before, outermost first: those the runtime removes."""
+    selinux_level: str = ""
+    """The SELinux level that was chosen for the pod's containers; empty where SELinux is off or the pod names one."""
 
 
 class Sandbox(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -135,14 +154,24 @@ class Sandbox(Record, frozen=True, kw_only=True, omit_defaults=True):
     status: SandboxStatus
 
 
+class VolumeImage(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: Mount.image and image_sub_path. ``reference`` is the request's; what it meant is in the container."""
+
+    reference: str
+    user_specified_image: str = ""
+    sub_path: str = ""
+    """Relative, without ``..``; empty: the whole image."""
+
+
 class Mount(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """CRI: Mount, of a host path. ``host_path`` is resolved: it has no symbolic link."""
+    """CRI: Mount, of a host path or, where ``image`` is given and ``host_path`` is empty, of an image. ``host_path`` is resolved: it has no symbolic link."""
 
     container_path: str
     host_path: str
     readonly: bool = False
     propagation: Propagation = Propagation.PRIVATE
     idmap: IdMap | None = None
+    image: VolumeImage | None = None
 
 
 class Device(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -185,6 +214,8 @@ class Security(Record, frozen=True, kw_only=True, omit_defaults=True):
     masked_paths: tuple[str, ...] | None = None
     readonly_paths: tuple[str, ...] | None = None
     seccomp: Seccomp = Seccomp()
+    apparmor: AppArmor = AppArmor()
+    selinux: SELinuxOptions = SELinuxOptions()
 
 
 class ContainerConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -250,4 +281,6 @@ class Container(Record, frozen=True, kw_only=True, omit_defaults=True):
     config: ContainerConfig
     image_id: ImageID
     image_ref: str
+    volume_images: dict[int, ImageID] = {}
+    """Number of a mount to the image that its reference meant at creation; none of these can be removed."""
     status: ContainerStatus

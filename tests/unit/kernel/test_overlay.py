@@ -12,6 +12,7 @@ import pytest
 from kernel.isolation import as_root_of, in_new_namespaces
 from podkeep.base.errors import InvalidArgument, KernelCallError
 from podkeep.kernel import mountinfo, mounts, overlay
+from podkeep.kernel.mounts import MountAttr, MountFlag
 
 BOTH_WAYS = pytest.mark.parametrize("by_path", [False, True])
 
@@ -84,16 +85,54 @@ def test_readonly(by_path: bool, tmp_path: Path) -> None:
         (target / "new").touch()
 
 
+@BOTH_WAYS
 @in_new_namespaces()
-def test_one_readonly_layer_needs_no_overlay(tmp_path: Path, userns: int) -> None:
-    fds = clones([layer(tmp_path / "a", f="a")], userns)
+def test_a_readonly_overlay_cannot_be_made_writable(by_path: bool, tmp_path: Path, userns: int) -> None:
+    """A single layer is shown through an overlay, too: a bind mount of it could be remounted."""
+    fds = clones([layer(tmp_path / "a", f="a"), layer(tmp_path / "empty")], userns)
     target = layer(tmp_path / "target")
-    overlay.overlay_readonly(fds, target)
+    overlay.overlay_readonly(fds, target, attrs=MountAttr.NOEXEC | MountAttr.NODEV, by_path=by_path)
     close(fds)
     assert (target / "f").stat().st_uid == 65536
-    assert mountinfo.under(target)[0].fs_type != "overlay"
+    (entry,) = mountinfo.under(target)
+    assert {"ro", "noexec", "nodev"} <= set(entry.options)
+    assert "ro" in entry.super_options
+    with pytest.raises(KernelCallError, match="EROFS"):
+        mounts.mount(None, target, flags=MountFlag.REMOUNT)
+    mounts.mount_setattr(target, clear=MountAttr.RDONLY)
     with pytest.raises(OSError, match="Read-only"):
         (target / "new").touch()
+
+
+@in_new_namespaces()
+def test_one_layer_is_too_few_for_a_readonly_overlay(tmp_path: Path) -> None:
+    target = layer(tmp_path / "target")
+    for lowers in ([], [layer(tmp_path / "a", f="a")]):
+        fds = clones(lowers)
+        with pytest.raises(InvalidArgument, match="add an empty directory"):
+            overlay.overlay_readonly(fds, target)
+        close(fds)
+    assert mountinfo.under(target) == []
+
+
+@pytest.mark.skipif(Path("/sys/fs/selinux/enforce").exists(), reason="SELinux is on: it takes the label")
+@BOTH_WAYS
+@in_new_namespaces()
+def test_a_kernel_without_selinux_refuses_a_label(by_path: bool, tmp_path: Path) -> None:
+    """The label reaches the kernel; where it enforces one, the files would have it."""
+    fds = clones([layer(tmp_path / "a", f="a"), layer(tmp_path / "empty")])
+    target = layer(tmp_path / "target")
+    mounted = len(mountinfo.read())
+    with pytest.raises(KernelCallError, match="EINVAL"):
+        overlay.overlay_readonly(fds, target, context="system_u:object_r:container_file_t:s0:c1,c2", by_path=by_path)
+    close(fds)
+    assert len(mountinfo.read()) == mounted
+
+
+@pytest.mark.requirement("V76")
+def test_label_in_the_options_of_an_overlay() -> None:
+    text = overlay.options_text([Path("/a"), Path("/b")], None, context="system_u:object_r:t:s0:c1,c2")
+    assert text == 'lowerdir=/a:/b,context="system_u:object_r:t:s0:c1,c2"'
 
 
 @BOTH_WAYS

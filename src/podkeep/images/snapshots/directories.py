@@ -74,10 +74,12 @@ class DirectoriesDriver:
             remove_tree(self._layers / name)
         return frozenset(layer for name, layer in names.items() if name not in present)
 
-    def lowers(self, layers: Sequence[Digest], *, userns: int | None) -> list[int]:
+    def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return a detached mount per layer, top layer first."""
         # The same layer twice makes overlayfs fail with ELOOP; the upper of two equal layers hides the lower whole.
-        paths = [self._path(layer) for layer in dict.fromkeys(reversed(layers))] or [self._empty()]
+        paths = [self._path(layer) for layer in dict.fromkeys(reversed(layers))] or [self._empty("empty")]
+        if len(paths) < at_least:
+            paths.append(self._empty("bottom"))
         fds: list[int] = []
         try:
             for path in paths:
@@ -93,8 +95,8 @@ class DirectoriesDriver:
     def _path(self, layer: Digest) -> Path:
         return self._layers / layer.replace(":", "-")
 
-    def _empty(self) -> Path:
-        """The tree of an image without layers (``FROM scratch`` and nothing else)."""
-        path = self._layers.parent / "empty"
+    def _empty(self, name: str) -> Path:
+        """An empty tree: of an image without layers (``FROM scratch`` and nothing else), or beneath a single layer."""
+        path = self._layers.parent / name
         path.mkdir(mode=0o755, exist_ok=True)
         return path

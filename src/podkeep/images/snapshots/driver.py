@@ -47,10 +47,11 @@ class SnapshotDriver(Protocol):
         gone."""
         ...
 
-    def lowers(self, layers: Sequence[Digest], *, userns: int | None) -> list[int]:
+    def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return a detached mount per layer, top layer first, each idmapped when a user namespace is given.
 
         :param layers: diff IDs, base first.
+        :param at_least: 1 or 2; what is missing is filled up with empty trees, at the bottom.
         :raises DataLoss: if a layer is missing on disk.
         :raises KernelCallError: if the file system of the layers cannot be idmapped.
         """

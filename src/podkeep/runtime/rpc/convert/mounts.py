@@ -5,42 +5,50 @@ from __future__ import annotations
 import os
 
 from podkeep.base.errors import InvalidArgument, Unimplemented
+from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
 from podkeep.runtime.records import Propagation
 from podkeep.runtime.rpc.convert.checks import enum_value, quote, refuse_nul
+from podkeep.runtime.rpc.convert.image_volumes import volume_image_message, volume_image_record
 from podkeep.runtime.rpc.convert.namespaces import id_map, mapping_messages
 
 
 def mount_record(number: int, mount: api.Mount) -> records.Mount:
     field = f"config.mounts[{number}]"
-    if mount.HasField("image"):
-        raise Unimplemented(f"{field}.image: image volumes are not implemented by this version")
-    if mount.recursive_read_only:
+    if mount.recursive_read_only and not mount.HasField("image"):
         raise Unimplemented(f"RROUnsupported: {field}.recursive_read_only is not implemented by this version")
     if not mount.container_path.startswith("/"):
         raise InvalidArgument(f"{field}.container_path: {quote(mount.container_path)} is not absolute")
     refuse_nul(f"{field}.container_path", mount.container_path)
     if os.path.normpath(mount.container_path).strip("/") == "":
         raise InvalidArgument(f"{field}.container_path: nothing can be mounted over the container's root")
+    image = volume_image_record(field, mount) if mount.HasField("image") else None
+    if mount.image_sub_path and image is None:
+        raise InvalidArgument(f"{field}.image_sub_path: the mount has no image")
+    return records.Mount(
+        container_path=mount.container_path,
+        host_path="" if image else _host_path(field, mount),
+        readonly=mount.readonly,
+        propagation=enum_value(f"{field}.propagation", Propagation, mount.propagation),
+        idmap=id_map(mount.uidMappings, mount.gidMappings) if mount.uidMappings or mount.gidMappings else None,
+        image=image,
+    )
+
+
+def _host_path(field: str, mount: api.Mount) -> str:
+    """Return the path on the machine without symbolic links."""
     if not mount.host_path.startswith("/"):
         raise InvalidArgument(f"{field}.host_path: {quote(mount.host_path)} is not absolute")
     refuse_nul(f"{field}.host_path", mount.host_path)
     try:
-        host_path = os.path.realpath(mount.host_path, strict=True)
+        return os.path.realpath(mount.host_path, strict=True)
     except OSError as error:
         raise InvalidArgument(f"{field}.host_path: {quote(mount.host_path)}: {error.strerror}") from error
-    return records.Mount(
-        container_path=mount.container_path,
-        host_path=host_path,
-        readonly=mount.readonly,
-        propagation=enum_value(f"{field}.propagation", Propagation, mount.propagation),
-        idmap=id_map(mount.uidMappings, mount.gidMappings) if mount.uidMappings or mount.gidMappings else None,
-    )
 
 
-def mount_message(mount: records.Mount) -> api.Mount:
-    """Return the message of a mount, as ContainerStatus echoes it."""
+def mount_message(mount: records.Mount, image_id: ImageID | None = None) -> api.Mount:
+    """Return the message of a mount, as ContainerStatus echoes it; ``image_id`` is what its image is, if it has one."""
     return api.Mount(
         container_path=mount.container_path,
         host_path=mount.host_path,
@@ -48,6 +56,8 @@ def mount_message(mount: records.Mount) -> api.Mount:
         propagation=api.MountPropagation.ValueType(mount.propagation),
         uidMappings=mapping_messages(mount.idmap.uids) if mount.idmap else (),
         gidMappings=mapping_messages(mount.idmap.gids) if mount.idmap else (),
+        image=volume_image_message(mount.image, image_id) if mount.image else None,
+        image_sub_path=mount.image.sub_path if mount.image else "",
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import Internal, NotFound
+from podkeep.kernel import libc
 
 _ESCAPED = re.compile(rb"[ \t\n\\]")
 """What the kernel writes as a backslash and three octal digits."""
@@ -73,6 +74,25 @@ def under(directory: Path | str, pid: int | None = None) -> list[MountEntry]:
 def is_mount_point(path: Path | str) -> bool:
     """Say whether something is mounted exactly at ``path`` in this process's mount namespace."""
     return any(item.mount_point == str(path) for item in _mentioning(str(path), None))
+
+
+def holding(path: Path | str) -> MountEntry:
+    """Return the mount that what is at ``path`` is on, as this process sees it.
+
+    :raises NotFound: if there is nothing at ``path``.
+    """
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotFound(f"{path}: {error.strerror}") from error
+    try:
+        wanted = libc.mount_id(fd)
+    finally:
+        os.close(fd)
+    for entry in read():
+        if entry.mount_id == wanted:
+            return entry
+    raise NotFound(f"{path} is on a mount that is not in this process's mount namespace")
 
 
 def _mentioning(path: str, pid: int | None) -> list[MountEntry]:

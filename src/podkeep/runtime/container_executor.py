@@ -12,34 +12,34 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from podkeep.base import failpoints
-from podkeep.base.errors import DataLoss, FailedPrecondition, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotFound
 from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
-from podkeep.kernel import mountinfo, mounts, openat, overlay, procfs, removal
-from podkeep.kernel.idmap import IdMap
-from podkeep.kernel.namespaces import NamespaceKind, open_pinned
+from podkeep.kernel import mounts, openat, overlay, procfs, removal
+from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.openat import Resolve
 from podkeep.kernel.procfs import ProcessId
+from podkeep.runtime import devices, image_volumes
+from podkeep.runtime.image_volumes import ImageVolumes
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci import spec, users
 from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
 from podkeep.runtime.records import (
     Container,
-    Device,
     NamespaceMode,
-    Propagation,
+    ProfileKind,
     Sandbox,
     Seccomp,
-    SeccompKind,
 )
 from podkeep.runtime.sandbox_executor import SandboxExecutor
+from podkeep.runtime.staging import Staging, make_passable
 
 _PASSWD_LIMIT = 1 << 20
 """Bytes of the image's passwd and group files that are looked at."""
@@ -55,6 +55,8 @@ class ContainerPlan:
     log: Path | None
     target: ProcessId | None = None
     """The process whose PID namespace it joins (NamespaceMode TARGET)."""
+    volume_images: Mapping[int, Image] = field(default_factory=dict)
+    """The images among its volumes, by the number of the mount."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,7 @@ class ContainerExecutor:
     images: ImageStore
     sandboxes: SandboxExecutor
     seccomp_default: Path
+    image_volume_policy: image_volumes.Policy = image_volumes.Policy()
 
     def create(self, plan: ContainerPlan, driver: Driver) -> MadeContainer:
         """Make the root file system and the bundle, and have the container created.
@@ -85,7 +88,8 @@ class ContainerExecutor:
             self._make_rootfs(plan)
             failpoints.reach("container.rootfs")
             user = self._user(plan)
-            staged = self._stage_mounts(plan)
+            staged = self._staging.stage(container, plan.sandbox)
+            staged |= self._image_volumes.stage(container, plan.sandbox, plan.volume_images)
             failpoints.reach("container.staged")
             config = spec.build(self._spec_input(plan, user, staged))
             bundle = self.layout.bundle(container.id)
@@ -101,7 +105,7 @@ class ContainerExecutor:
             )
             created = driver.create(container.id, bundle, self.layout.exits, stdio)
             # The container has its own copies now.
-            self._unstage_mounts(container)
+            self._staging.unstage(container)
             failpoints.reach("container.created")
         return MadeContainer(created=created, user=user)
 
@@ -111,7 +115,7 @@ class ContainerExecutor:
         :raises PodkeepError: if something cannot be removed.
         """
         driver.delete(container.id)
-        self._unstage_mounts(container)
+        self._staging.unstage(container)
         mounts.unmount(self.layout.rootfs(container.id), lazy=True)
         for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
             removal.remove_tree(directory)
@@ -134,10 +138,18 @@ class ContainerExecutor:
         config = json.loads((bundle / "config.json").read_text())
         return driver.exec_sync(container.id, bundle, spec.process_for_exec(config, command), limits)
 
+    @cached_property
+    def _staging(self) -> Staging:
+        return Staging(self.layout, self.sandboxes.helper)
+
+    @cached_property
+    def _image_volumes(self) -> ImageVolumes:
+        return ImageVolumes(images=self.images, staging=self._staging, policy=self.image_volume_policy)
+
     def _make_rootfs(self, plan: ContainerPlan) -> None:
         container, idmap = plan.container, plan.sandbox.config.namespaces.userns
         bundle, data = self.layout.bundle(container.id), self.layout.container_data(container.id)
-        _make_passable(bundle, idmap)
+        make_passable(bundle, idmap)
         rootfs = self.layout.rootfs(container.id)
         rootfs.mkdir(mode=0o755)
         data.mkdir(mode=0o700)
@@ -151,78 +163,12 @@ class ContainerExecutor:
         with ExitStack() as closing:
             userns = None
             if idmap is not None:
-                userns = self._open_userns(plan, idmap)
+                userns = self._staging.open_userns(plan.sandbox, idmap)
                 closing.callback(os.close, userns)
             lowers = self.images.lowers(plan.image, userns=userns)
             for fd in lowers:
                 closing.callback(os.close, fd)
             overlay.mount_overlay(lowers, upper=upper, work=work, target=rootfs)
-
-    def _stage_mounts(self, plan: ContainerPlan) -> dict[int, dict[str, str]]:
-        """Make an idmapped copy of every mount that has mappings, and return where, by the mount's number.
-
-        The copies are made here and not by the OCI runtime: crun 1.8.1 may look at the container's user namespace
-        before its process has entered it, and then fails with EPERM; runc 1.1 does not map at all. What is mounted
-        below is listed apart, because crun 1.8.1 binds no more than the mount itself into a user namespace.
-
-        :raises KernelCallError: naming the path, if its file system cannot be idmapped (KEP-127, handling of volumes).
-        """
-        mapped = {number: mount for number, mount in enumerate(plan.container.config.mounts) if mount.idmap is not None}
-        if not mapped:
-            return {}
-        result: dict[int, dict[str, str]] = {}
-        directory = self.layout.staged_mounts(plan.container.id)
-        _make_passable(directory, plan.sandbox.config.namespaces.userns)
-        with ExitStack() as closing:
-            namespaces: dict[IdMap | None, int] = {}
-            for number, mount in mapped.items():
-                if mount.idmap not in namespaces:
-                    namespaces[mount.idmap] = self._open_userns(plan, mount.idmap)
-                    closing.callback(os.close, namespaces[mount.idmap])
-                private = mount.propagation is Propagation.PRIVATE
-                copy = mounts.clone_tree(
-                    mount.host_path,
-                    recursive=True,
-                    idmap_userns=namespaces[mount.idmap],
-                    propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
-                )
-                closing.callback(os.close, copy)
-                target = directory / str(number)
-                _make_mount_point(target, like=Path(mount.host_path))
-                mounts.attach(copy, target)
-                copies = [Path(entry.mount_point) for entry in mountinfo.under(target)]
-                if len(copies) > 1 and mount.propagation is Propagation.BIDIRECTIONAL:
-                    # Binding them one by one would mount them once more on the machine.
-                    raise FailedPrecondition(
-                        f"{mount.host_path} has mounts below it, and cannot be a Bidirectional volume of a pod in a "
-                        "user namespace",
-                        hint="use HostToContainer, or a volume for each of the mounts",
-                    )
-                result[number] = {_relative(copy, target): str(copy) for copy in copies}
-        return result
-
-    def _open_userns(self, plan: ContainerPlan, idmap: IdMap | None) -> int:
-        """Return a user namespace with these mappings: the pod's own if it has them."""
-        assert idmap is not None
-        if idmap == plan.sandbox.config.namespaces.userns:
-            return open_pinned(self.layout.namespace_pin(plan.sandbox.id, NamespaceKind.USER))
-        return self.sandboxes.helper.user_namespace(idmap)
-
-    def _unstage_mounts(self, container: Container) -> None:
-        directory = self.layout.staged_mounts(container.id)
-        if directory.exists():
-            for target in directory.iterdir():
-                if mountinfo.is_mount_point(target):
-                    # A copy that passes mounts on is a peer of the volume: unmounting it would unmount what is
-                    # mounted below the volume itself.
-                    mounts.set_propagation(target, mounts.Propagation.PRIVATE, recursive=True)
-                mounts.unmount(target, lazy=True)
-                # Never a recursive removal: if the mount were still there, it would empty a volume.
-                if target.is_dir():
-                    target.rmdir()
-                else:
-                    target.unlink()
-            directory.rmdir()
 
     def _user(self, plan: ContainerPlan) -> users.User:
         root = os.open(self.layout.rootfs(plan.container.id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -250,7 +196,8 @@ class ContainerExecutor:
             namespaces=self._namespaces(plan),
             files=self.sandboxes.files(sandbox),
             staged=staged,
-            devices=tuple(_device(device) for device in container.config.devices),
+            image_options=self.image_volume_policy.options,
+            devices=devices.requested(container.config.devices),
             seccomp_profile=self._seccomp(container.config.security.seccomp),
         )
 
@@ -281,9 +228,9 @@ class ContainerExecutor:
         return result
 
     def _seccomp(self, profile: Seccomp) -> Mapping[str, Any] | None:
-        if profile.kind is SeccompKind.UNCONFINED:
+        if profile.kind is ProfileKind.UNCONFINED:
             return None
-        if profile.kind is SeccompKind.RUNTIME_DEFAULT:
+        if profile.kind is ProfileKind.RUNTIME_DEFAULT:
             return self._default_profile
         return _read_profile(Path(profile.path))
 
@@ -305,68 +252,7 @@ class ContainerExecutor:
 
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:
-        return replace(self._host_facts, devices=tuple(machine_devices()))
-
-
-def machine_devices(top: Path = Path("/dev")) -> list[dict[str, Any]]:
-    """Return the machine's device nodes in OCI's form, without terminals and what lies on other mounts of /dev."""
-    skipped = {"pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev"}
-    result = []
-    for directory, names, files in os.walk(top):
-        names[:] = [name for name in names if name not in skipped]
-        for name in files:
-            path = Path(directory, name)
-            if name == "console" or path.is_symlink():
-                continue
-            device = _device_node(str(path), str(path))
-            if device is not None:
-                result.append(device)
-    return result
-
-
-def _device(device: Device) -> dict[str, Any]:
-    node = _device_node(device.host_path, device.container_path)
-    if node is None:
-        raise InvalidArgument(f"device {device.host_path} is not a device node of this machine")
-    return {**node, "access": device.permissions}
-
-
-def _device_node(path: str, target: str) -> dict[str, Any] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
-    if not kind:
-        return None
-    return {
-        "path": target,
-        "type": kind,
-        "major": os.major(status.st_rdev),
-        "minor": os.minor(status.st_rdev),
-        "fileMode": stat.S_IMODE(status.st_mode),
-        "uid": status.st_uid,
-        "gid": status.st_gid,
-    }
-
-
-def _relative(path: Path, top: Path) -> str:
-    return "" if path == top else str(path.relative_to(top))
-
-
-def _make_passable(directory: Path, idmap: IdMap | None) -> None:
-    """Make a directory that only root and the pod's own root pass: below are setuid programs of an image."""
-    directory.mkdir(mode=0o700)
-    if idmap is not None:
-        os.chown(directory, 0, idmap.host_gid(0))
-        directory.chmod(0o710)
-
-
-def _make_mount_point(target: Path, *, like: Path) -> None:
-    if like.is_dir():
-        target.mkdir()
-    else:
-        target.touch()
+        return replace(self._host_facts, devices=tuple(devices.machine_devices()))
 
 
 def _read_inside(root: int, path: bytes) -> str:

@@ -99,6 +99,33 @@ class Dns(Record, frozen=True, kw_only=True, omit_defaults=True):
     options: tuple[str, ...] = ()
 
 
+class HostPort(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: PortMapping, of one with a host port. ``host_ip`` is an address in its shortest form; empty: every one."""
+
+    protocol: str
+    """``tcp``, ``udp`` or ``sctp``."""
+    host_port: int
+    container_port: int
+    host_ip: str = ""
+
+
+class NetworkMaker(enum.StrEnum):
+    """What connects pods: see ``runtime/network/``."""
+
+    BRIDGE = "bridge"
+    CNI = "cni"
+
+
+class NetworkAttachment(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What made a sandbox's network, and what it needs to undo that, whatever the configuration says by then."""
+
+    made_by: NetworkMaker = NetworkMaker.BRIDGE
+    cni_list: str = ""
+    """CNI: the network configuration list, as JSON."""
+    cni_result: str = ""
+    """CNI: what ADD returned, as JSON; empty until it did."""
+
+
 class SandboxConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A pod sandbox as it was asked for."""
 
@@ -117,6 +144,7 @@ class SandboxConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
     privileged: bool = False
     selinux: SELinuxOptions = SELinuxOptions()
     handler: HandlerName = HandlerName("")
+    host_ports: tuple[HostPort, ...] = ()
 
     def key(self) -> str:
         """Return what makes a sandbox the same for a caller that repeats its request."""
@@ -138,6 +166,10 @@ class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     state: SandboxState
     created_at: int
     address: str = ""
+    more_addresses: tuple[str, ...] = ()
+    """Those of the other address family, or whatever else a CNI plugin gave."""
+    network: NetworkAttachment | None = None
+    """None when there is nothing to undo: on the host network, and after the end."""
     infra: ProcessId | None = None
     """The process that holds a shared PID namespace."""
     made_cgroups: tuple[str, ...] = ()
@@ -169,6 +201,9 @@ class Mount(Record, frozen=True, kw_only=True, omit_defaults=True):
     container_path: str
     host_path: str
     readonly: bool = False
+    recursive_read_only: bool = False
+    """Of ``readonly`` mounts without propagation only (KEP-3857)."""
+    selinux_relabel: bool = False
     propagation: Propagation = Propagation.PRIVATE
     idmap: IdMap | None = None
     image: VolumeImage | None = None

@@ -10,7 +10,8 @@ from runtime_values import IDMAP, sandbox_config
 
 from podkeep.base.errors import DataLoss, InvalidArgument, NotFound
 from podkeep.kernel.namespaces import NamespaceKind
-from podkeep.runtime.container_executor import _read_inside, _read_profile, exit_code_of, machine_devices
+from podkeep.runtime.container_executor import _read_inside, _read_profile, exit_code_of
+from podkeep.runtime.devices import machine_devices
 from podkeep.runtime.records import NamespaceMode, NamespaceOptions
 from podkeep.runtime.sandbox_executor import namespace_kinds
 

@@ -40,7 +40,10 @@ class MountInput:
     """Whether the container is in another IPC namespace than the machine."""
     has_mqueue: bool = True
     staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    image_options: tuple[str, ...] = ()
     volumes: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """Path in the container to the machine's path of a device node that is mounted, because it cannot be made."""
 
 
 def build(given: MountInput) -> list[dict[str, Any]]:
@@ -52,12 +55,14 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     asked = {normal(mount.container_path) for mount in given.container.mounts}
     taken = asked | {normal(path) for path in given.volumes}
     own = [item for item in (*_virtual_mounts(given), *_pod_mounts(given)) if not _is_taken(item["destination"], taken)]
-    binds = [bind(target, source, "rprivate", "rw") for target, source in given.volumes.items()]
+    binds = [bind(target, source, "rprivate", "nosuid", "noexec") for target, source in given.devices.items()]
+    binds += [bind(target, source, "rprivate", "rw") for target, source in given.volumes.items()]
     for number, mount in enumerate(given.container.mounts):
         access = "ro" if mount.readonly else "rw"
         for below, source in given.staged.get(number, {"": mount.host_path}).items():
             target = posixpath.join(mount.container_path, below) if below else mount.container_path
-            binds.append(bind(target, source, _PROPAGATION[mount.propagation], access))
+            options = given.image_options if mount.image else ()
+            binds.append(bind(target, source, _PROPAGATION[mount.propagation], access, *options))
     virtual = [item for item in own if item["type"] != "bind"]
     binds = [item for item in own if item["type"] == "bind"] + binds
     # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.

@@ -60,7 +60,7 @@ class SpecInput:
     """OCI namespace type to the path of one to join; an empty path: a new one. The host's are left out."""
     files: PodFiles
     devices: tuple[Mapping[str, Any], ...] = ()
-    """Device nodes the container asked for, in OCI's form, with ``access`` beside."""
+    """Device nodes the container asked for, in OCI's form, with ``access`` and ``source`` (the host's path) beside."""
     staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Number of a mount of the container to the host paths of its idmapped copy, for those that have mappings: under
     the empty path the mount itself, under a relative path what is mounted below it."""
@@ -93,10 +93,7 @@ def build(given: SpecInput) -> dict[str, Any]:
         "maskedPaths": _paths(security.masked_paths, DEFAULT_MASKED, privileged=security.privileged),
         "readonlyPaths": _paths(security.readonly_paths, DEFAULT_READONLY, privileged=security.privileged),
     }
-    devices = [{k: v for k, v in device.items() if k != "access"} for device in given.devices]
-    if security.privileged and idmap is None:
-        named = {device["path"] for device in devices}
-        devices += [dict(device) for device in given.host.devices if device["path"] not in named]
+    devices = _device_nodes(given)
     if devices:
         linux["devices"] = devices
     if idmap is not None:
@@ -177,9 +174,25 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
             own_ipc="ipc" in given.namespaces,
             has_mqueue=given.host.has_mqueue,
             staged=given.staged,
+            image_options=given.image_options,
             volumes=given.volumes,
+            devices={device["path"]: device["source"] for device in given.devices} if _maps_ids(given) else {},
         )
     )
+
+
+def _maps_ids(given: SpecInput) -> bool:
+    return given.sandbox.namespaces.userns is not None
+
+
+def _device_nodes(given: SpecInput) -> list[dict[str, Any]]:
+    """Return the device nodes to be made. In a user namespace none can be: the machine's are mounted there."""
+    if _maps_ids(given):
+        return []
+    nodes = {device["path"]: device for device in given.devices}
+    if given.container.security.privileged:
+        nodes |= {device["path"]: device for device in given.host.devices if device["path"] not in nodes}
+    return [{key: value for key, value in node.items() if key not in {"access", "source"}} for node in nodes.values()]
 
 
 def oci_mappings(mappings: tuple[IdMapping, ...]) -> list[dict[str, int]]:

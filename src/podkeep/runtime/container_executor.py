@@ -196,7 +196,7 @@ class ContainerExecutor:
             namespaces=self._namespaces(plan),
             files=self.sandboxes.files(sandbox),
             staged=staged,
-            image_options=self.image_volume_policy.options,
+            image_volume_options=self.image_volume_policy.options,
             devices=devices.requested(container.config.devices),
             seccomp_profile=self._seccomp(container.config.security.seccomp),
         )

@@ -126,6 +126,21 @@ class NetworkAttachment(Record, frozen=True, kw_only=True, omit_defaults=True):
     """CNI: what ADD returned, as JSON; empty until it did."""
 
 
+class Resources(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """CRI: LinuxContainerResources. 0 means not set; memory in bytes, CPU period and quota in microseconds."""
+
+    cpu_period: int = 0
+    cpu_quota: int = 0
+    cpu_shares: int = 0
+    cpuset_cpus: str = ""
+    cpuset_mems: str = ""
+    memory_limit: int = 0
+    memory_swap_limit: int = 0
+    oom_score_adj: int = 0
+    hugepage_limits: dict[str, int] = {}
+    unified: dict[str, str] = {}
+
+
 class SandboxConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A pod sandbox as it was asked for."""
 
@@ -174,6 +189,9 @@ class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The process that holds a shared PID namespace."""
     made_cgroups: tuple[str, ...] = ()
     """The cgroups that did not exist before, outermost first: those the runtime removes."""
+    resources: Resources | None = None
+    overhead: Resources | None = None
+    """What UpdatePodSandboxResources last asked for; the cgroup of the sandbox has it."""
     selinux_level: str = ""
     """The SELinux level that was chosen for the pod's containers; empty where SELinux is off or the pod names one."""
 
@@ -215,21 +233,6 @@ class Device(Record, frozen=True, kw_only=True, omit_defaults=True):
     container_path: str
     host_path: str
     permissions: str = "rwm"
-
-
-class Resources(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """CRI: LinuxContainerResources. 0 means not set; memory in bytes, CPU period and quota in microseconds."""
-
-    cpu_period: int = 0
-    cpu_quota: int = 0
-    cpu_shares: int = 0
-    cpuset_cpus: str = ""
-    cpuset_mems: str = ""
-    memory_limit: int = 0
-    memory_swap_limit: int = 0
-    oom_score_adj: int = 0
-    hugepage_limits: dict[str, int] = {}
-    unified: dict[str, str] = {}
 
 
 class Security(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -306,6 +309,10 @@ class ContainerStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Its conmon."""
     user: tuple[int, int, tuple[int, ...]] = (0, 0, ())
     """UID, GID and supplementary GIDs of the first process, inside the container."""
+    resources: Resources | None = None
+    """Those in force after an update; None: the configuration's."""
+    update_undo: tuple[tuple[str, str], ...] = ()
+    """While an update is being written: files of the cgroup and what they held, to be written back in this order."""
 
 
 class Container(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,7 +21,7 @@ from podkeep.runtime.records import (
     Propagation,
     SandboxConfig,
     Seccomp,
-    SeccompKind,
+    ProfileKind,
 )
 from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
@@ -159,10 +159,10 @@ SANDBOX_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     (lambda c: c.windows.SetInParent(), InvalidArgument, "windows"),
     (lambda c: c.class_resources.SetInParent(), Unimplemented, "class_resources"),
     (lambda c: c.port_mappings.add(host_port=80, container_port=8080), Unimplemented, "8080"),
-    (lambda c: set_field("linux.security_context.selinux_options.level", "s0:c1")(c), Unimplemented, "selinux"),
+    (lambda c: set_field("linux.security_context.selinux_options.level", "s0,c1")(c), InvalidArgument, "selinux"),
     (
-        lambda c: set_field("linux.security_context.apparmor.profile_type", api.SecurityProfile.Localhost)(c),
-        Unimplemented,
+        lambda c: set_field("linux.security_context.apparmor.profile_type", UNKNOWN)(c),
+        InvalidArgument,
         "apparmor",
     ),
     *(
@@ -434,7 +434,7 @@ def test_a_container_in_full(tmp_path: Path) -> None:
             no_new_privs=True,
             masked_paths=("/proc/x",),
             readonly_paths=(),
-            seccomp=Seccomp(kind=SeccompKind.UNCONFINED),
+            seccomp=Seccomp(kind=ProfileKind.UNCONFINED),
         ),
     )
 
@@ -497,8 +497,8 @@ CONTAINER_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
         )
     ),
     (set_field("stop_signal", 999), InvalidArgument, "config.stop_signal"),
-    (lambda c: set_field("linux.security_context.selinux_options.type", "t")(c), Unimplemented, "selinux"),
-    (lambda c: set_field("linux.security_context.apparmor_profile", "localhost/x")(c), Unimplemented, "apparmor"),
+    (lambda c: set_field("linux.security_context.selinux_options.type", "a:b")(c), InvalidArgument, "selinux"),
+    (lambda c: set_field("linux.security_context.apparmor_profile", "localhost/")(c), InvalidArgument, "apparmor"),
     *(
         (set_field(f"linux.security_context.{field}.value", value), InvalidArgument, field)
         for field in ("run_as_user", "run_as_group")
@@ -604,23 +604,23 @@ def test_resources_are_echoed() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda c: None, Seccomp(kind=SeccompKind.UNCONFINED)),
-        (set_field("linux.security_context.seccomp_profile_path", "unconfined"), Seccomp(kind=SeccompKind.UNCONFINED)),
+        (lambda c: None, Seccomp(kind=ProfileKind.UNCONFINED)),
+        (set_field("linux.security_context.seccomp_profile_path", "unconfined"), Seccomp(kind=ProfileKind.UNCONFINED)),
         (
             set_field("linux.security_context.seccomp_profile_path", "runtime/default"),
-            Seccomp(kind=SeccompKind.RUNTIME_DEFAULT),
+            Seccomp(kind=ProfileKind.RUNTIME_DEFAULT),
         ),
         (
             set_field("linux.security_context.seccomp_profile_path", "localhost//a/b.json"),
-            Seccomp(kind=SeccompKind.LOCALHOST, path="/a/b.json"),
+            Seccomp(kind=ProfileKind.LOCALHOST, path="/a/b.json"),
         ),
         (
             set_field("linux.security_context.seccomp.profile_type", api.SecurityProfile.RuntimeDefault),
-            Seccomp(kind=SeccompKind.RUNTIME_DEFAULT),
+            Seccomp(kind=ProfileKind.RUNTIME_DEFAULT),
         ),
         (
             lambda c: context(c).seccomp.CopyFrom(api.SecurityProfile(profile_type=2, localhost_ref="/p.json")),
-            Seccomp(kind=SeccompKind.LOCALHOST, path="/p.json"),
+            Seccomp(kind=ProfileKind.LOCALHOST, path="/p.json"),
         ),
     ],
 )

@@ -85,6 +85,6 @@ def parse(names: Iterable[str]) -> frozenset[str]:
             continue
         full = full if full.startswith("CAP_") else f"CAP_{full}"
         if full not in KNOWN:
-            raise InvalidArgument(f"{name!r} is not a capability", hint="capabilities(7) lists them")
+            raise InvalidArgument(f"unknown capability {name[:64]!r}", hint="capabilities(7) lists them")
         result.add(full)
     return frozenset(result)

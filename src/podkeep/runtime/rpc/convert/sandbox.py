@@ -9,7 +9,7 @@ from podkeep.runtime import records
 from podkeep.runtime.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, refuse_plain_text, token
 from podkeep.runtime.rpc.convert.namespaces import namespace_options
-from podkeep.runtime.rpc.convert.security import refuse_lsm
+from podkeep.runtime.rpc.convert.security import check_sandbox_apparmor, selinux_options
 
 
 def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup_parent: str) -> SandboxConfig:
@@ -35,7 +35,7 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
                 f"config.port_mappings: host ports (of container ports {', '.join(mapped)}) are not implemented",
                 hint="use the pod's address, or the host network",
             )
-    refuse_lsm(context)
+    check_sandbox_apparmor(context)
     return SandboxConfig(
         name=metadata.name,
         uid=metadata.uid,
@@ -50,6 +50,7 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         sysctls=dict(linux.sysctls),
         namespaces=namespaces,
         privileged=context.privileged,
+        selinux=selinux_options(context.selinux_options),
         handler=HandlerName(handler),
     )
 

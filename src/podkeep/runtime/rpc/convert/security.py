@@ -1,17 +1,32 @@
-"""Security contexts: CRI messages to records. What the machine cannot enforce is refused, never left out silently."""
+"""Security contexts: CRI messages to records. Pure; whether the machine can enforce them is looked at with the container."""
 
 from __future__ import annotations
 
-from podkeep.base.errors import InvalidArgument, Unimplemented
+from collections.abc import Iterable
+
+from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
-from podkeep.runtime.records import Seccomp, SeccompKind
-from podkeep.runtime.rpc.convert.checks import enum_value, identifier, quote, refuse_nul
+from podkeep.runtime.oci import apparmor, capabilities, selinux
+from podkeep.runtime.records import AppArmor, ProfileKind, Seccomp, SELinuxOptions
+from podkeep.runtime.rpc.convert.checks import enum_value, identifier, quote, refuse_nul, refuse_plain_text
 
 
 def security_record(context: api.LinuxContainerSecurityContext, *, given: bool) -> records.Security:
-    refuse_lsm(context)
+    """Return a container's security context.
+
+    :param given: whether the request has one at all.
+    :raises InvalidArgument: naming the field that cannot be, or contradicts another.
+    """
     group = identifier("run_as_group", context.run_as_group.value) if context.HasField("run_as_group") else None
+    if group is not None and not context.HasField("run_as_user") and not context.run_as_username:
+        raise InvalidArgument(
+            f"security_context.run_as_group: {group} is given without a user", hint="set run_as_user or run_as_username"
+        )
+    if context.HasField("run_as_user") and context.run_as_username:
+        raise InvalidArgument("security_context: run_as_user and run_as_username exclude each other")
+    refuse_plain_text("security_context.run_as_username", context.run_as_username)
+    check_names(context.capabilities)
     return records.Security(
         privileged=context.privileged,
         add_capabilities=tuple(context.capabilities.add_capabilities),
@@ -26,56 +41,92 @@ def security_record(context: api.LinuxContainerSecurityContext, *, given: bool) 
         ),
         readonly_rootfs=context.readonly_rootfs,
         no_new_privs=context.no_new_privs,
-        masked_paths=tuple(context.masked_paths) if given else None,
-        readonly_paths=tuple(context.readonly_paths) if given else None,
+        masked_paths=_paths("masked_paths", context.masked_paths) if given else None,
+        readonly_paths=_paths("readonly_paths", context.readonly_paths) if given else None,
         seccomp=_seccomp(context),
+        apparmor=_apparmor(context),
+        selinux=selinux_options(context.selinux_options),
     )
+
+
+def check_names(asked: api.Capability) -> None:
+    """Check the names of capabilities, before anything is made.
+
+    :raises InvalidArgument: naming the field and the name that is none.
+    """
+    for field in ("add_capabilities", "drop_capabilities", "add_ambient_capabilities"):
+        try:
+            capabilities.parse(getattr(asked, field))
+        except InvalidArgument as error:
+            raise InvalidArgument(f"security_context.capabilities.{field}: {error.message}", hint=error.hint) from error
+
+
+def _paths(field: str, paths: Iterable[str]) -> tuple[str, ...]:
+    result = tuple(paths)
+    for path in result:
+        if not path.startswith("/"):
+            raise InvalidArgument(f"security_context.{field}: {quote(path)} is not an absolute path")
+        refuse_nul(f"security_context.{field}", path)
+    return result
 
 
 def _seccomp(context: api.LinuxContainerSecurityContext) -> Seccomp:
     if context.HasField("seccomp"):
         profile = context.seccomp
-        kind = enum_value("security_context.seccomp.profile_type", SeccompKind, profile.profile_type)
+        kind = enum_value("security_context.seccomp.profile_type", ProfileKind, profile.profile_type)
         reference = profile.localhost_ref
     else:
-        kind, reference = _seccomp_of_text(context.seccomp_profile_path)
-    if kind is not SeccompKind.LOCALHOST:
+        kind, reference = _profile_of_text(
+            "security_context.seccomp_profile_path", context.seccomp_profile_path, nothing=ProfileKind.UNCONFINED
+        )
+    if kind is not ProfileKind.LOCALHOST:
         return Seccomp(kind=kind)
+    reference = reference.removeprefix("localhost/")
     if not reference.startswith("/"):
         raise InvalidArgument(f"security_context.seccomp.localhost_ref: {quote(reference)} is not an absolute path")
     refuse_nul("security_context.seccomp.localhost_ref", reference)
     return Seccomp(kind=kind, path=reference)
 
 
-def _seccomp_of_text(text: str) -> tuple[SeccompKind, str]:
-    """Return what the deprecated field means: ``runtime/default``, ``localhost/<path>``, ``unconfined`` or nothing."""
-    if text in {"", "unconfined"}:
-        return SeccompKind.UNCONFINED, ""
+def _profile_of_text(field: str, text: str, *, nothing: ProfileKind) -> tuple[ProfileKind, str]:
+    """Return what a deprecated field means: ``runtime/default``, ``localhost/<name>``, ``unconfined`` or nothing."""
+    if text == "":
+        return nothing, ""
+    if text == "unconfined":
+        return ProfileKind.UNCONFINED, ""
     if text in {"runtime/default", "docker/default"}:
-        return SeccompKind.RUNTIME_DEFAULT, ""
+        return ProfileKind.RUNTIME_DEFAULT, ""
     kind, _, reference = text.partition("/")
     if kind != "localhost":
-        raise InvalidArgument(f"security_context.seccomp_profile_path: {quote(text)} is not understood")
-    return SeccompKind.LOCALHOST, reference
+        raise InvalidArgument(f"{field}: {quote(text)} is not understood")
+    return ProfileKind.LOCALHOST, reference
 
 
-def refuse_lsm(context: api.LinuxContainerSecurityContext | api.LinuxSandboxSecurityContext) -> None:
-    """Refuse what the kernel's security modules would have to enforce, and this version does not ask them to."""
-    if context.HasField("selinux_options") and context.selinux_options.ByteSize():
-        raise Unimplemented("security_context.selinux_options: SELinux labels are not implemented by this version")
-    apparmor = context.apparmor.profile_type if context.HasField("apparmor") else api.SecurityProfile.Unconfined
-    text = getattr(context, "apparmor_profile", "")
-    if apparmor not in api.SecurityProfile.ProfileType.values():
-        raise InvalidArgument(f"security_context.apparmor.profile_type: {apparmor} is not known")
-    enforced = apparmor == api.SecurityProfile.Localhost or text.startswith("localhost/")
-    default = apparmor == api.SecurityProfile.RuntimeDefault or text == "runtime/default"
-    if enforced or (default and _apparmor_enabled()):
-        raise Unimplemented("security_context.apparmor: AppArmor profiles are not implemented by this version")
+def _apparmor(context: api.LinuxContainerSecurityContext) -> AppArmor:
+    field = "security_context.apparmor"
+    if context.HasField("apparmor"):
+        kind = enum_value(f"{field}.profile_type", ProfileKind, context.apparmor.profile_type)
+        name = context.apparmor.localhost_ref
+        field += ".localhost_ref"
+    else:
+        field += "_profile"
+        kind, name = _profile_of_text(field, context.apparmor_profile, nothing=ProfileKind.RUNTIME_DEFAULT)
+    if kind is not ProfileKind.LOCALHOST:
+        return AppArmor(kind=kind)
+    return AppArmor(kind=kind, profile=apparmor.check_name(field, name.removeprefix("localhost/")))
 
 
-def _apparmor_enabled() -> bool:
-    try:
-        with open("/sys/module/apparmor/parameters/enabled") as file:  # noqa: PTH123 - one character of sysfs
-            return file.read(1) == "Y"
-    except OSError:
-        return False
+def check_sandbox_apparmor(context: api.LinuxSandboxSecurityContext) -> None:
+    """Check the profile of a sandbox: none of its processes runs a program of the pod, so nothing is applied."""
+    if context.HasField("apparmor"):
+        enum_value("security_context.apparmor.profile_type", ProfileKind, context.apparmor.profile_type)
+
+
+def selinux_options(given: api.SELinuxOption) -> SELinuxOptions:
+    """Return SELinux options.
+
+    :raises InvalidArgument: if a part of them cannot be one of a label.
+    """
+    result = SELinuxOptions(user=given.user, role=given.role, type=given.type, level=given.level)
+    selinux.check("security_context.selinux_options", result)
+    return result

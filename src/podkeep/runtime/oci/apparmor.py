@@ -1,0 +1,52 @@
+"""Which AppArmor profile a container runs under. Pure: what the kernel has loaded comes in as a value.
+
+Rules: CRI, LinuxContainerSecurityContext (apparmor, and apparmor_profile, its deprecated text); a container that says
+nothing gets the default profile where AppArmor is on, as in every CRI runtime; a profile that is named and cannot be
+applied is an error, because the container would run without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.runtime.records import AppArmor, ProfileKind
+
+DEFAULT_PROFILE = "podkeep-default"
+UNCONFINED = "unconfined"
+MAX_NAME_LENGTH = 4096
+
+
+def check_name(field: str, name: str) -> str:
+    """Return the name of a profile that a request names.
+
+    :raises InvalidArgument: if it cannot be the name of one.
+    """
+    if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable() or name.startswith((" ", ":")):
+        raise InvalidArgument(f"{field}: {name[:64]!r} is not the name of an AppArmor profile")
+    return name
+
+
+def profile(asked: AppArmor, *, privileged: bool, why_not: str, loaded: Callable[[], Collection[str]]) -> str:
+    """Return ``process.apparmorProfile``, empty for none.
+
+    :param why_not: why profiles are not enforced here; empty if they are.
+    :param loaded: returns the profiles that the kernel knows; called only for a profile that the request names.
+    :raises FailedPrecondition: if a profile is named and cannot be enforced.
+    """
+    if asked.kind is ProfileKind.LOCALHOST:
+        if why_not:
+            raise FailedPrecondition(
+                f"AppArmor profile {asked.profile!r} cannot be enforced: {why_not}",
+                hint="run the pod on a machine with AppArmor, or leave the profile out",
+            )
+        if asked.profile not in loaded():
+            raise FailedPrecondition(
+                f"AppArmor profile {asked.profile!r} is not loaded", hint="load it with `apparmor_parser -r FILE`"
+            )
+        return asked.profile
+    if why_not:
+        return ""
+    if privileged or asked.kind is ProfileKind.UNCONFINED:
+        return UNCONFINED
+    return DEFAULT_PROFILE

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -60,10 +60,19 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class NetworkConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``[network]``: the built-in bridge."""
+    """``[network]``: which network pods get, and the built-in bridge."""
 
+    mode: Literal["auto", "bridge", "cni"] = "auto"
+    """``auto``: CNI if ``cni_conf_dir`` has a configuration, else the bridge."""
+    cni_conf_dir: str = "/etc/cni/net.d"
+    cni_plugin_dirs: tuple[str, ...] = ("/opt/cni/bin", "/usr/lib/cni")
+    """Where the programs are that a CNI configuration names; the first that has one wins."""
+    cni_timeout: float = 60.0
+    """Seconds that one CNI plugin may take."""
     bridge: str = "podkeep0"
     subnet: str = "10.183.0.0/16"
+    subnet6: str = ""
+    """IPv6 addresses for pods, beside those of ``subnet``; empty: pods have IPv4 only."""
     masquerade: bool = True
     """Let pods reach what the machine reaches, under the machine's address (nftables)."""
 
@@ -270,6 +279,17 @@ def _check_values(config: Config) -> None:
         IPv4Network(config.network.subnet)
     except ValueError as error:
         raise InvalidArgument(f"network.subnet: {error}", hint="write it as 10.183.0.0/16") from error
+    try:
+        IPv6Network(config.network.subnet6 or "::/64")
+    except ValueError as error:
+        raise InvalidArgument(f"network.subnet6: {error}", hint="write it as fd10:183::/64") from error
+    if not config.network.cni_timeout > 0:
+        raise InvalidArgument(f"network.cni_timeout: {config.network.cni_timeout:g} is no time", hint="use 60")
+    for key in ("cni_conf_dir", "cni_plugin_dirs"):
+        value = getattr(config.network, key)
+        for path in (value,) if isinstance(value, str) else value:
+            if not os.path.isabs(path):
+                raise InvalidArgument(f"network.{key}: {path!r} is not an absolute path", hint="begin it with /")
     default, handlers = config.runtime.default_handler, config.runtime.handlers
     if default not in handlers:
         known = ", ".join(sorted(handlers)) or "none"

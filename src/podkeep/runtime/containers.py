@@ -26,7 +26,7 @@ from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime import stop_signal
+from podkeep.runtime import image_volumes, stop_signal
 from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.monitor import ExitMonitor, Watched
@@ -114,12 +114,14 @@ class Containers:
                     return existing.id
                 raise _name_taken(key, existing.id)
             image = self._image(config.image)
+            volume_images = image_volumes.find_images(config, self._images.find)
             container = Container(
                 id=ContainerID(new_id()),
                 sandbox_id=sandbox_id,
                 config=config,
                 image_id=image.id,
                 image_ref=image.repo_digests[0] if image.repo_digests else image.id,
+                volume_images={number: found.id for number, found in volume_images.items()},
                 status=ContainerStatus(state=ContainerState.CREATING, created_at=time.time_ns()),
             )
             plan = ContainerPlan(
@@ -128,6 +130,7 @@ class Containers:
                 image=image,
                 log=log_file(sandbox, config),
                 target=self._target(sandbox, config),
+                volume_images=volume_images,
             )
             self._state.add_container(container)
             return await self._make(plan)

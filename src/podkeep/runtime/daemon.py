@@ -24,6 +24,7 @@ from podkeep.cri import server
 from podkeep.images.store import ImageStore
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.runtime import image_volumes
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.events import EventHub
@@ -111,7 +112,13 @@ class _Daemon:
             catatonit=config.runtime.catatonit,
         )
         self._container_executor = ContainerExecutor(
-            layout, self._images, self._sandbox_executor, Path(config.runtime.seccomp_profile)
+            layout,
+            self._images,
+            self._sandbox_executor,
+            Path(config.runtime.seccomp_profile),
+            image_volume_policy=image_volumes.Policy(
+                noexec=config.runtime.image_volume_noexec, files=config.runtime.image_volume_files
+            ),
         )
         self._last_request = time.monotonic()
         self._requests = 0

@@ -28,7 +28,8 @@ from podkeep.images.store import ImageStore
 from podkeep.kernel import mounts, openat, overlay
 from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.openat import Resolve
-from podkeep.runtime.records import ContainerConfig, VolumeImage
+from podkeep.runtime.records import Container, ContainerConfig, Sandbox, VolumeImage
+from podkeep.runtime.staging import Staging, make_passable
 
 FAILED = "ImageVolumeMountFailed"
 """How the message of every failure starts: the kubelet tells them by it (cri-api, pkg/errors)."""
@@ -76,7 +77,36 @@ class ImageVolumes:
     """Mounts images. Blocks, for less than a millisecond."""
 
     images: ImageStore
+    staging: Staging
     policy: Policy = Policy()
+
+    def stage(
+        self, container: Container, sandbox: Sandbox, images: Mapping[int, Image], *, label: str = ""
+    ) -> dict[int, dict[str, str]]:
+        """Mount a container's image volumes where its other staged mounts are, and return where, by their number.
+
+        A volume belongs to whom its own mappings say, and without any to the pod, as the root file system does.
+
+        :param images: what :func:`find_images` returned.
+        :raises PodkeepError: if one cannot be mounted; what is mounted then, ``Staging.unstage`` takes away.
+        """
+        result: dict[int, dict[str, str]] = {}
+        directory = self.staging.layout.staged_mounts(container.id)
+        pods = sandbox.config.namespaces.userns
+        if images and not directory.exists():
+            make_passable(directory, pods)
+        for number, image in images.items():
+            mount = container.config.mounts[number]
+            assert mount.image is not None
+            target, idmap = directory / str(number), mount.idmap or pods
+            with ExitStack() as closing:
+                userns = None
+                if idmap is not None:
+                    userns = self.staging.open_userns(sandbox, idmap)
+                    closing.callback(os.close, userns)
+                self.mount(mount.image, image, target, userns=userns, label=label)
+            result[number] = {"": str(target)}
+        return result
 
     def mount(self, volume: VolumeImage, image: Image, target: Path, *, userns: int | None, label: str = "") -> None:
         """Mount ``image``, or what ``volume`` wants of it, at ``target``, which is made.
@@ -152,13 +182,3 @@ def _naming(volume: VolumeImage) -> Iterator[None]:
         raise FailedPrecondition(f"{FAILED}: image {volume.reference}: {error.message}", hint=error.hint) from error
     except OSError as error:
         raise FailedPrecondition(f"{FAILED}: image {volume.reference}: {error}") from error
-
-
-def selinux_label(label: str, *, enabled: bool) -> str:
-    """Return the label to mount with: none where the kernel does not enforce any (KEP-4639, SELinux)."""
-    return label if enabled else ""
-
-
-def users_of(image: Image, images_in_use: Mapping[str, Mapping[int, str]]) -> list[str]:
-    """Return who has ``image`` as a volume, given who has which images."""
-    return [user for user, volumes in images_in_use.items() if image.id in volumes.values()]

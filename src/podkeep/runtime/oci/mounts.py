@@ -40,7 +40,7 @@ class MountInput:
     """Whether the container is in another IPC namespace than the machine."""
     has_mqueue: bool = True
     staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    image_options: tuple[str, ...] = ()
+    image_volume_options: tuple[str, ...] = ()
     volumes: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, str] = field(default_factory=dict)
     """Path in the container to the machine's path of a device node that is mounted, because it cannot be made."""
@@ -61,7 +61,7 @@ def build(given: MountInput) -> list[dict[str, Any]]:
         access = "ro" if mount.readonly else "rw"
         for below, source in given.staged.get(number, {"": mount.host_path}).items():
             target = posixpath.join(mount.container_path, below) if below else mount.container_path
-            options = given.image_options if mount.image else ()
+            options = given.image_volume_options if mount.image else ()
             binds.append(bind(target, source, _PROPAGATION[mount.propagation], access, *options))
     virtual = [item for item in own if item["type"] != "bind"]
     binds = [item for item in own if item["type"] == "bind"] + binds

@@ -64,6 +64,8 @@ class SpecInput:
     staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Number of a mount of the container to the host paths of its idmapped copy, for those that have mappings: under
     the empty path the mount itself, under a relative path what is mounted below it."""
+    image_volume_options: tuple[str, ...] = ()
+    """What a mounted image has beside being read-only, in OCI's words; it is among ``staged``."""
     volumes: Mapping[str, str] = field(default_factory=dict)
     """Path in the container to the host path of an anonymous volume of the image."""
     seccomp_profile: Mapping[str, Any] | None = None
@@ -174,7 +176,7 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
             own_ipc="ipc" in given.namespaces,
             has_mqueue=given.host.has_mqueue,
             staged=given.staged,
-            image_options=given.image_options,
+            image_volume_options=given.image_volume_options,
             volumes=given.volumes,
             devices={device["path"]: device["source"] for device in given.devices} if _maps_ids(given) else {},
         )

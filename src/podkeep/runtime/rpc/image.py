@@ -62,7 +62,11 @@ class ImageRpc:
         text = _required(request.image)
         image = self._images.find(text)
         if image is not None:
-            users = [item.id for item in self._state.containers() if item.image_id == image.id]
+            users = [
+                item.id
+                for item in self._state.containers()
+                if image.id == item.image_id or image.id in item.volume_images.values()
+            ]
             if users:
                 raise FailedPrecondition(
                     f"image {text} is in use by container {users[0]}"

@@ -11,7 +11,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.image_volumes import FAILED
-from podkeep.runtime.records import Propagation, VolumeImage
+from podkeep.runtime.records import VolumeImage
 from podkeep.runtime.rpc.convert.checks import quote
 
 MAX_SUB_PATH = 4096
@@ -33,7 +33,7 @@ def volume_image_record(field: str, mount: api.Mount) -> VolumeImage:
         _refuse(f"{field}: image and host_path exclude each other", "leave host_path empty")
     if not mount.readonly:
         _refuse(f"{field}.readonly: an image is mounted read-only, or not at all", "set readonly")
-    if mount.propagation == Propagation.BIDIRECTIONAL:
+    if mount.propagation == api.PROPAGATION_BIDIRECTIONAL:
         _refuse(f"{field}.propagation: what is mounted in an image volume cannot reach the host", "leave it out")
     _check_sub_path(f"{field}.image_sub_path", mount.image_sub_path)
     return VolumeImage(

@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pods", type=int, default=8, help="pods per round and contender (default 8)")
     parser.add_argument("--concurrency", type=int, default=4, help="pods at a time in the churn (default 4)")
     parser.add_argument("--churn", type=int, default=24, help="pods per round of churn (default 24)")
-    parser.add_argument("--alive", type=int, default=50, help="pods alive while memory is measured (default 50)")
+    parser.add_argument("--alive", type=int, default=110, help="pods alive while memory is measured (default 110)")
     parser.add_argument(
         "--directory", type=Path, default=Path("/var/tmp"), help="where the run works (default /var/tmp)"
     )
@@ -222,6 +222,7 @@ def _rows(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan)
                 podkeep=Cell.rate(statistics.median(contenders[name].churn)),
             ),
         ]
+    rows.append(Row(title="A user namespace adds to pod up", containerd=None, podkeep=_added(contenders)))
     for call in ("RunPodSandbox", "CreateContainer", "StartContainer", "ExecSync"):
         rows.append(_latency(call, call, contenders[CONTAINERD], contenders[PODKEEP]))
     rows.append(
@@ -231,7 +232,7 @@ def _rows(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan)
             podkeep=Cell.mebibytes(sum(alone[PODKEEP].pss_kib.values())),
         )
     )
-    for poll in ("ListPodSandbox", "ListContainers", "ListPodSandboxStats"):
+    for poll in ("ListPodSandbox", "ListContainers", "ListPodSandboxStats", "ListContainerStats"):
         polls = {name: result.scale.polls.get(poll) for name, result in alone.items()}
         cells = {name: Cell.milliseconds(summary) if summary else None for name, summary in polls.items()}
         rows.append(Row(title=f"{poll}, {plan.alive} pods", containerd=cells[CONTAINERD], podkeep=cells[PODKEEP]))
@@ -244,6 +245,12 @@ def _rows(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan)
         )
     )
     return rows
+
+
+def _added(contenders: dict[str, Contender]) -> Cell:
+    """The difference of the medians: containerd 1.6 has no user namespaces to compare with."""
+    plain, mapped = (contenders[name].samples.summary("pod up").p50 for name in (PODKEEP, PODKEEP_USERNS))
+    return Cell(value=mapped - plain, text=f"{mapped - plain:+.1f} ms")
 
 
 def _latency(title: str, sample: str, containerd: Contender, podkeep: Contender) -> Row:

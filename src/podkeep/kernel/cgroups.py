@@ -1,7 +1,7 @@
 """Cgroup directories on version 1, version 2 and hybrid machines, under one set of paths.
 
-Owns: creating, removing and listing cgroups, and the processes in them. Does not own: limits, which the OCI runtime
-writes for containers. A path such as ``/podkeep/pod1/ctr`` names the same cgroup in every version 1 hierarchy, or in
+Owns: creating, removing and listing cgroups, the processes in them, reading and writing their files. Does not own:
+what limits mean (``runtime/resource_plan.py``; those a container starts with are the OCI runtime's). A path such as ``/podkeep/pod1/ctr`` names the same cgroup in every version 1 hierarchy, or in
 the one version 2 tree. On a hybrid machine the version 2 tree beside the version 1 hierarchies is left out: the
 controllers are with version 1 (cgroups(7)), and crun refuses to work with both.
 """
@@ -198,6 +198,29 @@ class Cgroups:
         """
         for directory in self.directories(path):
             _write(directory / "cgroup.procs", str(pid))
+
+    def read(self, path: str, name: str) -> str | None:
+        """Return the content of the cgroup's file ``name`` (``cpu.shares``), or None if no hierarchy has it.
+
+        :raises KernelCallError: if the kernel refuses.
+        """
+        for directory in self.directories(path):
+            try:
+                return (directory / name).read_text()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno != errno.ENODEV:  # the cgroup was removed while we read
+                    raise KernelCallError(f"read({directory / name})", error.errno or 0) from error
+        return None
+
+    def write(self, path: str, name: str, text: str) -> None:
+        """Write the cgroup's file ``name`` in the hierarchy that has it.
+
+        :raises KernelCallError: if none has it, or the kernel refuses the value.
+        """
+        candidates = [directory / name for directory in self.directories(path)]
+        _write(next((file for file in candidates if file.exists()), candidates[0]), text)
 
     def kill(self, path: str) -> None:
         """Kill every process in the cgroup and below it, and return when none is left; a missing one is no error.

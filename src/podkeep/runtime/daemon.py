@@ -43,6 +43,7 @@ from podkeep.runtime.rpc.sandbox import SandboxRpc
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.sandboxes import Sandboxes
 from podkeep.runtime.state import State
+from podkeep.runtime.updates import Updates
 
 log = logging.getLogger(__name__)
 
@@ -180,8 +181,9 @@ class _Daemon:
         self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, stop: asyncio.Event
     ) -> dict[str, dict[str, Any]]:
         runtime = RuntimeRpc(self._config, self._handlers)
-        sandbox = SandboxRpc(self._state, sandboxes, containers, self._config.runtime.cgroup_parent)
-        container = ContainerRpc(self._state, containers)
+        updates = Updates(self._state, self._cgroups)
+        sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._config.runtime.cgroup_parent)
+        container = ContainerRpc(self._state, containers, updates)
         image = ImageRpc(self._images, self._state, watch)
         node = NodeRpc(self._images, self._state, watch, stop.set)
         return {
@@ -195,6 +197,7 @@ class _Daemon:
                 "ListPodSandbox": sandbox.list,
                 "StreamPodSandboxes": sandbox.stream,
                 "PodSandboxStatus": sandbox.status,
+                "UpdatePodSandboxResources": sandbox.update,
                 "CreateContainer": container.create,
                 "StartContainer": container.start,
                 "StopContainer": container.stop,
@@ -203,6 +206,7 @@ class _Daemon:
                 "StreamContainers": container.stream,
                 "ContainerStatus": container.status,
                 "ExecSync": container.exec_sync,
+                "UpdateContainerResources": container.update,
                 "ReopenContainerLog": container.reopen_log,
                 "GetContainerEvents": EventRpc(self._events).container_events,
             },

@@ -160,6 +160,9 @@ class SandboxConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
     selinux: SELinuxOptions = SELinuxOptions()
     handler: HandlerName = HandlerName("")
     host_ports: tuple[HostPort, ...] = ()
+    resources: Resources | None = None
+    overhead: Resources | None = None
+    """CRI: LinuxPodSandboxConfig.resources and overhead; only noted, because the sums leave out what is unlimited."""
 
     def key(self) -> str:
         """Return what makes a sandbox the same for a caller that repeats its request."""

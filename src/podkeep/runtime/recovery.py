@@ -22,11 +22,11 @@ import msgspec
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel import procfs
-from podkeep.runtime import orphans
+from podkeep.runtime import orphans, updates
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import LIVE_STATES, ended_status
 from podkeep.runtime.handlers import HandlerTable
-from podkeep.runtime.layout import Layout
+from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.records import Container, ContainerState, NamespaceMode, Sandbox, SandboxState
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.state import State
@@ -87,10 +87,22 @@ class Recovery:
             self._state.set_container(container.id, msgspec.structs.replace(status_of, process=None, monitor=None))
 
     def _check_container(self, container: Container) -> None:
+        if container.status.update_undo:
+            container = self._take_back_update(container)
         if container.status.state in _HALF_CONTAINER:
             self._finish_container(container)
         elif container.status.state in LIVE_STATES and not _lives(container):
             self._note_end(container)
+
+    def _take_back_update(self, container: Container) -> Container:
+        """Give a container the limits it had before an update that nobody finished."""
+        sandbox = self._state.sandbox(container.sandbox_id)
+        cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
+        if self._sandboxes.cgroups.exists(cgroup):
+            log.info("taking back an unfinished update of container %s", container.id)
+            updates.roll_back(self._sandboxes.cgroups, cgroup, container.status.update_undo)
+        status = msgspec.structs.replace(container.status, update_undo=())
+        return self._state.set_container(container.id, status)
 
     def _check_sandbox(self, sandbox: Sandbox, *, rebooted: bool) -> None:
         ready = sandbox.status.state is SandboxState.READY

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.errors import InvalidArgument, NotFound, Unimplemented
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Container, ContainerState
@@ -14,8 +14,9 @@ from podkeep.runtime.rpc.chunks import in_chunks
 from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
-from podkeep.runtime.rpc.convert.resources import resources_message
+from podkeep.runtime.rpc.convert.resources import resources_message, resources_record
 from podkeep.runtime.state import State
+from podkeep.runtime.updates import Updates
 
 _STATES = {
     ContainerState.CREATED: api.CONTAINER_CREATED,
@@ -27,9 +28,10 @@ _STATES = {
 class ContainerRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, state: State, containers: Containers) -> None:
+    def __init__(self, state: State, containers: Containers, updates: Updates) -> None:
         self._state = state
         self._containers = containers
+        self._updates = updates
 
     async def create(self, request: api.CreateContainerRequest) -> api.CreateContainerResponse:
         if not request.pod_sandbox_id:
@@ -78,6 +80,15 @@ class ContainerRpc:
         result = await self._containers.exec_sync(_required(request.container_id), tuple(request.cmd), timeout)
         return api.ExecSyncResponse(stdout=result.stdout, stderr=result.stderr, exit_code=result.exit_code)
 
+    async def update(self, request: api.UpdateContainerResourcesRequest) -> api.UpdateContainerResourcesResponse:
+        if request.HasField("windows"):
+            raise InvalidArgument("windows: this is a Linux machine")
+        if request.HasField("class_resources"):
+            raise Unimplemented("class_resources: class resources are not implemented by this version")
+        # As with other runtimes, annotations are for what stands between (NRI) and change nothing here.
+        await self._updates.update_container(_required(request.container_id), resources_record(request.linux))
+        return api.UpdateContainerResourcesResponse()
+
     async def reopen_log(self, request: api.ReopenContainerLogRequest) -> api.ReopenContainerLogResponse:
         await self._containers.reopen_log(_required(request.container_id))
         return api.ReopenContainerLogResponse()
@@ -105,7 +116,7 @@ def status_message(container: Container, log_path: str) -> api.ContainerStatus:
             mount_message(mount, container.volume_images.get(number)) for number, mount in enumerate(config.mounts)
         ],
         log_path=log_path,
-        resources=api.ContainerResources(linux=resources_message(config.resources)),
+        resources=api.ContainerResources(linux=resources_message(status.resources or config.resources)),
         image_id=container.image_id,
         user=api.ContainerUser(linux=api.LinuxContainerUser(uid=uid, gid=gid, supplemental_groups=groups)),
     )

@@ -15,9 +15,11 @@ from podkeep.runtime.rpc.chunks import in_chunks
 from podkeep.runtime.rpc.container import status_message as container_status_message
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.namespaces import namespace_message
+from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 from podkeep.runtime.sandboxes import Sandboxes, check_namespaces
 from podkeep.runtime.state import State
+from podkeep.runtime.updates import Updates
 
 _SHOWN = frozenset({SandboxState.READY, SandboxState.NOTREADY})
 
@@ -25,8 +27,16 @@ _SHOWN = frozenset({SandboxState.READY, SandboxState.NOTREADY})
 class SandboxRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, state: State, sandboxes: Sandboxes, containers: Containers, default_cgroup_parent: str) -> None:
+    def __init__(
+        self,
+        state: State,
+        sandboxes: Sandboxes,
+        containers: Containers,
+        updates: Updates,
+        default_cgroup_parent: str,
+    ) -> None:
         self._state = state
+        self._updates = updates
         self._sandboxes = sandboxes
         self._containers = containers
         self._default_cgroup_parent = default_cgroup_parent
@@ -56,6 +66,12 @@ class SandboxRpc:
 
     def _chosen(self, wanted: api.PodSandboxFilter) -> Sequence[Sandbox]:
         return [item for item in self._state.sandboxes() if _selected(item, wanted)]
+
+    async def update(self, request: api.UpdatePodSandboxResourcesRequest) -> api.UpdatePodSandboxResourcesResponse:
+        text = _required(request.pod_sandbox_id)
+        resources, overhead = resources_record(request.resources), resources_record(request.overhead)
+        await self._updates.update_sandbox(text, resources, overhead)
+        return api.UpdatePodSandboxResourcesResponse()
 
     async def status(self, request: api.PodSandboxStatusRequest) -> api.PodSandboxStatusResponse:
         sandbox = self._state.sandbox(_required(request.pod_sandbox_id))

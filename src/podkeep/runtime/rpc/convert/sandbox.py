@@ -9,6 +9,7 @@ from podkeep.runtime import records
 from podkeep.runtime.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, refuse_plain_text, token
 from podkeep.runtime.rpc.convert.namespaces import namespace_options
+from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.security import check_sandbox_apparmor, selinux_options
 
 
@@ -52,6 +53,8 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         privileged=context.privileged,
         selinux=selinux_options(context.selinux_options),
         handler=HandlerName(handler),
+        resources=resources_record(linux.resources) if linux.HasField("resources") else None,
+        overhead=resources_record(linux.overhead) if linux.HasField("overhead") else None,
     )
 
 

@@ -1,0 +1,188 @@
+"""Changing the resources of what exists: UpdateContainerResources and UpdatePodSandboxResources.
+
+Owns: the transaction. What the files hold is noted in the record before the first is written, so that a refused write,
+or a daemon that is killed half-way, leaves the container with the limits it had. Does not own: which values are right
+and in which order they are written (``resource_plan.py``).
+
+The files are written here and not by the OCI runtime's ``update``: it takes back nothing when the kernel refuses a
+later value, does not say which one, and costs a process. What it would do besides, changing its copy of the
+configuration, has no reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from podkeep.base import failpoints
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.base.ids import ContainerID, SandboxID
+from podkeep.base.singleflight import SingleFlight
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime import resource_plan
+from podkeep.runtime.layout import container_cgroup, sandbox_cgroup
+from podkeep.runtime.records import Container, ContainerState, Resources, SandboxState
+from podkeep.runtime.resource_plan import Write
+from podkeep.runtime.sandboxes import require_ready
+from podkeep.runtime.state import State
+
+log = logging.getLogger(__name__)
+
+_CHANGEABLE = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
+_VALUE_ERRORS = frozenset({errno.EINVAL, errno.ERANGE, errno.EACCES, errno.ENOSPC, errno.EOVERFLOW})
+"""What the kernel says to a value that contradicts the parent's or is none."""
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Updates:
+    """Updates of one runtime. Those of one container or sandbox come one after the other."""
+
+    def __init__(self, state: State, cgroups: Cgroups) -> None:
+        self._state = state
+        self._cgroups = cgroups
+        self._running: SingleFlight[None] = SingleFlight()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def update_container(self, text: str, asked: Resources) -> None:
+        """Change the limits of a container that did not end, all of them or none.
+
+        :raises NotFound: if there is no such container.
+        :raises FailedPrecondition: if it ended, or uses more memory than it may from now on.
+        :raises InvalidArgument: if a value is none, or the cgroups above do not allow it.
+        """
+        container_id = self._state.container(text).id
+        key = ("container", container_id, _encode(asked))
+        await self._running.do(key, lambda: self._locked(container_id, self._update_container(container_id, asked)))
+
+    async def update_sandbox(self, text: str, resources: Resources, overhead: Resources) -> None:
+        """Limit the cgroup of a sandbox to what its containers and its overhead may use together.
+
+        :raises NotFound: if there is no such sandbox.
+        :raises FailedPrecondition: if it is not ready, or uses more memory than it may from now on.
+        :raises InvalidArgument: if a value is none, or the cgroups above do not allow it.
+        """
+        sandbox_id = self._state.sandbox(text).id
+        key = ("sandbox", sandbox_id, _encode((resources, overhead)))
+        operation = self._update_sandbox
+        await self._running.do(key, lambda: self._locked(sandbox_id, operation(sandbox_id, resources, overhead)))
+
+    async def _locked(self, identity: str, operation: Coroutine[Any, Any, None]) -> None:
+        lock = self._locks[identity]
+        try:
+            async with lock:
+                await operation
+        finally:
+            if not lock.locked():
+                self._locks.pop(identity, None)
+
+    async def _update_container(self, container_id: ContainerID, asked: Resources) -> None:
+        container = self._state.container(container_id)
+        if container.status.state not in _CHANGEABLE:
+            raise FailedPrecondition(f"container {container_id} is {container.status.state.value}")
+        merged = resource_plan.merge(container.status.resources or container.config.resources, asked)
+        cgroup = self._cgroup_of(container)
+        writes = await asyncio.to_thread(prepare, self._cgroups, cgroup, asked, merged)
+        if writes:
+            self._note(container_id, update_undo=tuple((write.file, write.before) for write in reversed(writes)))
+            failpoints.reach("update.noted")
+            try:
+                await asyncio.to_thread(carry_out, self._cgroups, cgroup, writes)
+            except BaseException:
+                self._note(container_id, update_undo=())
+                raise
+        failpoints.reach("update.written")
+        self._note(container_id, update_undo=(), resources=merged)
+
+    def _note(self, container_id: ContainerID, **changes: Any) -> None:
+        latest = self._state.find_container(container_id)
+        if latest is not None:
+            self._state.set_container(container_id, msgspec.structs.replace(latest.status, **changes))
+
+    async def _update_sandbox(self, sandbox_id: SandboxID, resources: Resources, overhead: Resources) -> None:
+        sandbox = self._state.sandbox(sandbox_id)
+        require_ready(sandbox)
+        held = resource_plan.total(sandbox.status.resources or Resources(), sandbox.status.overhead or Resources())
+        asked = resource_plan.total(resources, overhead)
+        merged = resource_plan.merge(held, asked)
+        cgroup = sandbox_cgroup(sandbox.config.cgroup_parent, sandbox_id)
+        writes = await asyncio.to_thread(prepare, self._cgroups, cgroup, asked, merged)
+        await asyncio.to_thread(carry_out, self._cgroups, cgroup, writes)
+        latest = self._state.find_sandbox(sandbox_id)
+        if latest is not None and latest.status.state is SandboxState.READY:
+            status = msgspec.structs.replace(latest.status, resources=resources, overhead=overhead)
+            self._state.set_sandbox(sandbox_id, status)
+
+    def _cgroup_of(self, container: Container) -> str:
+        sandbox = self._state.sandbox(container.sandbox_id)
+        return container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
+
+
+def prepare(cgroups: Cgroups, cgroup: str, asked: Resources, merged: Resources) -> tuple[Write, ...]:
+    """Look at a cgroup and return what is to be written; blocks, changes nothing.
+
+    :raises FailedPrecondition: if the cgroup is gone, lacks a controller, or uses too much memory.
+    :raises InvalidArgument: if CPUs or memory nodes are asked for that the cgroup above does not have.
+    """
+    if not cgroups.exists(cgroup):
+        raise FailedPrecondition(f"cgroup {cgroup} is gone", hint="somebody else removed it")
+    above = cgroup.rpartition("/")[0] or "/"
+    for file, text in (("cpuset.cpus", asked.cpuset_cpus), ("cpuset.mems", asked.cpuset_mems)):
+        name = f"{file}.effective" if cgroups.version == 2 else file.replace(".", ".effective_")
+        available = cgroups.read(above, name) if text else None
+        if available is not None:
+            resource_plan.check_subset(file.replace(".", "_"), text, available)
+    if cgroups.version == 2 and asked.memory_limit > 0:
+        in_use = cgroups.read(cgroup, "memory.current")
+        if in_use is not None:
+            resource_plan.check_usage(asked.memory_limit, int(in_use), page_cache(cgroups.read(cgroup, "memory.stat")))
+    held = {}
+    for name in resource_plan.files(cgroups.version, asked):
+        content = cgroups.read(cgroup, name)
+        if content is not None:
+            held[name] = content
+    return resource_plan.plan(cgroups.version, held, asked, merged)
+
+
+def page_cache(stat: str | None) -> int:
+    """Return the bytes of page cache in memory.stat of version 2, which the kernel can take back."""
+    lines = (line.partition(" ") for line in (stat or "").splitlines())
+    return sum(int(value) for name, _, value in lines if name in {"active_file", "inactive_file"})
+
+
+def carry_out(cgroups: Cgroups, cgroup: str, writes: Sequence[Write]) -> None:
+    """Write in order; if the kernel refuses one, write back those before it. Blocks.
+
+    :raises FailedPrecondition: if more memory is in use than the new limit.
+    :raises InvalidArgument: if the kernel takes a value for wrong.
+    :raises KernelCallError: if it refuses for another reason.
+    """
+    for number, write in enumerate(writes):
+        try:
+            cgroups.write(cgroup, write.file, write.text)
+        except KernelCallError as error:
+            roll_back(cgroups, cgroup, [(item.file, item.before) for item in reversed(writes[:number])])
+            if error.errno == errno.EBUSY:
+                hint = "more memory is in use" if write.file.startswith("memory.") else "what is below needs more"
+                raise FailedPrecondition(f"{write.file} of {cgroup} cannot be {write.text}", hint=hint) from error
+            if error.errno in _VALUE_ERRORS:
+                raise InvalidArgument(
+                    f"{write.file} of {cgroup} cannot be {write.text[:80]!r}: {error}",
+                    hint="the cgroups above may not allow it",
+                ) from error
+            raise
+
+
+def roll_back(cgroups: Cgroups, cgroup: str, undo: Sequence[tuple[str, str]]) -> None:
+    """Write back what files held; goes on after a failure, which is logged. Blocks."""
+    for file, text in undo:
+        try:
+            cgroups.write(cgroup, file, text)
+        except KernelCallError as error:
+            log.warning("cgroup %s keeps a limit of a failed update: %s", cgroup, error)

@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, PodkeepError
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
@@ -122,6 +123,7 @@ class ImageVolumes:
                 closing.callback(os.close, fd)
             target.mkdir()
             overlay.overlay_readonly(lowers, target, attrs=self.policy.attrs, context=label)
+            failpoints.reach("image_volume.mounted")
             if volume.sub_path:
                 _narrow(target, volume, files=self.policy.files)
 
@@ -137,6 +139,7 @@ def _narrow(target: Path, volume: VolumeImage, *, files: bool) -> None:
         part = mounts.clone_tree(found)
         closing.callback(os.close, part)
         mounts.unmount(target, lazy=True)
+        failpoints.reach("image_volume.narrowing")
         if not stat.S_ISDIR(kind):
             target.rmdir()
             target.touch()

@@ -192,9 +192,9 @@ BAD_CONTAINERS: dict[str, tuple[Callable[[api.ContainerConfig], object], type[Po
     "propagation 9": (
         lambda c: c.mounts.append(bind("/tmp", "/v", propagation=9)), InvalidArgument, "config.mounts[0]",
     ),
-    "image volume": (
+    "writable image volume": (
         lambda c: c.mounts.append(api.Mount(container_path="/v", image=api.ImageSpec(image="x"))),
-        Unimplemented, "config.mounts[0].image",
+        InvalidArgument, "config.mounts[0].readonly",
     ),
     "recursive read-only": (
         lambda c: c.mounts.append(bind("/tmp", "/v", readonly=True, recursive_read_only=True)),

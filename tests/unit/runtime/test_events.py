@@ -1,0 +1,179 @@
+"""The events of records' changes, and readers that are slow, late, or gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from runtime_values import container, sandbox
+
+from podkeep.runtime.events import Event, EventHub, EventKind, EventReader, kinds_between
+from podkeep.runtime.records import ContainerState, SandboxState
+from podkeep.runtime.state import State
+
+
+def event(number: int, *, at: int | None = None) -> Event:
+    when = time.time_ns() if at is None else at
+    return Event(kind=EventKind.CREATED, subject=str(number), at=when, sandbox=None, containers=())
+
+
+async def taken(reader: EventReader) -> list[str]:
+    """Return what is in the queue of a reader that gets nothing more."""
+    reader.end()
+    return [item.subject async for item in reader]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        (0, 1, ["CREATED"]),
+        (0, 2, ["CREATED", "STARTED"]),
+        (1, 2, ["STARTED"]),
+        (1, 3, ["STOPPED"]),
+        (2, 3, ["STOPPED"]),
+        (0, 3, ["CREATED", "STOPPED"]),
+        (3, 3, []),
+        (2, 2, []),
+        (3, None, ["DELETED"]),
+        (0, None, []),
+    ],
+)
+def test_kinds_of_a_change(before: int, after: int | None, names: list[str]) -> None:
+    assert [kind.name for kind in kinds_between(before, after)] == names
+
+
+def test_changes_of_records_are_events_in_their_order(tmp_path: Path) -> None:
+    state, hub = State(tmp_path / "state.db"), EventHub()
+    hub.attach(state)
+    pod, inside = sandbox(state=SandboxState.CREATING), container()
+    creating = msgspec.structs.replace(inside.status, state=ContainerState.CREATING)
+    state.add_sandbox(pod)
+    state.set_sandbox(pod.id, msgspec.structs.replace(pod.status, state=SandboxState.READY))
+    state.add_container(msgspec.structs.replace(inside, status=creating))
+    for step in (ContainerState.CREATED, ContainerState.RUNNING, ContainerState.EXITED, ContainerState.REMOVING):
+        state.set_container(inside.id, msgspec.structs.replace(inside.status, state=step))
+    state.forget_container(inside.id)
+    state.set_sandbox(pod.id, msgspec.structs.replace(pod.status, state=SandboxState.NOTREADY))
+    state.forget_sandbox(pod.id)
+    state.close()
+
+    async def read() -> list[Event]:
+        with hub.subscribe() as reader:
+            reader.end()
+            return [item async for item in reader]
+
+    heard = asyncio.run(read())
+    assert [(item.kind.name, item.subject[0], len(item.containers)) for item in heard] == [
+        ("CREATED", "a", 0),
+        ("STARTED", "a", 0),
+        ("CREATED", "c", 1),
+        ("STARTED", "c", 1),
+        ("STOPPED", "c", 1),
+        ("DELETED", "c", 0),
+        ("STOPPED", "a", 0),
+        ("DELETED", "a", 0),
+    ]
+    assert all(item.sandbox is not None and item.sandbox.config == pod.config for item in heard)
+
+
+def test_what_was_never_shown_has_no_events(tmp_path: Path) -> None:
+    state, hub = State(tmp_path / "state.db"), EventHub()
+    hub.attach(state)
+    pod = sandbox(state=SandboxState.CREATING)
+    state.add_sandbox(pod)
+    state.forget_sandbox(pod.id)
+    state.close()
+    assert asyncio.run(taken(EventHub().subscribe())) == asyncio.run(taken(hub.subscribe())) == []
+
+
+def test_a_slow_reader_loses_its_oldest_and_nobody_elses(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> tuple[list[str], list[str]]:
+        hub = EventHub(queue_length=4)
+        drops: list[int] = []
+        hub.on_drop = lambda: drops.append(1)
+        with hub.subscribe() as slow, hub.subscribe() as quick:
+            heard = []
+            for number in range(10):
+                hub.publish(event(number))
+                heard.append((await anext(quick)).subject)
+            assert hub.dropped == slow.dropped == len(drops) == 6
+            assert quick.dropped == 0
+            return await taken(slow), heard
+
+    with caplog.at_level(logging.WARNING):
+        slow, quick = asyncio.run(run())
+    assert slow == ["6", "7", "8", "9"]
+    assert quick == [str(number) for number in range(10)]
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+
+
+def test_each_burst_of_losses_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        hub = EventHub(queue_length=2)
+        with hub.subscribe() as reader:
+            for _ in range(2):
+                for number in range(5):
+                    hub.publish(event(number))
+                waiting = asyncio.ensure_future(_until_empty(reader))
+                await asyncio.sleep(0)
+                waiting.cancel()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    assert len(caplog.records) == 2
+
+
+async def _until_empty(reader: EventReader) -> None:
+    async for _ in reader:
+        pass
+
+
+def test_readers_that_are_gone_cost_nothing() -> None:
+    async def run() -> None:
+        hub = EventHub()
+        with hub.subscribe():
+            assert hub.readers == 1
+        assert hub.readers == 0
+        with pytest.raises(asyncio.CancelledError):
+            with hub.subscribe() as reader:
+                waiting = asyncio.ensure_future(anext(reader))
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await waiting
+        assert hub.readers == 0
+
+    asyncio.run(run())
+
+
+def test_what_nobody_heard_is_for_the_next_reader_alone_and_not_for_ever() -> None:
+    async def run() -> None:
+        hub = EventHub(queue_length=3, retention_s=60)
+        hub.publish(event(0, at=time.time_ns() - 61_000_000_000))
+        for number in (1, 2):
+            hub.publish(event(number))
+        with hub.subscribe() as first, hub.subscribe() as second:
+            hub.publish(event(3))
+            assert await taken(first) == ["1", "2", "3"]
+            assert await taken(second) == ["3"]
+        for number in range(10):
+            hub.publish(event(number))
+        with hub.subscribe() as third:
+            assert await taken(third) == ["7", "8", "9"]
+        assert hub.dropped == 0
+
+    asyncio.run(run())
+
+
+def test_readers_end_when_the_hub_is_closed() -> None:
+    async def run() -> list[str]:
+        hub = EventHub()
+        with hub.subscribe() as reader:
+            hub.publish(event(1))
+            hub.close()
+            return [item.subject async for item in reader]
+
+    assert asyncio.run(run()) == ["1"]

@@ -108,6 +108,8 @@ class Containers:
             require_ready(sandbox)
             if any(mount.idmap is not None for mount in config.mounts):
                 self._sandboxes.require_idmap(sandbox)
+            if any(mount.recursive_read_only for mount in config.mounts):
+                self._sandboxes.require_recursive_read_only(sandbox)
             existing = self._state.container_by_key(key)
             if existing is not None:
                 if existing.config == config and existing.status.state is ContainerState.CREATED:

@@ -33,15 +33,19 @@ from podkeep.runtime.strays import kill_strays
 log = logging.getLogger(__name__)
 
 _PROBE_HOST_ID = 65536
+_MAPPING = [{"containerID": 0, "hostID": _PROBE_HOST_ID, "size": 65536}]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """CRI: RuntimeHandlerFeatures; ``why_not`` says why user namespaces do not work."""
+    """CRI: RuntimeHandlerFeatures; ``why_not`` says why user namespaces do not work, ``why_writable`` why mounts that
+    are to be read-only with all that lies below are not.
+    """
 
     user_namespaces: bool
     recursive_read_only_mounts: bool = False
     why_not: str = ""
+    why_writable: str = ""
 
 
 class HandlerTable:
@@ -104,19 +108,41 @@ class HandlerTable:
                 hint="`podkeep doctor` says what is missing",
             )
 
+    def require_recursive_read_only(self, name: HandlerName) -> None:
+        """Check that a handler keeps everything below a mount read-only (KEP-3857).
+
+        :raises FailedPrecondition: if it does not; the text begins as the kubelet expects it (cri-api, pkg/errors).
+        """
+        features = self.features_of(name)
+        if not features.recursive_read_only_mounts:
+            raise FailedPrecondition(
+                f"RROUnsupported: runtime handler {name or self.default!r} does not support recursive read-only mounts:"
+                f" {features.why_writable}"
+            )
+
     def probe(self, probe: Probe) -> None:
-        """Find out what every handler can do; blocks for about 20 ms each."""
+        """Find out what every handler can do; blocks for about 40 ms each."""
         for name, driver in self._drivers.items():
             driver.handler.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            why_not = why_writable = ""
             try:
                 _require_passage(probe.layout.root)
                 _require_passage(probe.layout.run)
                 probe.check_idmap(driver)
             except (PodkeepError, OSError) as error:
-                self.features[name] = Features(user_namespaces=False, why_not=str(error))
+                why_not = str(error)
                 log.warning("handler %s cannot run pods in user namespaces: %s", name, error)
-            else:
-                self.features[name] = Features(user_namespaces=True)
+            try:
+                probe.check_recursive_read_only(driver)
+            except (PodkeepError, OSError) as error:
+                why_writable = str(error)
+                log.warning("handler %s cannot keep what lies below a mount read-only: %s", name, error)
+            self.features[name] = Features(
+                user_namespaces=not why_not,
+                recursive_read_only_mounts=not why_writable,
+                why_not=why_not,
+                why_writable=why_writable,
+            )
 
 
 def _require_passage(directory: Path) -> None:
@@ -162,7 +188,9 @@ class Probe:
                 os.close(mounts.clone_tree(source, idmap_userns=fd))
             finally:
                 os.close(fd)
-            (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, source, pin)))
+            mapped = {"uidMappings": _MAPPING, "gidMappings": _MAPPING}
+            mount = {"source": str(source), "options": ["bind"], **mapped}
+            (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, mount, pin)))
             process = driver.create_detached(container, bundle)
             failpoints.reach("handlers.probe")
             if os.stat(f"/proc/{process.pid}/root/probe").st_uid != _PROBE_HOST_ID:
@@ -172,10 +200,42 @@ class Probe:
         finally:
             self._remove(driver, container)
 
+    def check_recursive_read_only(self, driver: Driver) -> None:
+        """Have a container created with a mount that has another one below, and check from outside what is writable.
+
+        The runtime makes the copy read-only itself (``staging.py``); the handler must bring all of it inside, as it is.
+
+        :raises PodkeepError: saying what does not work.
+        """
+        container = ContainerID(f"probe-{driver.handler.name}")
+        bundle = self.layout.run / container
+        self._remove(driver, container)
+        bundle.mkdir(mode=0o711)
+        try:
+            rootfs, tree, copy = (bundle / name for name in ("rootfs", "tree", "copy"))
+            for directory in (rootfs, tree, copy):
+                directory.mkdir()
+            mounts.tmpfs(tree)
+            (tree / "below").mkdir()
+            mounts.tmpfs(tree / "below")
+            mounts.bind(tree, copy, recursive=True, readonly=True)
+            mount = {"source": str(copy), "options": ["rbind", "rprivate", "ro"]}
+            (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, mount, None)))
+            process = driver.create_detached(container, bundle)
+            inside = Path(f"/proc/{process.pid}/root/probe")
+            if (inside / "below").stat().st_dev == inside.stat().st_dev:
+                raise FailedPrecondition(f"{driver.handler.path} leaves out what is mounted below a bind mount")
+            if not all(os.statvfs(path).f_flag & os.ST_RDONLY for path in (inside, inside / "below")):
+                raise FailedPrecondition(f"{driver.handler.path} makes what is mounted below a bind mount writable")
+        finally:
+            self._remove(driver, container)
+
     def _remove(self, driver: Driver, container: ContainerID) -> None:
         bundle, source = self.layout.run / container, self.layout.root / container
         kill_strays(driver, container)
         driver.delete(container)
+        for name in ("copy", "tree"):
+            mounts.unmount(bundle / name, lazy=True)
         namespaces.unpin(bundle / "user")
         for directory in (bundle, source):
             remove_tree(directory)
@@ -187,8 +247,10 @@ class Probe:
     def _cgroup(self, container: ContainerID) -> str:
         return f"{self.cgroup_parent.rstrip('/')}/{container}"
 
-    def _config(self, container: ContainerID, rootfs: Path, source: Path, pin: Path) -> dict[str, Any]:
-        mapping = [{"containerID": 0, "hostID": _PROBE_HOST_ID, "size": 65536}]
+    def _config(
+        self, container: ContainerID, rootfs: Path, mount: Mapping[str, Any], userns: Path | None
+    ) -> dict[str, Any]:
+        joined: list[dict[str, str]] = [] if userns is None else [{"type": "user", "path": str(userns)}]
         return {
             "ociVersion": OCI_VERSION,
             "process": {"user": {"uid": 0, "gid": 0}, "args": ["/program"], "cwd": "/", "capabilities": {}},
@@ -197,19 +259,11 @@ class Probe:
                 {"destination": "/proc", "type": "proc", "source": "proc"},
                 {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
                 {"destination": "/program", "type": "bind", "source": self.program, "options": ["bind", "ro"]},
-                {
-                    "destination": "/probe",
-                    "type": "bind",
-                    "source": str(source),
-                    "options": ["bind"],
-                    "uidMappings": mapping,
-                    "gidMappings": mapping,
-                },
+                {"destination": "/probe", "type": "bind", **mount},
             ],
             "linux": {
-                "namespaces": [{"type": "user", "path": str(pin)}, {"type": "pid"}, {"type": "mount"}],
-                "uidMappings": mapping,
-                "gidMappings": mapping,
+                "namespaces": [*joined, {"type": "pid"}, {"type": "mount"}],
+                **({} if userns is None else {"uidMappings": _MAPPING, "gidMappings": _MAPPING}),
                 "cgroupsPath": self._cgroup(container),
                 "resources": {"devices": [{"allow": False, "access": "rwm"}]},
             },

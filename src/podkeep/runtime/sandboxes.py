@@ -116,6 +116,13 @@ class Sandboxes:
         """
         self._handlers.require_user_namespaces(sandbox.config.handler)
 
+    def require_recursive_read_only(self, sandbox: Sandbox) -> None:
+        """Check that the sandbox's runtime handler keeps everything below a mount read-only.
+
+        :raises FailedPrecondition: if it does not.
+        """
+        self._handlers.require_recursive_read_only(sandbox.config.handler)
+
     async def run(self, config: SandboxConfig) -> SandboxID:
         """Make a sandbox, or return the one that an equal request made before.
 

@@ -241,11 +241,11 @@ def test_mounts_of_a_plain_container() -> None:
 
 
 def test_the_requests_mounts_are_parents_first_and_otherwise_in_order() -> None:
-    asked = ("/data/deep/er", "/data", "/b/", "/data/deep", "/a")
+    asked = ("/data/deep/er", "/data", "/b", "/data//deep/", "/a")
     mounts = tuple(Mount(container_path=path, host_path=f"/host{path}") for path in asked)
     config = build(container=container_config(mounts=mounts), files=PodFiles())
-    found = [target for target in targets(config) if target in asked]
-    assert found == ["/data", "/b/", "/a", "/data/deep", "/data/deep/er"]
+    found = [target for target in targets(config) if target.startswith(("/data", "/a", "/b"))]
+    assert found == ["/data", "/b", "/a", "/data/deep", "/data/deep/er"]
 
 
 @pytest.mark.parametrize("over", ["/etc", "/etc/"])
@@ -253,12 +253,12 @@ def test_a_volume_does_not_hide_what_the_runtime_mounts_below_it(over: str) -> N
     config = build(container=container_config(mounts=(Mount(container_path=over, host_path="/host"),)))
     for target in ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf"):
         in_order = targets(config)
-        assert len(in_order) - in_order[::-1].index(over) - 1 < in_order.index(target)
+        assert len(in_order) - in_order[::-1].index("/etc") - 1 < in_order.index(target)
 
 
 def test_a_volume_at_dev_keeps_the_runtime_from_mounting_on_the_machines_own() -> None:
     config = build(container=container_config(mounts=(Mount(container_path="/dev/", host_path="/dev"),)))
-    assert [target for target in targets(config) if target.startswith("/dev")] == ["/dev/"]
+    assert [target for target in targets(config) if target.startswith("/dev")] == ["/dev"]
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,10 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     binds = [bind(target, source, "rprivate", "nosuid", "noexec") for target, source in given.devices.items()]
     binds += [bind(target, source, "rprivate", "rw") for target, source in given.volumes.items()]
     for number, mount in enumerate(given.container.mounts):
-        access = "ro" if mount.readonly else "rw"
         for below, source in given.staged.get(number, {"": mount.host_path}).items():
-            target = posixpath.join(mount.container_path, below) if below else mount.container_path
+            # What lies below a read-only mount is writable, unless the request says otherwise (CRI: Mount).
+            access = "ro" if mount.readonly and (not below or mount.recursive_read_only) else "rw"
+            target = normal(posixpath.join(mount.container_path, below))
             options = given.image_volume_options if mount.image else ()
             binds.append(bind(target, source, _PROPAGATION[mount.propagation], access, *options))
     virtual = [item for item in own if item["type"] != "bind"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from podkeep.base.errors import InvalidArgument, Unimplemented
+from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
@@ -16,8 +16,6 @@ from podkeep.runtime.rpc.convert.namespaces import id_map, mapping_messages
 
 def mount_record(number: int, mount: api.Mount) -> records.Mount:
     field = f"config.mounts[{number}]"
-    if mount.recursive_read_only and not mount.HasField("image"):
-        raise Unimplemented(f"RROUnsupported: {field}.recursive_read_only is not implemented by this version")
     if not mount.container_path.startswith("/"):
         raise InvalidArgument(f"{field}.container_path: {quote(mount.container_path)} is not absolute")
     refuse_nul(f"{field}.container_path", mount.container_path)
@@ -26,14 +24,29 @@ def mount_record(number: int, mount: api.Mount) -> records.Mount:
     image = volume_image_record(field, mount) if mount.HasField("image") else None
     if mount.image_sub_path and image is None:
         raise InvalidArgument(f"{field}.image_sub_path: the mount has no image")
+    if mount.recursive_read_only and image is None:
+        _check_recursive_read_only(field, mount)
     return records.Mount(
         container_path=mount.container_path,
         host_path="" if image else _host_path(field, mount),
         readonly=mount.readonly,
+        recursive_read_only=mount.recursive_read_only,
+        selinux_relabel=mount.selinux_relabel,
         propagation=enum_value(f"{field}.propagation", Propagation, mount.propagation),
         idmap=id_map(mount.uidMappings, mount.gidMappings) if mount.uidMappings or mount.gidMappings else None,
         image=image,
     )
+
+
+def _check_recursive_read_only(field: str, mount: api.Mount) -> None:
+    """Check what CRI asks of such a mount (Mount.recursive_read_only; KEP-3857)."""
+    if not mount.readonly:
+        raise InvalidArgument(f"{field}.recursive_read_only: the mount is not readonly", hint="set readonly as well")
+    if mount.propagation != Propagation.PRIVATE.value:
+        raise InvalidArgument(
+            f"{field}.recursive_read_only: what is mounted below later would be writable with a propagation other than"
+            " PROPAGATION_PRIVATE"
+        )
 
 
 def _host_path(field: str, mount: api.Mount) -> str:
@@ -53,6 +66,8 @@ def mount_message(mount: records.Mount, image_id: ImageID | None = None) -> api.
         container_path=mount.container_path,
         host_path=mount.host_path,
         readonly=mount.readonly,
+        recursive_read_only=mount.recursive_read_only,
+        selinux_relabel=mount.selinux_relabel,
         propagation=api.MountPropagation.ValueType(mount.propagation),
         uidMappings=mapping_messages(mount.idmap.uids) if mount.idmap else (),
         gidMappings=mapping_messages(mount.idmap.gids) if mount.idmap else (),

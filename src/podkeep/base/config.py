@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +53,22 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The profile that RuntimeDefault means."""
     hide_mounts: bool = True
     """Keep the runtime's mounts in a mount namespace of their own."""
+    cgroup_driver: Literal["cgroupfs", "systemd"] = "cgroupfs"
+    """Who makes cgroups: the runtime itself, or systemd (which must be the machine's init)."""
+    apparmor: Literal["auto", "off"] = "auto"
+    """``auto``: containers run under AppArmor profiles where the kernel enforces them."""
+    selinux: Literal["auto", "off"] = "auto"
+    """``auto``: containers get SELinux labels where the kernel enforces them."""
+    unprivileged_ports: bool = True
+    """Let any user of a pod listen on ports below 1024."""
+    unprivileged_icmp: bool = True
+    """Let any user of a pod ping."""
+    default_sysctls: dict[str, str] = {}
+    """Sysctls of every pod that has their namespace of its own; a request wins over them."""
+    default_rlimits: dict[str, str] = msgspec.field(default_factory=lambda: {"nofile": "1024:524288"})
+    """Limits of every container's processes, as ``SOFT:HARD``; the daemon's own for those that are not named."""
+    pids_limit: int = 0
+    """Processes and threads that a container may have; 0: no limit."""
     image_volume_noexec: bool = True
     """Mount images that are volumes ``noexec`` (KEP-4639)."""
     image_volume_files: bool = False
@@ -106,12 +122,53 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
 
 
+class StreamingConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[streaming]``: the server behind the URLs of Exec, Attach and PortForward."""
+
+    address: str = "127.0.0.1"
+    """IP address to listen on."""
+    port: int = 0
+    """0: any that is free."""
+    idle_timeout: int = 14400
+    """Seconds without a byte in either direction after which a session is ended."""
+    tls_cert: str = ""
+    """PEM file with the server's certificate; with it and ``tls_key`` the server speaks HTTPS."""
+    tls_key: str = ""
+
+
 class LogConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``[log]``: what the daemons write to their standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["plain", "json"] = "plain"
     """One line per record: for people, or one JSON object each. Both carry the request's ID."""
+
+
+class MetricsConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[metrics]``: the runtime's own metrics, for Prometheus."""
+
+    address: str = ""
+    """Where they are served, at ``/metrics``: ``IP:PORT``, the path of a unix socket, or empty for nowhere."""
+
+    def endpoint(self) -> str | tuple[str, int] | None:
+        """Return the path of the socket, or the IP address and port; None for nowhere.
+
+        :raises InvalidArgument: if ``address`` is nothing of that.
+        """
+        if not self.address or self.address.startswith("/"):
+            return self.address or None
+        host, _, port = self.address.rpartition(":")
+        try:
+            address = str(ip_address(host.removeprefix("[").removesuffix("]")))
+            number = int(port) if port.isdecimal() and port.isascii() else 0
+        except ValueError:
+            number = 0
+        if not 0 < number < 1 << 16:
+            raise InvalidArgument(
+                f"metrics.address: {self.address!r} is neither IP:PORT nor the absolute path of a socket",
+                hint="write it as 127.0.0.1:9090, [::1]:9090 or /run/podkeep/metrics.sock",
+            )
+        return address, number
 
 
 class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -121,7 +178,9 @@ class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     runtime: RuntimeConfig = RuntimeConfig()
     network: NetworkConfig = NetworkConfig()
     images: ImagesConfig = ImagesConfig()
+    metrics: MetricsConfig = MetricsConfig()
     agent: AgentConfig = AgentConfig()
+    streaming: StreamingConfig = StreamingConfig()
     registries: dict[str, RegistryConfig] = {}
 
 
@@ -273,8 +332,11 @@ def _check_directories(config: Config) -> None:
 
 def _check_values(config: Config) -> None:
     """Check what a type does not say, so that every process refuses it and not only the one that uses it first."""
+    if config.runtime.pids_limit < 0:
+        raise InvalidArgument(f"runtime.pids_limit: {config.runtime.pids_limit} is negative", hint="0 means no limit")
     if config.agent.max_pods < 1:
         raise InvalidArgument(f"agent.max_pods: {config.agent.max_pods} is less than 1", hint="use 1 or more")
+    config.metrics.endpoint()
     try:
         IPv4Network(config.network.subnet)
     except ValueError as error:
@@ -290,6 +352,7 @@ def _check_values(config: Config) -> None:
         for path in (value,) if isinstance(value, str) else value:
             if not os.path.isabs(path):
                 raise InvalidArgument(f"network.{key}: {path!r} is not an absolute path", hint="begin it with /")
+    _check_streaming(config.streaming)
     default, handlers = config.runtime.default_handler, config.runtime.handlers
     if default not in handlers:
         known = ", ".join(sorted(handlers)) or "none"
@@ -297,3 +360,16 @@ def _check_values(config: Config) -> None:
             f"runtime.default_handler: {default!r} is not in runtime.handlers, which has: {known}",
             hint=f"add [runtime.handlers.{default}], or name one of the table",
         )
+
+
+def _check_streaming(streaming: StreamingConfig) -> None:
+    try:
+        ip_address(streaming.address)
+    except ValueError as error:
+        raise InvalidArgument(f"streaming.address: {error}", hint="write an IP address, as 127.0.0.1") from error
+    if not 0 <= streaming.port <= 65535:
+        raise InvalidArgument(f"streaming.port: {streaming.port} is no port", hint="use 0 for any that is free")
+    if streaming.idle_timeout < 1:
+        raise InvalidArgument(f"streaming.idle_timeout: {streaming.idle_timeout} is less than a second")
+    if bool(streaming.tls_cert) != bool(streaming.tls_key):
+        raise InvalidArgument("streaming: tls_cert and tls_key go together", hint="set both or neither")

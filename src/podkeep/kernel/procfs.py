@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
 
 _PROC = Path("/proc")
-_STATE, _GROUP, _START_TIME = 0, 2, 19
-"""Positions in /proc/<pid>/stat after the command name: fields 3, 5 and 22 of proc_pid_stat(5)."""
+_STATE, _PARENT, _GROUP, _SESSION, _START_TIME = 0, 1, 2, 3, 19
+"""Positions in /proc/<pid>/stat after the command name: fields 3 to 6 and 22 of proc_pid_stat(5)."""
 
 CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),
@@ -36,6 +37,14 @@ class ProcessId:
 
     pid: int
     start_time: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descriptors:
+    """How many file descriptors a process has open, and how many of them are sockets."""
+
+    count: int = 0
+    sockets: int = 0
 
 
 def identify(pid: int) -> ProcessId:
@@ -160,6 +169,34 @@ def find_by_group(group: int) -> list[ProcessId]:
     return found
 
 
+def find_family(roots: Collection[int], sessions: Collection[int]) -> list[ProcessId]:
+    """Return the living processes that are one of ``roots``, descend from one, or belong to one of ``sessions``."""
+    parents: dict[int, int] = {}
+    found: dict[int, ProcessId] = {}
+    living: dict[int, ProcessId] = {}
+    for entry in os.listdir(_PROC):
+        if not entry.isdecimal():
+            continue
+        try:
+            fields = _stat(int(entry))
+        except NotFound:
+            continue  # it ended while we looked
+        pid = int(entry)
+        parents[pid] = int(fields[_PARENT])
+        if fields[_STATE] in {"Z", "X"}:
+            continue
+        living[pid] = ProcessId(pid=pid, start_time=int(fields[_START_TIME]))
+        if pid in roots or int(fields[_SESSION]) in sessions:
+            found[pid] = living[pid]
+    for pid, process in living.items():
+        ancestor = pid
+        while ancestor > 1 and ancestor not in roots:
+            ancestor = parents.get(ancestor, 0)
+        if ancestor > 1:
+            found[pid] = process
+    return list(found.values())
+
+
 def wait(process: ProcessId, timeout: float) -> bool:
     """Wait until exactly this process has ended; return whether it did.
 
@@ -177,6 +214,42 @@ def wait(process: ProcessId, timeout: float) -> bool:
         return bool(poll.poll(timeout * 1000))
     finally:
         os.close(fd)
+
+
+def descriptors(pid: int) -> Descriptors:
+    """Return what a process has open; nothing if it is gone."""
+    count = sockets = 0
+    try:
+        fd = os.open(_PROC / str(pid) / "fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return Descriptors()
+    try:
+        for name in os.listdir(fd):
+            count += 1
+            try:
+                sockets += os.readlink(name, dir_fd=fd).startswith("socket:")
+            except OSError:
+                continue  # closed meanwhile
+    except OSError:
+        return Descriptors()  # it ended meanwhile
+    finally:
+        os.close(fd)
+    return Descriptors(count=count, sockets=sockets)
+
+
+def open_files_limit(pid: int) -> int | None:
+    """Return the soft limit of open files of a process; None if it is gone or has none (proc_pid_limits(5))."""
+    # Not prlimit(2): on another user's process it needs a capability that this process may lack.
+    try:
+        text = (_PROC / str(pid) / "limits").read_text()
+    except OSError:
+        return None
+    for line in text.splitlines():
+        name = "Max open files"
+        if line.startswith(name):
+            soft = line.removeprefix(name).split()[0]
+            return int(soft) if soft.isdecimal() else None
+    return None
 
 
 def capability_bounding_set() -> frozenset[str]:

@@ -1,0 +1,238 @@
+"""A command in a running container whose streams stay open: started by the OCI runtime, with pipes or a terminal.
+
+Owns: the OCI runtime's ``exec``, the terminal's way to us, and killing a command with everything it started. Does not
+own: who reads and writes the streams (``runtime/streaming/``) or ExecSync (``driver.py``). Every function blocks.
+
+The OCI runtime is the command's parent and waits for it: its exit status is the command's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.errors import DeadlineExceeded, Internal, NotFound
+from podkeep.kernel import procfs
+
+START_TIMEOUT_S = 30.0
+"""How long an OCI runtime may take until a command has its terminal."""
+KILL_PATIENCE_S = 2.0
+"""How long a killed command may take to be gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecStdio:
+    """Which streams a command gets; the others are /dev/null. With ``tty`` all three are one terminal."""
+
+    stdin: bool = False
+    stdout: bool = False
+    stderr: bool = False
+    tty: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecCommand:
+    """How to start a command.
+
+    :param runtime: the OCI runtime's command line up to its options.
+    :param process: the OCI process, without ``terminal``.
+    :param files: directory for the files that the OCI runtime wants.
+    :param sockets: directory with a short path, for the socket over which a terminal comes: ``sun_path`` is short.
+    :param said: makes an error's text of the OCI runtime's messages.
+    """
+
+    runtime: Sequence[str]
+    container: str
+    process: Mapping[str, Any]
+    files: Path
+    sockets: Path
+    environment: Mapping[str, str]
+    said: Callable[[bytes], str]
+
+
+@dataclass(kw_only=True)
+class ExecProcess:
+    """A running command. The descriptors are the caller's, -1 if there is none; ``terminal`` is the master's side."""
+
+    runtime: subprocess.Popen[bytes]
+    command: ExecCommand
+    token: str
+    stdin: int = -1
+    stdout: int = -1
+    stderr: int = -1
+    terminal: int = -1
+    _ended: bool = field(default=False, init=False)
+
+    def kill(self) -> None:
+        """Kill the command, its session and its descendants, and wait until they are gone or time is up."""
+        kill_command(self.runtime, self._path("pid"))
+
+    def finish(self) -> int:
+        """Wait for the OCI runtime, remove its files, and return the command's exit code.
+
+        :raises Internal: with the OCI runtime's words, if the command never ran.
+        """
+        code = self.runtime.wait()
+        try:
+            started = self._path("pid").exists()
+            words = b"" if started else self._path("log").read_bytes()
+        except OSError:
+            words = b""
+        self._remove_files()
+        if not started and code != 0:
+            raise Internal(f"OCI runtime exec failed: {self.command.said(words)}")
+        return code if code >= 0 else 128 - code
+
+    def resize(self, width: int, height: int) -> None:
+        """Tell the terminal its size, in characters."""
+        set_terminal_size(self.terminal, width, height)
+
+    def _path(self, kind: str) -> Path:
+        return self.command.files / f"exec-{self.token}.{kind}"
+
+    def _remove_files(self) -> None:
+        for kind in ("json", "pid", "log"):
+            self._path(kind).unlink(missing_ok=True)
+
+
+def set_terminal_size(terminal: int, width: int, height: int) -> None:
+    """Set a terminal's size; one that is gone meanwhile is no error (ioctl_tty(2), TIOCSWINSZ)."""
+    with suppress(OSError):
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+
+def start(command: ExecCommand, stdio: ExecStdio) -> ExecProcess:
+    """Start a command.
+
+    :raises Internal: with the OCI runtime's words, if it refuses before a terminal is there.
+    :raises NotFound: if the OCI runtime is not there.
+    :raises DeadlineExceeded: if no terminal comes.
+    """
+    token = os.urandom(8).hex()
+    spec, log, pid_file = (command.files / f"exec-{token}.{kind}" for kind in ("json", "log", "pid"))
+    argv = [*command.runtime, f"--log={log}", "exec", "--process", str(spec), "--pid-file", str(pid_file)]
+    with ExitStack() as undo:
+        undo.callback(spec.unlink, missing_ok=True)
+        fd = os.open(spec, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump({**command.process, "terminal": stdio.tty}, file)
+        if stdio.tty:
+            process = _start_with_terminal(command, argv, token)
+        else:
+            process = _start_with_pipes(command, argv, token, stdio)
+        undo.pop_all()
+    return process
+
+
+def _start_with_pipes(command: ExecCommand, argv: list[str], token: str, stdio: ExecStdio) -> ExecProcess:
+    popen = _popen(command, [*argv, command.container], stdio)
+    streams = {"stdin": popen.stdin, "stdout": popen.stdout, "stderr": popen.stderr}
+    # Taken out of Popen's hands: it would close them when it is collected.
+    fds = {name: os.dup(stream.fileno()) for name, stream in streams.items() if stream is not None}
+    for stream in filter(None, streams.values()):
+        stream.close()
+    return ExecProcess(runtime=popen, command=command, token=token, **fds)
+
+
+def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> ExecProcess:
+    path = command.sockets / token
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
+        listener.bind(str(path))
+        try:
+            listener.listen(1)
+            argv = [*argv, "--tty", "--console-socket", str(path), command.container]
+            popen = _popen(command, argv, ExecStdio())
+            process = ExecProcess(runtime=popen, command=command, token=token)
+            try:
+                process.terminal = _receive_terminal(listener, popen)
+            except BaseException:
+                process.kill()
+                process.finish()
+                raise
+        finally:
+            path.unlink(missing_ok=True)
+    return process
+
+
+def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subprocess.Popen[bytes]:
+    def end(wanted: bool) -> int:
+        return subprocess.PIPE if wanted else subprocess.DEVNULL
+
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=end(stdio.stdin),
+            stdout=end(stdio.stdout),
+            stderr=end(stdio.stderr),
+            bufsize=0,
+            env=dict(command.environment),
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise NotFound(f"cannot run {argv[0]}: {error}", hint="`podkeep doctor` lists what podkeep needs") from error
+
+
+def _receive_terminal(listener: socket.socket, popen: subprocess.Popen[bytes]) -> int:
+    """Return the master's side of the terminal that the OCI runtime sends (OCI runtime-spec, --console-socket)."""
+    pidfd = os.pidfd_open(popen.pid)
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        connection = None
+        while True:
+            poll = select.poll()
+            poll.register(connection or listener, select.POLLIN)
+            poll.register(pidfd, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll(max(deadline - time.monotonic(), 0) * 1000)}
+            if connection is not None and connection.fileno() in ready:
+                _, fds, _, _ = socket.recv_fds(connection, 4096, 1, socket.MSG_CMSG_CLOEXEC)
+                connection.close()
+                if fds:
+                    return fds[0]
+                raise Internal("OCI runtime exec failed: it sent no terminal")
+            if connection is None and listener.fileno() in ready:
+                connection, _ = listener.accept()
+            elif pidfd in ready:
+                raise Internal("OCI runtime exec failed: it ended before it sent the terminal")
+            elif not ready:
+                raise DeadlineExceeded(f"OCI runtime exec: no terminal came within {START_TIMEOUT_S:g} s")
+    finally:
+        os.close(pidfd)
+
+
+def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
+    """Kill a command that an OCI runtime started and waits for; that ends by itself then, and is killed if it does not.
+
+    What goes with it are its session, so also the jobs of an interactive shell, and its descendants. A process that
+    left both (a daemon) stays, as after the end of a login.
+    """
+    deadline = time.monotonic() + KILL_PATIENCE_S
+    sessions: set[int] = set()
+    pause = select.poll()
+    while time.monotonic() < deadline:
+        roots: set[int] = set()
+        with suppress(OSError, ValueError):
+            pid = int(pid_file.read_text())
+            roots.add(pid)
+            sessions.add(os.getsid(pid))
+        members = [item for item in procfs.find_family(roots, sessions) if item.pid != runtime.pid]
+        for member in members:
+            procfs.kill(member, signal.SIGKILL)
+        if not members and runtime.poll() is not None:
+            return
+        pause.poll(2 if members else 10)
+    # Only now: while the OCI runtime lives, the command is reaped at once.
+    with suppress(ProcessLookupError):
+        os.killpg(runtime.pid, signal.SIGKILL)

@@ -1,0 +1,119 @@
+"""An upgraded connection as a stream of bytes, with back-pressure, an idle clock and a look whether the peer is there.
+
+The peer's end is noticed in two ways: by reading, and, while nothing is read because a session is slow, by asking the
+kernel whether the peer has closed its side (EPOLLRDHUP, epoll_ctl(2)).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from contextlib import suppress
+from typing import Protocol
+
+from podkeep.runtime.streaming.channels import ClientGone
+
+READ_BYTES = 64 * 1024
+LINGER_S = 5.0
+"""How long a client may take to close its side of a connection after us."""
+
+
+class Transport(Protocol):
+    """Bytes to and from one client."""
+
+    @property
+    def hangup(self) -> asyncio.Event:
+        """Set when the peer has closed its side, also while nothing is read."""
+
+    async def receive(self) -> bytes:
+        """Return the next bytes; nothing at the end.
+
+        :raises ClientGone: if the connection broke.
+        """
+
+    async def send(self, data: bytes) -> None:
+        """Send all bytes, waiting while the client does not take them.
+
+        :raises ClientGone: if the connection broke.
+        """
+
+    async def close(self) -> None:
+        """Say that the connection ends, wait a little for the client to see all that was sent, and close it."""
+
+
+class SocketTransport:
+    """A TCP or TLS connection. ``first``: bytes that were read with the request's head."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes, idle_timeout: float
+    ) -> None:
+        self._reader, self._writer, self._first = reader, writer, first
+        self.hangup = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._sending = asyncio.Lock()
+        self._idle_timeout = idle_timeout
+        self._active = self._loop.time()
+        self._clock = self._loop.call_later(idle_timeout, self._look_at_clock)
+        sock: socket.socket = writer.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A client whose machine is gone says nothing; the kernel asks it.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        self._poll = select.epoll()
+        self._poll.register(sock.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
+        self._loop.add_reader(self._poll.fileno(), self._hung_up)
+
+    def _hung_up(self) -> None:
+        self._loop.remove_reader(self._poll.fileno())
+        self.hangup.set()
+
+    def _look_at_clock(self) -> None:
+        left = self._active + self._idle_timeout - self._loop.time()
+        if left > 0:
+            self._clock = self._loop.call_later(left, self._look_at_clock)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Break the connection at once; who reads or writes it gets an error."""
+        self._writer.transport.abort()
+        self.hangup.set()
+
+    async def receive(self) -> bytes:
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        try:
+            data = await self._reader.read(READ_BYTES)
+        except OSError as error:
+            raise ClientGone(f"the connection broke: {error}") from error
+        self._active = self._loop.time()
+        return data
+
+    async def send(self, data: bytes) -> None:
+        async with self._sending:
+            if self._writer.is_closing():
+                raise ClientGone("the connection is closed")
+            self._writer.write(data)
+            try:
+                await self._writer.drain()
+            except OSError as error:
+                raise ClientGone(f"the connection broke: {error}") from error
+            self._active = self._loop.time()
+
+    async def close(self) -> None:
+        """See :class:`Transport`. Closing with bytes unread would make the kernel drop what the client has not read."""
+        with suppress(OSError, ClientGone, TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                if self._writer.can_write_eof():
+                    self._writer.write_eof()
+                while await self.receive():
+                    pass
+
+    def dispose(self) -> None:
+        """Give back what is held; the last call."""
+        self._clock.cancel()
+        self._loop.remove_reader(self._poll.fileno())
+        self._poll.close()
+        self._writer.transport.abort()

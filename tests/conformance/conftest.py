@@ -75,6 +75,7 @@ def endpoint(request: pytest.FixtureRequest, workplace: Path, registry: Registry
     name = request.config.getoption(OPTION, "podkeep")
     base = workplace / name
     base.mkdir()
+    scratch.detach_unified()
     if name == "containerd":
         missing = reference.missing_packages()
         assert not missing, f"run `tools/setup reference`, or apt-get install {' '.join(missing)}"

@@ -135,11 +135,12 @@ class Pods:
 
         return self.wait(calling())
 
-    def call_all(self, calls: Iterable[tuple[str, Any]]) -> list[Any]:
-        """Call RPCs of the runtime service at the same time; an error stands in the place of the answer."""
+    def call_all(self, calls: Iterable[tuple[str, Any]], *, service: str = "runtime") -> list[Any]:
+        """Call RPCs of one service at the same time; an error stands in the place of the answer."""
 
         async def calling() -> list[Any]:
-            waiting: list[Awaitable[Any]] = [getattr(self._client.runtime, rpc)(request) for rpc, request in calls]
+            stub = getattr(self._client, service)
+            waiting: list[Awaitable[Any]] = [getattr(stub, rpc)(request) for rpc, request in calls]
             return await asyncio.gather(*waiting, return_exceptions=True)
 
         return self.wait(calling())

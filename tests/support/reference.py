@@ -65,9 +65,6 @@ class Containerd:
 
     def __enter__(self) -> Containerd:
         scratch.hide_run()  # the shims' sockets and runc's state are in /run/containerd, whatever the file says
-        # On a hybrid machine runc would leave directories in a hierarchy that podkeep.kernel.cgroups does not look at.
-        if mountinfo.is_mount_point("/sys/fs/cgroup/unified"):
-            unmount("/sys/fs/cgroup/unified", lazy=True)
         networks = self.base / "cni"
         networks.mkdir(parents=True)
         (networks / "10-reference.conflist").write_text(json.dumps(self._network()))

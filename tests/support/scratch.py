@@ -11,7 +11,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from podkeep.kernel import libc, mounts
+from podkeep.kernel import libc, mountinfo, mounts
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mounts import Propagation
 
@@ -37,3 +37,11 @@ def hide_run() -> None:
     if target.is_relative_to("/run"):  # where resolv.conf is a link into it
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
+
+
+@functools.cache
+def detach_unified() -> None:
+    """Make a hybrid machine one of cgroups v1, as podkeep does behind its hidden mounts: crun refuses hybrids."""
+    enter()
+    if mountinfo.is_mount_point("/sys/fs/cgroup/unified"):
+        mounts.unmount("/sys/fs/cgroup/unified", lazy=True)

@@ -392,7 +392,8 @@ def ended_status(container: Container, layout: Layout) -> ContainerStatus:
         )
     code, finished = noted
     reason = "Completed" if code == 0 else "Error"
-    if (layout.bundle(container.id) / "oom").exists():
+    # conmon notes each time that memory ran out in the cgroup. What survived it and then succeeded was not killed.
+    if code != 0 and (layout.bundle(container.id) / "oom").exists():
         reason = "OOMKilled"
     return msgspec.structs.replace(
         container.status, state=ContainerState.EXITED, finished_at=finished, exit_code=code, reason=reason

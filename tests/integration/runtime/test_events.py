@@ -176,7 +176,7 @@ def test_the_daemon_ends_at_once_while_somebody_listens(mortal: Mortal) -> None:
             stream = client.runtime.GetContainerEvents(api.GetEventsRequest())
             await client.runtime.Version(api.VersionRequest())
             assert mortal.daemon.process is not None
-            ending = asyncio.to_thread(mortal.daemon.stop)
+            ending = asyncio.ensure_future(asyncio.to_thread(mortal.daemon.stop))
             async with asyncio.timeout(4):
                 async for _ in stream:
                     raise AssertionError("nothing happened")

@@ -1,0 +1,68 @@
+"""Lists: filters, the streaming forms, and lists that are too large for one message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from podkeep.base.errors import ResourceExhausted
+from podkeep.cri.v1 import api_pb2 as api
+from support.cri import Pods, error_of, pod
+
+
+def streamed(pods: Pods, rpc: str, request: Any, *, service: str = "runtime") -> list[Any]:
+    """Return the messages of a streaming RPC."""
+
+    async def reading() -> list[Any]:
+        return [message async for message in getattr(getattr(pods._client, service), rpc)(request)]
+
+    return pods.wait(reading())
+
+
+def test_streams_have_what_the_lists_have(pods: Pods) -> None:
+    first, second = pods.run(pod("one", labels={"a": "1"})), pods.run(pod("two", labels={"a": "2"}))
+    main = pods.launch(first, labels={"b": "1"})
+    other = pods.create(second)
+    for chosen in ({}, {"id": first[:10]}, {"label_selector": {"a": "2"}}, {"label_selector": {"a": "3"}}):
+        wanted = api.PodSandboxFilter(**chosen)
+        messages = streamed(pods, "StreamPodSandboxes", api.StreamPodSandboxesRequest(filter=wanted))
+        assert [item for message in messages for item in message.pod_sandboxes] == pods.sandboxes(**chosen)
+    running = api.ContainerStateValue(state=api.CONTAINER_RUNNING)
+    for chosen, ids in (
+        ({}, [main, other]),
+        ({"id": main}, [main]),
+        ({"pod_sandbox_id": second}, [other]),
+        ({"state": running}, [main]),
+        ({"label_selector": {"b": "1"}}, [main]),
+        ({"label_selector": {"b": "1"}, "pod_sandbox_id": second}, []),
+        ({"id": "no-such-container"}, []),
+    ):
+        wanted_containers = api.ContainerFilter(**chosen)
+        messages = streamed(pods, "StreamContainers", api.StreamContainersRequest(filter=wanted_containers))
+        found = [item for message in messages for item in message.containers]
+        assert found == pods.containers(**chosen)
+        assert [item.id for item in found] == ids
+
+
+def test_images_are_streamed(pods: Pods) -> None:
+    listed = pods.call("ListImages", api.ListImagesRequest(), service="images").images
+    messages = streamed(pods, "StreamImages", api.StreamImagesRequest(), service="images")
+    assert [image for message in messages for image in message.images] == list(listed)
+    wanted = api.ImageFilter(image=api.ImageSpec(image=pods.image))
+    (message,) = streamed(pods, "StreamImages", api.StreamImagesRequest(filter=wanted), service="images")
+    assert [image.id for image in message.images] == [pods.pull()]
+    nothing = api.ImageFilter(image=api.ImageSpec(image="no.such/image"))
+    assert streamed(pods, "StreamImages", api.StreamImagesRequest(filter=nothing), service="images") == []
+
+
+@pytest.mark.parametrize("megabytes", [3])
+def test_a_list_that_no_message_holds_is_streamed(pods: Pods, megabytes: int) -> None:
+    options = {"big": "x" * (megabytes << 20)}
+    made = [pods.run(pod(f"big{number}", annotations=options)) for number in range(6)]
+    message = error_of(lambda: pods.sandboxes(), ResourceExhausted)
+    assert "use StreamPodSandboxes" in message
+    messages = streamed(pods, "StreamPodSandboxes", api.StreamPodSandboxesRequest())
+    assert [item.id for message in messages for item in message.pod_sandboxes] == made
+    assert len(messages) == 6
+    assert [item.id for item in pods.sandboxes(id=made[0])] == made[:1]

@@ -1,0 +1,229 @@
+"""UpdateContainerResources and UpdatePodSandboxResources on the machine's cgroups."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.base.ids import ContainerID, SandboxID
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime.layout import container_cgroup, sandbox_cgroup
+from support.cri import Pods, error_of, wait_for
+from support.daemon import Daemon
+from support.mortal import Mortal
+
+MIB = 1 << 20
+
+pytestmark = pytest.mark.skipif(
+    Cgroups().version != 1, reason="names files of cgroup v1; v2 is covered by tests/unit/runtime/test_resource_plan.py"
+)
+
+
+def update(pods: Pods, container: str, **linux: Any) -> None:
+    request = api.UpdateContainerResourcesRequest(
+        container_id=container, linux=api.LinuxContainerResources(**linux), annotations={"ignored": "yes"}
+    )
+    pods.call("UpdateContainerResources", request)
+
+
+def limits(daemon: Daemon, pods: Pods, container: str) -> dict[str, str]:
+    """Return the limits of a container as the kernel has them."""
+    (listed,) = pods.containers(id=container)
+    cgroup = container_cgroup(daemon.cgroup_parent, SandboxID(listed.pod_sandbox_id), ContainerID(container))
+    return files(cgroup)
+
+
+def files(cgroup: str) -> dict[str, str]:
+    names = {
+        "shares": "cpu.shares",
+        "quota": "cpu.cfs_quota_us",
+        "period": "cpu.cfs_period_us",
+        "memory": "memory.limit_in_bytes",
+        "memsw": "memory.memsw.limit_in_bytes",
+        "cpus": "cpuset.cpus",
+    }
+    groups = Cgroups()
+    return {name: (groups.read(cgroup, file) or "").strip() for name, file in names.items()}
+
+
+def test_limits_grow_and_shrink(pods: Pods, daemon: Daemon) -> None:
+    resources = api.LinuxContainerResources(
+        memory_limit_in_bytes=64 * MIB, cpu_shares=512, cpu_quota=50_000, cpu_period=100_000
+    )
+    container = pods.launch(pods.run(), resources=resources)
+    assert limits(daemon, pods, container)["memory"] == str(64 * MIB)
+    for size in (256, 32, 128):
+        update(pods, container, memory_limit_in_bytes=size * MIB, cpu_shares=size, cpu_quota=size * 1000)
+        held = limits(daemon, pods, container)
+        assert (held["memory"], held["memsw"]) == (str(size * MIB), str(size * MIB))
+        assert (held["shares"], held["quota"], held["period"]) == (str(size), str(size * 1000), "100000")
+        linux = pods.status(container).resources.linux
+        assert (linux.memory_limit_in_bytes, linux.cpu_shares, linux.cpu_quota) == (size * MIB, size, size * 1000)
+        assert linux.cpu_period == 100_000
+    update(pods, container, cpu_quota=-1)
+    assert limits(daemon, pods, container)["quota"] == "-1"
+    update(pods, container, memory_limit_in_bytes=-1, memory_swap_limit_in_bytes=-1)
+    assert int(limits(daemon, pods, container)["memory"]) > 1 << 60
+
+
+def test_swap_is_limited_apart(pods: Pods, daemon: Daemon) -> None:
+    container = pods.launch(pods.run(), resources=api.LinuxContainerResources(memory_limit_in_bytes=64 * MIB))
+    update(pods, container, memory_limit_in_bytes=128 * MIB, memory_swap_limit_in_bytes=256 * MIB)
+    held = limits(daemon, pods, container)
+    assert (held["memory"], held["memsw"]) == (str(128 * MIB), str(256 * MIB))
+    message = error_of(lambda: update(pods, container, memory_swap_limit_in_bytes=64 * MIB), InvalidArgument)
+    assert "memory_swap_limit_in_bytes" in message
+    assert limits(daemon, pods, container) == held
+
+
+def test_cpus(pods: Pods, daemon: Daemon) -> None:
+    container = pods.launch(pods.run())
+    update(pods, container, cpuset_cpus="0")
+    assert limits(daemon, pods, container)["cpus"] == "0"
+    assert os.sched_getaffinity(pods.host_pid(container)) == {0}
+    assert "4095 not available" in error_of(lambda: update(pods, container, cpuset_cpus="0,4095"), InvalidArgument)
+    assert pods.status(container).resources.linux.cpuset_cpus == "0"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cpu_period": 10},
+        {"cpu_quota": 10},
+        {"cpu_shares": -1},
+        {"memory_limit_in_bytes": -2},
+        {"cpuset_cpus": "1-"},
+        {"cpuset_cpus": "0\n"},
+        {"unified": {"memory.high": "1"}},
+        {"unified": {"../../x": "1"}},
+        {"hugepage_limits": [api.HugepageLimit(page_size="many", limit=1)]},
+    ],
+)
+def test_wrong_values_change_nothing(pods: Pods, daemon: Daemon, wrong: dict[str, Any]) -> None:
+    container = pods.launch(pods.run(), resources=api.LinuxContainerResources(memory_limit_in_bytes=64 * MIB))
+    before, shown = limits(daemon, pods, container), pods.status(container).resources
+    error_of(lambda: update(pods, container, **({"cpu_shares": 77} | wrong)), InvalidArgument)
+    assert limits(daemon, pods, container) == before
+    assert pods.status(container).resources == shown
+
+
+def test_a_limit_below_what_is_used_takes_everything_back(pods: Pods, daemon: Daemon) -> None:
+    resources = api.LinuxContainerResources(memory_limit_in_bytes=256 * MIB, cpu_shares=512)
+    script = "dd if=/dev/zero of=/dev/shm/f bs=1M count=48; echo done; sleep 1000"
+    container = pods.launch(pods.run(), "sh", "-c", script, resources=resources)
+    wait_for(lambda: pods.read(container, "stat -c %s /dev/shm/f") == str(48 * MIB), "memory to be used")
+    before = limits(daemon, pods, container)
+    message = error_of(
+        lambda: update(pods, container, cpu_shares=77, cpu_quota=30_000, memory_limit_in_bytes=16 * MIB),
+        FailedPrecondition,
+    )
+    assert "more memory is in use" in message
+    assert limits(daemon, pods, container) == before
+    assert pods.status(container).resources.linux.cpu_shares == 512
+    assert pods.status(container).state == api.CONTAINER_RUNNING
+
+
+def test_a_created_container_can_be_updated_and_an_ended_one_not(pods: Pods, daemon: Daemon) -> None:
+    sandbox = pods.run()
+    container = pods.create(sandbox, resources=api.LinuxContainerResources(memory_limit_in_bytes=64 * MIB))
+    update(pods, container, memory_limit_in_bytes=96 * MIB)
+    pods.start(container)
+    assert limits(daemon, pods, container)["memory"] == str(96 * MIB)
+    pods.stop(container)
+    message = error_of(lambda: update(pods, container, memory_limit_in_bytes=64 * MIB), FailedPrecondition)
+    assert "is exited" in message
+    error_of(lambda: update(pods, "no-such-container", cpu_shares=2), NotFound)
+
+
+def test_updates_at_the_same_time_end_as_one_of_them(pods: Pods, daemon: Daemon) -> None:
+    container = pods.launch(pods.run(), resources=api.LinuxContainerResources(memory_limit_in_bytes=64 * MIB))
+    requests = [
+        (
+            "UpdateContainerResources",
+            api.UpdateContainerResourcesRequest(
+                container_id=container,
+                linux=api.LinuxContainerResources(memory_limit_in_bytes=size * MIB, cpu_shares=size),
+            ),
+        )
+        for size in range(32, 64)
+    ]
+    assert all(isinstance(answer, api.UpdateContainerResourcesResponse) for answer in pods.call_all(requests))
+    linux = pods.status(container).resources.linux
+    held = limits(daemon, pods, container)
+    assert (held["shares"], held["memory"]) == (str(linux.cpu_shares), str(linux.memory_limit_in_bytes))
+    assert linux.memory_limit_in_bytes == linux.cpu_shares * MIB
+
+
+def test_what_is_in_force_survives_a_restart(mortal: Mortal) -> None:
+    pods = mortal.start()
+    container = pods.launch(pods.run())
+    update(pods, container, memory_limit_in_bytes=96 * MIB)
+    mortal.daemon.kill()
+    pods = mortal.start()
+    assert pods.status(container).resources.linux.memory_limit_in_bytes == 96 * MIB
+
+
+@pytest.mark.parametrize("point", ["update.noted", "update.written"])
+def test_a_daemon_killed_in_an_update_takes_it_back(mortal: Mortal, point: str) -> None:
+    pods = mortal.start()
+    container = pods.launch(pods.run(), resources=api.LinuxContainerResources(memory_limit_in_bytes=64 * MIB))
+    before = limits(mortal.daemon, pods, container)
+    mortal.daemon.stop()
+    pods = mortal.start(failpoints=f"{point}=kill")
+    with pytest.raises(Exception, match="."):
+        update(pods, container, memory_limit_in_bytes=96 * MIB, cpu_shares=77)
+    assert mortal.daemon.process is not None
+    mortal.daemon.process.wait(10)
+    pods = mortal.start()
+    assert limits(mortal.daemon, pods, container) == before
+    assert pods.status(container).resources.linux.memory_limit_in_bytes == 64 * MIB
+    update(pods, container, memory_limit_in_bytes=96 * MIB)
+
+
+def test_the_cgroup_of_a_sandbox_is_limited(pods: Pods, daemon: Daemon) -> None:
+    sandbox = pods.run()
+    cgroup = sandbox_cgroup(daemon.cgroup_parent, SandboxID(sandbox))
+    resources = api.LinuxContainerResources(memory_limit_in_bytes=128 * MIB, cpu_quota=50_000, cpu_period=100_000)
+    overhead = api.LinuxContainerResources(memory_limit_in_bytes=16 * MIB, cpu_quota=10_000, cpu_period=100_000)
+    request = api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox, resources=resources, overhead=overhead)
+    pods.call("UpdatePodSandboxResources", request)
+    held = files(cgroup)
+    assert (held["memory"], held["quota"]) == (str(144 * MIB), "60000")
+    verbose = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox, verbose=True)
+    record = json.loads(pods.call("PodSandboxStatus", verbose).info["info"])
+    assert record["status"]["resources"]["memory_limit"] == 128 * MIB
+    assert record["status"]["overhead"]["memory_limit"] == 16 * MIB
+    pods.stop_pod(sandbox)
+    assert "notready" in error_of(lambda: pods.call("UpdatePodSandboxResources", request), FailedPrecondition)
+    unknown = api.UpdatePodSandboxResourcesRequest(pod_sandbox_id="no-such-sandbox")
+    error_of(lambda: pods.call("UpdatePodSandboxResources", unknown), NotFound)
+
+
+def test_memory_that_runs_out_is_the_reason_of_the_end(pods: Pods) -> None:
+    resources = api.LinuxContainerResources(memory_limit_in_bytes=16 * MIB)
+    status = pods.exited(pods.launch(pods.run(), "tail", "/dev/zero", resources=resources))
+    assert (status.exit_code, status.reason) == (137, "OOMKilled")
+
+
+def test_a_child_that_memory_ran_out_for(pods: Pods) -> None:
+    """Only the end of the container has a reason: one that goes on and succeeds was not killed."""
+    resources = api.LinuxContainerResources(memory_limit_in_bytes=16 * MIB)
+    sandbox = pods.run()
+    survivor = pods.launch(sandbox, "sh", "-c", "tail /dev/zero; exit 0", resources=resources, name="a")
+    assert (pods.exited(survivor).exit_code, pods.status(survivor).reason) == (0, "Completed")
+    failing = pods.launch(sandbox, "sh", "-c", "tail /dev/zero; exit $?", resources=resources, name="b")
+    assert (pods.exited(failing).exit_code, pods.status(failing).reason) == (137, "OOMKilled")
+
+
+def test_an_update_after_the_cgroup_went(pods: Pods, daemon: Daemon, tmp_path: Path) -> None:
+    container = pods.create(pods.run())
+    error_of(
+        lambda: update(pods, container, hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=1)]),
+        FailedPrecondition,
+    )

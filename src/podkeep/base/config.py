@@ -332,6 +332,12 @@ def _check_directories(config: Config) -> None:
 
 def _check_values(config: Config) -> None:
     """Check what a type does not say, so that every process refuses it and not only the one that uses it first."""
+    parent, driver = config.runtime.cgroup_parent, config.runtime.cgroup_driver
+    if driver == "cgroupfs" and parent.endswith(".slice"):
+        raise InvalidArgument(
+            f'runtime.cgroup_parent: {parent!r} is a systemd slice, and runtime.cgroup_driver is "cgroupfs"',
+            hint='use a path like /podkeep, or runtime.cgroup_driver = "systemd"',
+        )
     if config.runtime.pids_limit < 0:
         raise InvalidArgument(f"runtime.pids_limit: {config.runtime.pids_limit} is negative", hint="0 means no limit")
     if config.agent.max_pods < 1:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -25,12 +25,15 @@ from podkeep.images.store import ImageStore
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.runtime import image_volumes
+from podkeep.runtime.cgroup_driver import pod_cgroups, slices, systemd
+from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import Containers
+from podkeep.runtime.counting import Counting
 from podkeep.runtime.events import EventHub
 from podkeep.runtime.handlers import HandlerTable, Probe
 from podkeep.runtime.layout import Layout
-from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.pull_watch import PullWatch
 from podkeep.runtime.recovery import Recovery
 from podkeep.runtime.reload import Reload
@@ -40,10 +43,15 @@ from podkeep.runtime.rpc.image import ImageRpc
 from podkeep.runtime.rpc.node import NodeRpc
 from podkeep.runtime.rpc.runtime import RuntimeRpc
 from podkeep.runtime.rpc.sandbox import SandboxRpc
+from podkeep.runtime.rpc.stats import StatsRpc
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.sandboxes import Sandboxes
 from podkeep.runtime.state import State
+from podkeep.runtime.stats.statistics import Statistics
 from podkeep.runtime.updates import Updates
+
+if TYPE_CHECKING:
+    from podkeep.runtime.metrics_endpoint import MetricsEndpoint
 
 log = logging.getLogger(__name__)
 
@@ -94,23 +102,34 @@ class _Daemon:
     ) -> None:
         self._config, self._options, self._layout, self._helper = config, options, layout, helper
         self._cgroups = Cgroups()
-        self._bridge = Bridge.from_config(config.network, layout.run)
+        self._cgroup_parent = config.runtime.cgroup_parent
+        if config.runtime.cgroup_driver == "systemd":
+            systemd.require()
+            self._cgroup_parent = slices.slice_of_path(self._cgroup_parent)
         self._state = State(layout.state)
         stack.callback(self._state.close)
         self._events = EventHub()
         # Before the recovery: what it finds ended is news.
         self._events.attach(self._state)
+        self._counting, self._endpoint = _open_metrics(config, self._state)
+        self._events.on_drop = self._counting.event_dropped
+        self._networks = Networks(config.network, layout, self._state)
         self._images = ImageStore.open(layout.images, config=config.images, registries=config.registries)
         stack.callback(self._images.close)
         self._handlers = HandlerTable.from_config(
-            config.runtime.handlers, config.runtime.default_handler, conmon=config.runtime.conmon, layout=layout
+            config.runtime.handlers,
+            config.runtime.default_handler,
+            conmon=config.runtime.conmon,
+            layout=layout,
+            systemd_cgroup=config.runtime.cgroup_driver == "systemd",
         )
         self._sandbox_executor = SandboxExecutor(
             layout=layout,
             helper=helper,
             cgroups=self._cgroups,
-            bridge=self._bridge,
+            networks=self._networks,
             catatonit=config.runtime.catatonit,
+            confinement=Confinement.from_config(config.runtime),
         )
         self._container_executor = ContainerExecutor(
             layout,
@@ -134,13 +153,13 @@ class _Daemon:
             layout=self._layout,
             helper=self._helper,
             cgroups=self._cgroups,
-            cgroup_parent=self._config.runtime.cgroup_parent,
+            cgroup_parent=self._cgroup_parent,
             program=self._config.runtime.catatonit,
         )
         self._handlers.probe(probe)
         Recovery(self._state, self._layout, self._handlers, self._sandbox_executor, self._container_executor).run()
-        self._bridge.start()
-        self._cgroups.create(self._config.runtime.cgroup_parent)
+        self._networks.start()
+        pod_cgroups.create_parent(self._cgroups, self._cgroup_parent)
 
     async def run(self) -> None:
         """Serve until told to stop."""
@@ -151,16 +170,23 @@ class _Daemon:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        sandboxes = Sandboxes(self._state, self._sandbox_executor, self._handlers, self._bridge)
+        sandboxes = Sandboxes(self._state, self._sandbox_executor, self._handlers, self._networks)
         containers = Containers(self._state, self._container_executor, sandboxes, self._images, self._layout)
         containers.watch_all()
         sandboxes.watch_all(containers)
         grpc_server = server.create_server()
         watch = PullWatch()
-        for name_of_service, handlers in self._services(sandboxes, containers, watch, stop).items():
-            server.bind(grpc_server, name_of_service, {name: self._counted(rpc) for name, rpc in handlers.items()})
+        statistics = Statistics(self._state, self._layout, self._cgroups.layout, self._counting.stats_pass)
+        services = self._services(sandboxes, containers, watch, stop)
+        services[server.RUNTIME_SERVICE] |= _stats_rpcs(StatsRpc(self._state, self._layout, statistics.collector))
+        for name_of_service, handlers in services.items():
+            counted = {name: self._counted(name, rpc) for name, rpc in handlers.items()}
+            server.bind(grpc_server, name_of_service, counted)
         server.listen(grpc_server, self._config.runtime.socket)
+        if self._endpoint is not None:
+            await self._endpoint.start()
         await grpc_server.start()
+        statistics.start()
         log.info("serving %s", self._config.runtime.socket)
         self._options.on_ready()
         service.ready(f"serving {self._config.runtime.socket}")
@@ -173,6 +199,9 @@ class _Daemon:
             await reload.close()
             self._events.close()
             await grpc_server.stop(STOP_PATIENCE_S)
+            await statistics.close()
+            if self._endpoint is not None:
+                await self._endpoint.close()
             sandboxes.close()
             containers.close()
             Path(self._config.runtime.socket).unlink(missing_ok=True)
@@ -180,9 +209,9 @@ class _Daemon:
     def _services(
         self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, stop: asyncio.Event
     ) -> dict[str, dict[str, Any]]:
-        runtime = RuntimeRpc(self._config, self._handlers)
+        runtime = RuntimeRpc(self._config, self._handlers, self._sandbox_executor.confinement)
         updates = Updates(self._state, self._cgroups)
-        sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._config.runtime.cgroup_parent)
+        sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
         container = ContainerRpc(self._state, containers, updates)
         image = ImageRpc(self._images, self._state, watch)
         node = NodeRpc(self._images, self._state, watch, stop.set)
@@ -226,18 +255,18 @@ class _Daemon:
             },
         }
 
-    def _counted(self, handler: Any) -> Any:
-        """Count the requests that are being served, for the idle clock."""
+    def _counted(self, name: str, handler: Any) -> Any:
+        """Count the requests that are being served, for the idle clock and the metrics."""
         if asyncio.iscoroutinefunction(handler):
 
             async def unary(request: Any) -> Any:
-                with self._serving():
+                with self._serving(), self._counting.operation(name, streams=False):
                     return await handler(request)
 
             return unary
 
         async def stream(request: Any) -> Any:
-            with self._serving():
+            with self._serving(), self._counting.operation(name, streams=True):
                 async for item in handler(request):
                     yield item
 
@@ -273,10 +302,36 @@ class _Daemon:
     def clean_up(self) -> None:
         """Remove what serves all sandboxes: the bridge and the parent cgroup."""
         try:
-            self._bridge.stop()
-            self._cgroups.remove_empty(self._config.runtime.cgroup_parent)
+            self._networks.stop()
+            pod_cgroups.remove_parent(self._cgroups, self._cgroup_parent)
         except PodkeepError as error:
             log.warning("could not clean up: %s", error)
+
+
+def _open_metrics(config: Config, state: State) -> tuple[Counting, MetricsEndpoint | None]:
+    endpoint = config.metrics.endpoint()
+    if endpoint is None:
+        return Counting(), None
+    # Here and not above: most daemons do without (see counting.py).
+    from podkeep.runtime.metrics import Metrics
+    from podkeep.runtime.metrics_endpoint import MetricsEndpoint
+
+    metrics = Metrics(state)
+    return metrics, MetricsEndpoint(metrics.registry, endpoint)
+
+
+def _stats_rpcs(stats: StatsRpc) -> dict[str, Any]:
+    return {
+        "ContainerStats": stats.container,
+        "ListContainerStats": stats.list_containers,
+        "StreamContainerStats": stats.stream_containers,
+        "PodSandboxStats": stats.sandbox,
+        "ListPodSandboxStats": stats.list_sandboxes,
+        "StreamPodSandboxStats": stats.stream_sandboxes,
+        "ListMetricDescriptors": stats.descriptors,
+        "ListPodSandboxMetrics": stats.list_metrics,
+        "StreamPodSandboxMetrics": stats.stream_metrics,
+    }
 
 
 async def _feed_watchdog() -> None:

@@ -18,12 +18,11 @@ Directories that a container's processes must traverse as an unprivileged host u
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from podkeep.base.ids import ContainerID, HandlerName, SandboxID
 from podkeep.kernel.namespaces import NamespaceKind
-
-CGROUP_SANDBOX_PREFIX = "pod-"
+from podkeep.runtime.cgroup_driver import slices
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,9 @@ class Layout:
     def container_data(self, container: ContainerID) -> Path:
         return self.root / "containers" / container
 
+    def writable_layer(self, container: ContainerID) -> Path:
+        return self.container_data(container) / "upper"
+
     def bundle(self, container: ContainerID) -> Path:
         return self.run / "containers" / container
 
@@ -105,16 +107,15 @@ def veth_name(sandbox: SandboxID) -> str:
 
 
 def sandbox_cgroup(parent: str, sandbox: SandboxID) -> str:
-    """Return the cgroup of a sandbox below ``parent``."""
-    return f"{parent.rstrip('/')}/{CGROUP_SANDBOX_PREFIX}{sandbox}"
+    """Return the path of a sandbox's cgroup below ``parent``, a path or a slice."""
+    return slices.sandbox_path(parent, sandbox)
 
 
 def cgroup_parents(parent: str) -> tuple[str, ...]:
-    """Return ``parent`` and the cgroups above it, without the root, outermost first."""
-    path = PurePosixPath(parent)
-    return tuple(str(item) for item in (*reversed(path.parents), path) if str(item) != "/")
+    """Return ``parent`` and the cgroups above it, without the root, outermost first; none of a slice."""
+    return slices.parents(parent)
 
 
 def container_cgroup(parent: str, sandbox: SandboxID, container: ContainerID) -> str:
-    """Return the cgroup of a container."""
-    return f"{sandbox_cgroup(parent, sandbox)}/{container}"
+    """Return the path of a container's cgroup."""
+    return slices.container_place(parent, sandbox, container).path

@@ -1,0 +1,105 @@
+"""What network interfaces have carried, by network namespace: ``/proc/net/dev``, proc_pid_net(5).
+
+Owns: its format, and reading it in many namespaces at once. Needs no process in a namespace: one throw-away thread
+enters them one after the other by their pins, some 20 microseconds each.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from podkeep.base.errors import Internal, KernelCallError
+from podkeep.kernel import libc
+from podkeep.kernel.libc import CloneFlag
+
+_OWN_TABLE = "/proc/thread-self/net/dev"
+_COLUMNS = 16
+
+
+class Interface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Counters of one interface since it was made."""
+
+    name: str
+    rx_bytes: int
+    rx_packets: int
+    rx_errors: int
+    rx_dropped: int
+    tx_bytes: int
+    tx_packets: int
+    tx_errors: int
+    tx_dropped: int
+
+
+def parse(text: str) -> tuple[Interface, ...]:
+    """Return the interfaces in ``/proc/net/dev``, in its order, without loopback.
+
+    :raises Internal: if a line has another shape.
+    """
+    found = []
+    for line in text.splitlines()[2:]:
+        name, separator, rest = line.rpartition(":")
+        if name.strip() == "lo":
+            continue
+        try:
+            values = [int(word) for word in rest.split()]
+        except ValueError as error:
+            raise Internal(f"/proc/net/dev has an unknown line: {line!r}") from error
+        if not separator or len(values) < _COLUMNS:
+            raise Internal(f"/proc/net/dev has an unknown line: {line!r}")
+        found.append(
+            Interface(
+                name=name.strip(),
+                rx_bytes=values[0],
+                rx_packets=values[1],
+                rx_errors=values[2],
+                rx_dropped=values[3],
+                tx_bytes=values[8],
+                tx_packets=values[9],
+                tx_errors=values[10],
+                tx_dropped=values[11],
+            )
+        )
+    return tuple(found)
+
+
+def read_all(pins: Sequence[Path]) -> list[tuple[Interface, ...] | None]:
+    """Return the interfaces of the network namespaces pinned at ``pins``, in that order.
+
+    One that is gone, or is no network namespace, is None.
+    """
+    found: list[tuple[Interface, ...] | None] = []
+    if not pins:
+        return found
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            found.extend(_read(pin) for pin in pins)
+        except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
+            failure.append(error)
+
+    # It ends in a namespace that is not the daemon's, so it must end.
+    thread = threading.Thread(target=body, name="netdev", daemon=True)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return found
+
+
+def _read(pin: Path) -> tuple[Interface, ...] | None:
+    try:
+        fd = os.open(pin, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            libc.setns(fd, CloneFlag.NEWNET)
+        finally:
+            os.close(fd)
+        with open(_OWN_TABLE, encoding="utf-8", errors="surrogateescape") as table:  # noqa: PTH123 - a magic link
+            return parse(table.read())
+    except (OSError, KernelCallError):
+        return None

@@ -1,0 +1,50 @@
+"""Metric descriptors and samples as CRI's messages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime.stats import metrics
+from podkeep.runtime.stats.collector import FileSystem, SandboxMetrics
+from podkeep.runtime.stats.descriptors import BASE_LABELS, BY_NAME, DESCRIPTORS
+from podkeep.runtime.stats.metrics import MetricSample
+
+_Metrics: TypeAlias = "RepeatedCompositeFieldContainer[api.Metric]"
+
+
+def descriptor_messages() -> list[api.MetricDescriptor]:
+    """Return all metrics there are."""
+    return [
+        api.MetricDescriptor(name=item.name, help=item.help, label_keys=(*BASE_LABELS, *item.labels))
+        for item in DESCRIPTORS
+    ]
+
+
+def sandbox_metrics_message(
+    found: SandboxMetrics, file_system: FileSystem, device_name: Callable[[int, int], str]
+) -> api.PodSandboxMetrics:
+    """Return the samples of a pod and its running containers."""
+    message = api.PodSandboxMetrics(pod_sandbox_id=found.sandbox.id)
+    _fill(message.metrics, metrics.network_samples(found.interfaces), metrics.sandbox_labels(found.sandbox), found.at)
+    for item in found.containers:
+        container = item.reading.container
+        below = message.container_metrics.add()
+        below.container_id = container.id
+        samples = metrics.container_samples(item, file_system, device_name)
+        _fill(below.metrics, samples, metrics.container_labels(container, found.sandbox), item.reading.at)
+    return message
+
+
+def _fill(target: _Metrics, samples: Iterable[MetricSample], base: tuple[str, ...], at: int) -> None:
+    for sample in samples:
+        message = target.add()
+        message.name = sample.name
+        message.timestamp = at
+        message.metric_type = api.COUNTER if BY_NAME[sample.name].counter else api.GAUGE
+        message.label_values.extend(base)
+        message.label_values.extend(sample.labels)
+        message.value.value = sample.value

@@ -1,0 +1,152 @@
+"""Statistics as CRI's messages. Pure, and fast: a list of 110 pods has some 4000 values.
+
+A value that is not known is not set, so that a client can tell it from 0; timestamps are always set where a message is.
+"""
+
+from __future__ import annotations
+
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel.cgroup_files import Psi, PsiLine
+from podkeep.kernel.cgroup_stats import Memory, Usage
+from podkeep.kernel.netdev import Interface
+from podkeep.runtime.records import Container, Sandbox
+from podkeep.runtime.stats.collector import ContainerReading, SandboxReading
+from podkeep.runtime.stats.layers import LayerSize
+
+DEFAULT_INTERFACE = "eth0"
+"""What the kubelet and CNI call a pod's own interface."""
+
+# Fields are set one by one: half the time of building a message from messages.
+
+
+def container_stats_message(reading: ContainerReading, mountpoint: str) -> api.ContainerStats:
+    """Return the statistics of a container; one that has ended still has a writable layer.
+
+    :param mountpoint: what identifies the file system of writable layers.
+    """
+    message = api.ContainerStats()
+    _fill_container(message, reading, mountpoint)
+    return message
+
+
+def sandbox_stats_message(reading: SandboxReading, mountpoint: str) -> api.PodSandboxStats:
+    """Return the statistics of a sandbox and the containers in it."""
+    message = api.PodSandboxStats()
+    _fill_sandbox_attributes(message.attributes, reading.sandbox)
+    linux, usage = message.linux, reading.usage
+    _fill_cpu(linux.cpu, usage, reading.at, reading.nano_cores)
+    _fill_memory(linux.memory, usage.memory, reading.at)
+    if usage.pressure.memory is not None:
+        _fill_psi(linux.memory.psi, usage.pressure.memory)
+    if usage.pressure.io is not None:
+        linux.io.timestamp = reading.at
+        _fill_psi(linux.io.psi, usage.pressure.io)
+    if reading.interfaces is not None:
+        _fill_network(linux.network, reading.interfaces, reading.at)
+    linux.process.timestamp = reading.at
+    if usage.tasks is not None:
+        linux.process.process_count.value = usage.tasks
+    for container in reading.containers:
+        _fill_container(linux.containers.add(), container, mountpoint)
+    return message
+
+
+def _fill_container(message: api.ContainerStats, reading: ContainerReading, mountpoint: str) -> None:
+    _fill_attributes(message.attributes, reading.container)
+    usage, at = reading.usage, reading.at
+    if usage is not None:
+        _fill_cpu(message.cpu, usage, at, reading.nano_cores)
+        _fill_memory(message.memory, usage.memory, at)
+        if usage.pressure.memory is not None:
+            _fill_psi(message.memory.psi, usage.pressure.memory)
+        if usage.pressure.io is not None:
+            message.io.timestamp = at
+            _fill_psi(message.io.psi, usage.pressure.io)
+        _fill_swap(message, usage.memory, at)
+    _fill_layer(message.writable_layer, reading.layer, mountpoint, at)
+
+
+def _fill_attributes(message: api.ContainerAttributes, container: Container) -> None:
+    config = container.config
+    message.id = container.id
+    message.metadata.name = config.name
+    message.metadata.attempt = config.attempt
+    message.labels.update(config.labels)
+    message.annotations.update(config.annotations)
+
+
+def _fill_sandbox_attributes(message: api.PodSandboxAttributes, sandbox: Sandbox) -> None:
+    config = sandbox.config
+    message.id = sandbox.id
+    metadata = message.metadata
+    metadata.name, metadata.uid, metadata.namespace = config.name, config.uid, config.namespace
+    metadata.attempt = config.attempt
+    message.labels.update(config.labels)
+    message.annotations.update(config.annotations)
+
+
+def _fill_cpu(message: api.CpuUsage, usage: Usage, at: int, nano_cores: int | None) -> None:
+    message.timestamp = at
+    message.usage_core_nano_seconds.value = usage.cpu_ns
+    if nano_cores is not None:
+        message.usage_nano_cores.value = nano_cores
+    if usage.pressure.cpu is not None:
+        _fill_psi(message.psi, usage.pressure.cpu)
+
+
+def _fill_memory(message: api.MemoryUsage, memory: Memory, at: int) -> None:
+    message.timestamp = at
+    message.usage_bytes.value = memory.usage
+    message.working_set_bytes.value = memory.working_set
+    message.rss_bytes.value = memory.rss
+    message.page_faults.value = memory.page_faults
+    message.major_page_faults.value = memory.major_page_faults
+    if memory.limit is not None:
+        message.available_bytes.value = max(memory.limit - memory.working_set, 0)
+
+
+def _fill_swap(message: api.ContainerStats, memory: Memory, at: int) -> None:
+    if memory.swap is None:
+        return
+    message.swap.timestamp = at
+    message.swap.swap_usage_bytes.value = memory.swap
+    if memory.swap_limit is not None:
+        message.swap.swap_available_bytes.value = max(memory.swap_limit - memory.swap, 0)
+
+
+def _fill_layer(message: api.FilesystemUsage, layer: LayerSize | None, mountpoint: str, at: int) -> None:
+    message.fs_id.mountpoint = mountpoint
+    message.timestamp = at if layer is None else layer.at
+    if layer is not None:
+        message.used_bytes.value = layer.size.used_bytes
+        message.inodes_used.value = layer.size.inodes
+
+
+def _fill_network(message: api.NetworkUsage, interfaces: tuple[Interface, ...], at: int) -> None:
+    message.timestamp = at
+    for item in interfaces:
+        _fill_interface(message.interfaces.add(), item)
+    default = next((item for item in interfaces if item.name == DEFAULT_INTERFACE), None)
+    if default is None and interfaces:
+        default = interfaces[0]
+    if default is not None:
+        _fill_interface(message.default_interface, default)
+
+
+def _fill_interface(message: api.NetworkInterfaceUsage, interface: Interface) -> None:
+    message.name = interface.name
+    message.rx_bytes.value = interface.rx_bytes
+    message.rx_errors.value = interface.rx_errors
+    message.tx_bytes.value = interface.tx_bytes
+    message.tx_errors.value = interface.tx_errors
+
+
+def _fill_psi(message: api.PsiStats, psi: Psi) -> None:
+    _fill_psi_line(message.Some, psi.some)
+    if psi.full is not None:
+        _fill_psi_line(message.Full, psi.full)
+
+
+def _fill_psi_line(message: api.PsiData, line: PsiLine) -> None:
+    message.Total = line.total_ns
+    message.Avg10, message.Avg60, message.Avg300 = line.avg10, line.avg60, line.avg300

@@ -1,0 +1,202 @@
+"""One pass over what is asked for: cgroups, network namespaces, processes.
+
+Owns: the order of reading, and that what goes away meanwhile is no error. Does not own: which sandboxes and containers
+are asked for (``rpc/stats.py``), messages (``rpc/convert/``). Blocks; the server calls it on a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from podkeep.base.errors import KernelCallError
+from podkeep.kernel import netdev, procfs
+from podkeep.kernel.blockdev import device_name
+from podkeep.kernel.cgroup_stats import Detail, StatsReader, Usage
+from podkeep.kernel.netdev import Interface
+from podkeep.kernel.procfs import Descriptors
+from podkeep.runtime.records import Container, Sandbox
+from podkeep.runtime.stats.layers import Layers, LayerSize
+from podkeep.runtime.stats.rates import Rates, Sample, now
+from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+class ContainerReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """``at`` in nanoseconds since the epoch; ``usage`` is None if the container has ended."""
+
+    container: Container
+    at: int
+    usage: Usage | None = None
+    nano_cores: int | None = None
+    """Billionths of a core in use; None: not known yet."""
+    layer: LayerSize | None = None
+
+
+class SandboxReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """``interfaces`` is None on the host's network."""
+
+    sandbox: Sandbox
+    at: int
+    usage: Usage
+    nano_cores: int | None = None
+    interfaces: tuple[Interface, ...] | None = None
+    containers: tuple[ContainerReading, ...] = ()
+
+
+class Processes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the processes of a container hold. ``open_files_limit``: the first one's soft limit; None: it is gone."""
+
+    descriptors: int
+    sockets: int
+    open_files_limit: int | None
+
+
+class FileSystem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The file system that writable layers are on; sizes in bytes."""
+
+    device: str
+    size: int
+    inodes: int
+    inodes_free: int
+
+
+class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Everything about one running container."""
+
+    reading: ContainerReading
+    usage: Usage
+    detail: Detail
+    processes: Processes
+
+
+class SandboxMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Everything about one pod and its running containers."""
+
+    sandbox: Sandbox
+    at: int
+    interfaces: tuple[Interface, ...]
+    containers: tuple[ContainerMetrics, ...]
+
+
+class Collector:
+    """Reads; remembers nothing but what the rates and layers do."""
+
+    def __init__(self, reader: StatsReader, rates: Rates, layers: Layers, data: Path) -> None:
+        """``data`` is a directory on the file system of the writable layers."""
+        self._reader, self._rates, self._layers, self._data = reader, rates, layers, data
+
+    def containers(self, targets: Sequence[ContainerTarget]) -> list[ContainerReading]:
+        """Read containers, one after the other."""
+        return [self._container(target) for target in targets]
+
+    def sandboxes(self, targets: Sequence[SandboxTarget]) -> list[SandboxReading]:
+        """Read sandboxes with the containers in them; those that are gone are left out."""
+        networks = self._networks(targets)
+        found = []
+        for target in targets:
+            usage = self._reader.usage(target.cgroup)
+            if usage is None:
+                continue
+            sample = Sample(at=now(), used=usage.cpu_ns)
+            found.append(
+                SandboxReading(
+                    sandbox=target.sandbox,
+                    at=time.time_ns(),
+                    usage=usage,
+                    nano_cores=self._rates.rate(target.sandbox.id, sample),
+                    interfaces=networks.get(target.network) if target.network is not None else None,
+                    containers=tuple(self._container(item) for item in target.containers),
+                )
+            )
+        return found
+
+    def metrics(self, targets: Sequence[SandboxTarget]) -> list[SandboxMetrics]:
+        """Read everything about sandboxes and their running containers; those that are gone are left out."""
+        networks = self._networks(targets)
+        return [
+            SandboxMetrics(
+                sandbox=target.sandbox,
+                at=time.time_ns(),
+                interfaces=(networks.get(target.network) or ()) if target.network is not None else (),
+                containers=tuple(
+                    found for item in target.containers if (found := self._container_metrics(item)) is not None
+                ),
+            )
+            for target in targets
+        ]
+
+    def file_system(self) -> FileSystem:
+        """Return what the writable layers share.
+
+        :raises KernelCallError: if the file system does not answer.
+        """
+        try:
+            status, device = os.statvfs(self._data), self._data.stat().st_dev
+        except OSError as error:
+            raise KernelCallError(f"statvfs({self._data})", error.errno or 0) from error
+        return FileSystem(
+            device=device_name(os.major(device), os.minor(device)),
+            size=status.f_blocks * status.f_frsize,
+            inodes=status.f_files,
+            inodes_free=status.f_ffree,
+        )
+
+    def sample(self, sandboxes: Sequence[SandboxTarget], containers: Sequence[ContainerTarget]) -> None:
+        """Note the CPU time of everything that lives, for the rates."""
+        samples: dict[str, Sample] = {}
+        cgroups = [(str(item.sandbox.id), item.cgroup) for item in sandboxes]
+        cgroups += [(str(item.container.id), item.cgroup) for item in containers if item.cgroup is not None]
+        for key, cgroup in cgroups:
+            used = self._reader.cpu_ns(cgroup)
+            if used is not None:
+                samples[key] = Sample(at=now(), used=used)
+        self._rates.add(samples)
+
+    def _networks(self, targets: Sequence[SandboxTarget]) -> dict[Path, tuple[Interface, ...] | None]:
+        pins = [target.network for target in targets if target.network is not None]
+        return dict(zip(pins, netdev.read_all(pins), strict=True))
+
+    def _container(self, target: ContainerTarget) -> ContainerReading:
+        container = target.container
+        usage = self._reader.usage(target.cgroup) if target.cgroup is not None else None
+        rate = None
+        if usage is not None:
+            process = container.status.process
+            born = process.start_time * _TICK_NS if process is not None else None
+            rate = self._rates.rate(container.id, Sample(at=now(), used=usage.cpu_ns), born=born)
+        return ContainerReading(
+            container=container,
+            at=time.time_ns(),
+            usage=usage,
+            nano_cores=rate,
+            layer=self._layers.size(container.id),
+        )
+
+    def _container_metrics(self, target: ContainerTarget) -> ContainerMetrics | None:
+        if target.cgroup is None:
+            return None
+        reading, detail = self._container(target), self._reader.detail(target.cgroup)
+        if reading.usage is None or detail is None:
+            return None
+        held = [procfs.descriptors(pid) for pid in detail.processes]
+        process = target.container.status.process
+        return ContainerMetrics(
+            reading=reading,
+            usage=reading.usage,
+            detail=detail,
+            processes=_sum(held, None if process is None else procfs.open_files_limit(process.pid)),
+        )
+
+
+def _sum(held: Sequence[Descriptors], open_files_limit: int | None) -> Processes:
+    return Processes(
+        descriptors=sum(item.count for item in held),
+        sockets=sum(item.sockets for item in held),
+        open_files_limit=open_files_limit,
+    )

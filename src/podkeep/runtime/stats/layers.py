@@ -1,0 +1,90 @@
+"""Sizes of writable layers: walked in the background, remembered, never waited for.
+
+Owns: which layer is walked when. A layer is walked again after a pause that grows with how long the walk took, so that
+large ones cost a bounded share of a processor; one whose container has ended is walked once more and then no more.
+Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.base.ids import ContainerID
+from podkeep.kernel import tree_size
+from podkeep.kernel.tree_size import TreeSize
+from podkeep.runtime.stats.targets import ContainerTarget
+
+PERIOD_S = 10.0
+"""Pause between two walks of a small layer, as the peers have it."""
+PAUSE_FACTOR = 100
+"""Pause after a walk, in times of what it took: at most a hundredth of a processor per layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSize:
+    """``at`` in nanoseconds since the epoch."""
+
+    at: int
+    size: TreeSize
+
+
+@dataclass(slots=True)
+class _Layer:
+    path: Path
+    ended: bool
+    """Whether nothing writes to it any more."""
+    due: float = 0.0
+    """In seconds of the monotonic clock."""
+    known: LayerSize | None = None
+
+
+class Layers:
+    """The writable layers of all containers, by container ID."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._layers: dict[ContainerID, _Layer] = {}
+        self._stopped = threading.Event()
+
+    def follow(self, targets: Iterable[ContainerTarget]) -> None:
+        """Walk the layers of these containers from now on, and forget all others."""
+        with self._lock:
+            before, self._layers = self._layers, {}
+            for target in targets:
+                container, ended = target.container.id, target.cgroup is None
+                layer = before.get(container)
+                if layer is None:
+                    layer = _Layer(path=target.layer, ended=ended)
+                elif ended and not layer.ended:
+                    layer.ended, layer.due = True, 0.0
+                self._layers[container] = layer
+
+    def size(self, container: ContainerID) -> LayerSize | None:
+        """Return the size of a layer as it was when it was last walked; None if that is still to come."""
+        layer = self._layers.get(container)
+        return None if layer is None else layer.known
+
+    def walk_due(self) -> None:
+        """Walk every layer whose time has come. Blocks, for as long as they are large."""
+        with self._lock:
+            due = [(key, layer) for key, layer in self._layers.items() if layer.due <= time.monotonic()]
+        for _, layer in due:
+            started = time.monotonic()
+            ended = layer.ended
+            size = tree_size.measure(layer.path, stop=self._stopped.is_set)
+            if self._stopped.is_set():
+                return
+            took = time.monotonic() - started
+            layer.due = time.monotonic() + max(PERIOD_S - 0.5, took * PAUSE_FACTOR)
+            if size is not None:
+                layer.known = LayerSize(at=time.time_ns(), size=size)
+                if ended:
+                    layer.due = float("inf")
+
+    def stop(self) -> None:
+        """End a walk that is going on."""
+        self._stopped.set()

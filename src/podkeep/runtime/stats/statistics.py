@@ -1,0 +1,50 @@
+"""The parts of the statistics, put together for the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from podkeep.kernel.cgroup_stats import open_reader
+from podkeep.kernel.cgroups import CgroupLayout
+from podkeep.runtime.layout import Layout
+from podkeep.runtime.records import Container, ContainerState, Sandbox
+from podkeep.runtime.state import State
+from podkeep.runtime.stats.collector import Collector
+from podkeep.runtime.stats.layers import Layers
+from podkeep.runtime.stats.rates import Rates
+from podkeep.runtime.stats.sampler import Sampler
+
+
+class Statistics:
+    """Reads what is asked for, and samples in the background from ``start`` to ``close``."""
+
+    def __init__(
+        self, state: State, layout: Layout, cgroups: CgroupLayout, on_pass: Callable[[float], None] = lambda _: None
+    ) -> None:
+        """Open the cgroup hierarchies; to be made in the event loop.
+
+        :param on_pass: gets the seconds of each pass over the CPU times.
+        :raises KernelCallError: if a hierarchy cannot be opened.
+        """
+        self._state = state
+        self._reader = open_reader(cgroups)
+        layers = Layers()
+        self.collector = Collector(self._reader, Rates(), layers, layout.root)
+        self._sampler = Sampler(state, layout, self.collector, layers, on_pass)
+
+    def start(self) -> None:
+        """Sample from now on; a new container's layer is looked at right away."""
+        told_before = self._state.observer
+
+        def changed(before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:
+            told_before(before, after)
+            if isinstance(after, Container) and after.status.state is ContainerState.CREATED:
+                self._sampler.want_layers()
+
+        self._state.observer = changed
+        self._sampler.start()
+
+    async def close(self) -> None:
+        """Stop sampling and close the hierarchies."""
+        await self._sampler.close()
+        self._reader.close()

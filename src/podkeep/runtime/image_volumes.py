@@ -9,8 +9,9 @@ unmounted as soon as the container has its own copy of the mount. So it ends wit
 what a killed daemon leaves is beside a bundle that a record names. Which images are in use is read off the records.
 
 It has no upper directory, and its superblock belongs to the machine's user namespace: no capability inside makes it
-writable. In a pod with a user namespace of its own the layers are idmapped, as those of its root file system are, and
-the mount's flags cannot be taken off (mount_namespaces(7), "locked").
+writable. ``noexec`` is a flag of the mount and no such boundary: who has CAP_SYS_ADMIN inside can take it off, as it
+can copy a program elsewhere. In a pod with a user namespace of its own the layers are idmapped, as those of its root
+file system are.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _open_sub_path(top: Path, volume: VolumeImage) -> int:
         return openat.openat2(root, os.fsencode(volume.sub_path), os.O_PATH, rules)
     except KernelCallError as error:
         raise InvalidArgument(
-            f"sub path {volume.sub_path!r} is not in image {volume.reference}: {os.strerror(error.errno)}",
+            f"sub path {volume.sub_path!r} of image {volume.reference}: {os.strerror(error.errno)}",
             hint="name a directory of the image",
         ) from error
     finally:

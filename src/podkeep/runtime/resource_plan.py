@@ -95,7 +95,7 @@ def parse_list(field: str, text: str) -> frozenset[int]:
     :raises InvalidArgument: naming ``field``, if it is none.
     """
     result: set[int] = set()
-    for part in text.strip().split(",") if text.strip() else []:
+    for part in text.split(",") if text else []:
         match = _LIST_PART.fullmatch(part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise InvalidArgument(f"{field}: {text[:80]!r} is no list of numbers", hint="write it like 0-3,7")
@@ -108,7 +108,7 @@ def check_subset(field: str, asked: str, available: str) -> None:
 
     :raises InvalidArgument: naming those that are missing.
     """
-    missing = sorted(parse_list(field, asked) - parse_list(field, available))
+    missing = sorted(parse_list(field, asked) - parse_list(field, available.strip()))
     if missing:
         shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
         raise InvalidArgument(f"{field}: {shown} not available here", hint=f"available: {available.strip() or 'none'}")
@@ -169,6 +169,9 @@ def plan(version: int, held: Mapping[str, str], asked: Resources, merged: Resour
     result = []
     # Memory comes last: it is what the kernel refuses most, and taking back the others always works.
     for file, text in [*pages, *wanted]:
+        if file not in held and file.startswith("hugetlb."):
+            # The kubelet sends limits of huge pages with every update, also where nothing counts them.
+            continue
         if file not in held:
             raise FailedPrecondition(
                 f"the container's cgroup has no {file}", hint="the kernel or the cgroup tree lacks its controller"

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -48,7 +48,8 @@ class Updates:
         self._state = state
         self._cgroups = cgroups
         self._running: SingleFlight[None] = SingleFlight()
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """A lock is here as long as somebody has it or waits for it."""
 
     async def update_container(self, text: str, asked: Resources) -> None:
         """Change the limits of a container that did not end, all of them or none.
@@ -74,13 +75,9 @@ class Updates:
         await self._running.do(key, lambda: self._locked(sandbox_id, operation(sandbox_id, resources, overhead)))
 
     async def _locked(self, identity: str, operation: Coroutine[Any, Any, None]) -> None:
-        lock = self._locks[identity]
-        try:
-            async with lock:
-                await operation
-        finally:
-            if not lock.locked():
-                self._locks.pop(identity, None)
+        lock = self._locks.setdefault(identity, asyncio.Lock())
+        async with lock:
+            await operation
 
     async def _update_container(self, container_id: ContainerID, asked: Resources) -> None:
         container = self._state.container(container_id)

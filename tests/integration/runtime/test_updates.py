@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,9 +220,8 @@ def test_a_child_that_memory_ran_out_for(pods: Pods) -> None:
     assert (pods.exited(failing).exit_code, pods.status(failing).reason) == (137, "OOMKilled")
 
 
-def test_an_update_after_the_cgroup_went(pods: Pods, daemon: Daemon, tmp_path: Path) -> None:
+def test_limits_of_huge_pages_that_nothing_counts_are_passed_over(pods: Pods) -> None:
+    """The kubelet sends them with every update."""
     container = pods.create(pods.run())
-    error_of(
-        lambda: update(pods, container, hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=1)]),
-        FailedPrecondition,
-    )
+    update(pods, container, cpu_shares=77, hugepage_limits=[api.HugepageLimit(page_size="2MB", limit=0)])
+    assert pods.status(container).resources.linux.cpu_shares == 77

@@ -5,6 +5,7 @@ It lives in the scratch machine that tests/integration/conftest.py makes, so not
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -37,6 +38,8 @@ class Resources:
     processes: tuple[str, ...]
     records: tuple[str, ...]
     """Sandboxes, containers and addresses in the state database."""
+    host_ports: tuple[str, ...]
+    """Elements of the bridge's nftables maps and sets."""
     held_namespaces: tuple[str, ...]
     """Namespaces that the daemon or its helper holds by a descriptor; what is pinned is among the mounts."""
 
@@ -53,6 +56,8 @@ class Daemon:
     extra: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
+    network: str = ""
+    """TOML appended to ``[network]``."""
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -72,6 +77,8 @@ cgroup_parent = "{self.cgroup_parent}"
 [network]
 bridge = "pkt{self.token}"
 subnet = "10.{int(self.token[:2], 16)}.{int(self.token[2:4], 16)}.0/24"
+cni_conf_dir = "{self.base / "cni"}"
+{self.network}
 [agent]
 root = "{self.base / "kubelet"}"
 pod_logs = "{self.base / "logs"}"
@@ -142,6 +149,7 @@ pod_logs = "{self.base / "logs"}"
             data_directories=tuple(sorted(str(path.relative_to(root)) for path in data)),
             processes=tuple(sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/"))),
             records=_records(self.layout.state),
+            host_ports=host_ports(bridge),
             held_namespaces=_held_namespaces(self.process.pid),
         )
 
@@ -157,6 +165,19 @@ def _below(cgroups: Cgroups, path: str) -> list[str]:
     if not cgroups.exists(path):
         return []
     return [path, *(item for child in cgroups.children(path) for item in _below(cgroups, child))]
+
+
+def host_ports(bridge: str) -> tuple[str, ...]:
+    """Return the elements of a bridge's nftables maps and sets, as JSON; none if there is no table."""
+    listed = subprocess.run(
+        ["nft", "--json", "list", "table", "inet", f"podkeep-{bridge}"], capture_output=True, text=True, check=False
+    )
+    if listed.returncode != 0:
+        return ()
+    objects = [value for item in json.loads(listed.stdout)["nftables"] for value in item.values()]
+    return tuple(
+        sorted(f"{item['name']} {json.dumps(element)}" for item in objects for element in item.get("elem", []))
+    )
 
 
 def _records(state: Path) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ Result = TypeVar("Result")
 REPLY_TIMEOUT_S = 20.0
 """How long the helper may take for one request; it takes about 2 ms."""
 _NS_GET_USERNS = 0xB701
+_NS_GET_NSTYPE = 0xB703
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from podkeep.kernel import nshelper; nshelper.main(int(sys.argv[2]))"
 )
@@ -244,6 +245,16 @@ def unpin(path: Path) -> None:
     """
     mounts.unmount(path, lazy=True)
     path.unlink(missing_ok=True)
+
+
+def is_pinned(path: Path) -> bool:
+    """Return whether a namespace is pinned at ``path``."""
+    try:
+        with path.open("rb") as file:
+            fcntl.ioctl(file, _NS_GET_NSTYPE)
+    except OSError:
+        return False
+    return True
 
 
 def open_pinned(path: Path) -> int:

@@ -18,7 +18,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from pathlib import Path
 from typing import Any
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
@@ -32,7 +33,8 @@ MAX_NAME_BYTES = 15
 """IFNAMSIZ without the closing NUL."""
 
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
-_RTM_NEWADDR, _RTM_NEWROUTE = 20, 24
+_RTM_NEWADDR, _RTM_DELADDR, _RTM_NEWROUTE = 20, 21, 24
+_IFA_F_NODAD = 0x02
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_ACK_TLVS = 0x1, 0x4, 0x200
 _NLM_F_REPLACE, _NLM_F_EXCL, _NLM_F_CREATE = 0x100, 0x200, 0x400
 _NLMSG_ERROR = 2
@@ -46,6 +48,10 @@ _RECEIVE_BYTES = 64 * 1024
 _MIN_OWN_INDEX = 1 << 30
 """The kernel counts interface indexes from 1; from here on there are none but those that somebody asked for."""
 
+Interface = IPv4Interface | IPv6Interface
+"""An address with the prefix of its subnet."""
+Address = IPv4Address | IPv6Address
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Request:
@@ -58,6 +64,14 @@ class _Request:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """An address of a pod, and the router of its subnet."""
+
+    address: Interface
+    gateway: Address
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Link:
     index: int
     kind: str
@@ -65,10 +79,11 @@ class _Link:
     alias: str
 
 
-def ensure_bridge(name: str, gateway: IPv4Interface, owner: str) -> None:
-    """Make sure that bridge ``name`` exists, has the address ``gateway`` and is up; safe to repeat and to race.
+def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
+    """Make sure that bridge ``name`` exists, has the addresses ``gateways`` and is up; safe to repeat and to race.
 
-    Its hardware address is derived from the IP address: otherwise it would change with the ports that come and go.
+    Its hardware address is derived from the first one: otherwise it would change with the ports that come and go.
+    Router advertisements of pods are not believed.
 
     :param owner: the bridge's alias (``ip link`` shows it); a bridge with another one, or none, is somebody else's.
     :raises AlreadyExists: if a link of another kind, or of another owner, has this name; it is left as it is.
@@ -77,7 +92,7 @@ def ensure_bridge(name: str, gateway: IPv4Interface, owner: str) -> None:
     _check_name(name)
     with _connected() as channel:
         try:
-            _exchange(channel, _bridge_requests(name, gateway, owner))
+            _exchange(channel, _bridge_requests(name, gateways[0], owner))
         except KernelCallError as error:
             if error.errno != errno.EEXIST:
                 raise
@@ -94,10 +109,12 @@ def ensure_bridge(name: str, gateway: IPv4Interface, owner: str) -> None:
                     hint=f"set another name as network.bridge, or `ip link delete {name}` if nothing needs it",
                 ) from error
         index = _index(name)
-        _exchange(channel, [_address_request(name, index, gateway), _up_request(name, index)])
+        _ignore_router_advertisements(name)
+        addresses = [_address_request(name, index, gateway) for gateway in gateways]
+        _exchange(channel, [*addresses, _up_request(name, index)])
 
 
-def _bridge_requests(name: str, gateway: IPv4Interface, owner: str) -> list[_Request]:
+def _bridge_requests(name: str, gateway: Interface, owner: str) -> list[_Request]:
     """Return what creates a marked bridge.
 
     A new link takes no alias. So that no kill can come between, both messages go in one packet, which the kernel works
@@ -157,10 +174,28 @@ def links(prefix: str = "") -> list[str]:
     return sorted(name for _, name in socket.if_nameindex() if name.startswith(prefix))
 
 
-def create_veth(*, host_name: str, bridge: str, netns_fd: int, inner_name: str, mac: str | None = None) -> None:
+def remove_address(name: str, address: Interface) -> None:
+    """Take an address from the link ``name``; a missing one is no error.
+
+    :raises NotFound: if there is no such link.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    request = _address_request(name, _index(name), address, kind=_RTM_DELADDR)
+    with _connected() as channel:
+        try:
+            _exchange(channel, [request])
+        except KernelCallError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+
+
+def create_veth(
+    *, host_name: str, bridge: str, netns_fd: int, inner_name: str, mac: str | None = None, hairpin: bool = False
+) -> None:
     """Create a veth pair: one end a port of ``bridge`` and up, the other straight in the namespace ``netns_fd``.
 
     :param mac: hardware address of the inner end, as six hex pairs with colons; default: a random one.
+    :param hairpin: let packets leave the bridge through the port that they came from.
     :raises NotFound: if the bridge does not exist.
     :raises KernelCallError: if the kernel refuses (EEXIST: one of the names is taken); nothing is left behind.
     """
@@ -180,13 +215,23 @@ def create_veth(*, host_name: str, bridge: str, netns_fd: int, inner_name: str, 
         ),
     ]
     words = f"create veth {host_name} on {bridge} with {inner_name} in network namespace fd {netns_fd}"
-    request = _link_request(words, attributes, flags=_NLM_F_CREATE | _NLM_F_EXCL, up=True)
+    requests = [_link_request(words, attributes, flags=_NLM_F_CREATE | _NLM_F_EXCL, up=True)]
+    if hairpin:
+        requests.append(_hairpin_request(host_name))
     with _connected() as channel:
-        _exchange(channel, [request])
+        _exchange(channel, requests)
 
 
-def configure_inside(netns_fd: int, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> None:
-    """Set ``ifname`` in the namespace ``netns_fd`` up, with its address and the default route; safe to repeat.
+def _hairpin_request(name: str) -> _Request:
+    port = [("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", {"attrs": [("IFLA_BRPORT_MODE", 1)]})]
+    attributes: Sequence[tuple[str, object]] = [("IFLA_IFNAME", name), ("IFLA_LINKINFO", {"attrs": port})]
+    return _link_request(f"set hairpin mode of {name}", attributes)
+
+
+def configure_inside(netns_fd: int, ifname: str, endpoints: Sequence[Endpoint]) -> None:
+    """Set ``ifname`` in the namespace ``netns_fd`` up, with its addresses and default routes; safe to repeat.
+
+    Another pod's router advertisements are not believed (CVE-2020-10749).
 
     :raises NotFound: if there is no such link in the namespace.
     :raises KernelCallError: if the kernel refuses.
@@ -195,35 +240,46 @@ def configure_inside(netns_fd: int, ifname: str, address: IPv4Interface, gateway
 
     def body() -> None:
         index = _index(ifname)
-        route = rtmsg()
-        for key, value in (
-            ("family", socket.AF_INET),
-            ("table", _RT_TABLE_MAIN),
-            ("proto", _RTPROT_STATIC),
-            ("scope", _RT_SCOPE_UNIVERSE),
-            ("type", _RTN_UNICAST),
-        ):
-            route[key] = value
-        route["attrs"] = [("RTA_GATEWAY", str(gateway)), ("RTA_OIF", index)]
+        _ignore_router_advertisements(ifname)
+        requests = [_up_request(ifname, index)]
+        for endpoint in endpoints:
+            requests.append(_address_request(ifname, index, endpoint.address))
+            requests.append(_default_route_request(ifname, index, endpoint.gateway))
         with _connected() as channel:
-            requests = [
-                _up_request(ifname, index),
-                _address_request(ifname, index, address),
-                _Request(
-                    words=f"route default via {gateway} dev {ifname}",
-                    type=_RTM_NEWROUTE,
-                    message=route,
-                    flags=_NLM_F_CREATE | _NLM_F_REPLACE,
-                ),
-            ]
             _exchange(channel, requests)
 
     run_in_netns(netns_fd, body)
 
 
-def hardware_address(address: IPv4Address) -> str:
-    """Return a locally administered hardware address that holds ``address`` (the convention of CNI's plugins)."""
-    return "0a:58:" + ":".join(f"{byte:02x}" for byte in address.packed)
+def _default_route_request(ifname: str, index: int, gateway: Address) -> _Request:
+    route = rtmsg()
+    for key, value in (
+        ("family", _family(gateway)),
+        ("table", _RT_TABLE_MAIN),
+        ("proto", _RTPROT_STATIC),
+        ("scope", _RT_SCOPE_UNIVERSE),
+        ("type", _RTN_UNICAST),
+    ):
+        route[key] = value
+    route["attrs"] = [("RTA_GATEWAY", str(gateway)), ("RTA_OIF", index)]
+    words = f"route default via {gateway} dev {ifname}"
+    return _Request(words=words, type=_RTM_NEWROUTE, message=route, flags=_NLM_F_CREATE | _NLM_F_REPLACE)
+
+
+def _ignore_router_advertisements(ifname: str) -> None:
+    """Switch them off for a link in the network namespace of the calling thread; a kernel without IPv6 has none."""
+    path = Path(f"/proc/sys/net/ipv6/conf/{ifname}/accept_ra")
+    try:
+        path.write_text("0")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise KernelCallError(f"write({str(path)!r}, '0')", error.errno or 0) from error
+
+
+def hardware_address(address: Address) -> str:
+    """Return a locally administered hardware address that ends like ``address`` (the convention of CNI's plugins)."""
+    return "0a:58:" + ":".join(f"{byte:02x}" for byte in address.packed[-4:])
 
 
 def _link_request(
@@ -247,14 +303,23 @@ def _up_request(name: str, index: int) -> _Request:
     return _link_request(f"set {name} up", [], index=index, up=True)
 
 
-def _address_request(name: str, index: int, address: IPv4Interface) -> _Request:
+def _family(address: Interface | Address) -> int:
+    return socket.AF_INET if address.version == 4 else socket.AF_INET6
+
+
+def _address_request(name: str, index: int, address: Interface, kind: int = _RTM_NEWADDR) -> _Request:
     message = ifaddrmsg()
-    message["family"] = socket.AF_INET
+    message["family"] = _family(address)
+    if address.version == 6:
+        # Nobody else can have it: waiting a second for an objection is for nothing.
+        message["flags"] = _IFA_F_NODAD
     message["prefixlen"] = address.network.prefixlen
     message["index"] = index
     message["attrs"] = [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(address.ip))]
+    if kind == _RTM_DELADDR:
+        return _Request(words=f"remove address {address} from {name}", type=kind, message=message)
     flags = _NLM_F_CREATE | _NLM_F_REPLACE
-    return _Request(words=f"add address {address} to {name}", type=_RTM_NEWADDR, message=message, flags=flags)
+    return _Request(words=f"add address {address} to {name}", type=kind, message=message, flags=flags)
 
 
 def _connected() -> socket.socket:

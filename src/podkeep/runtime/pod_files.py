@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from podkeep.runtime.records import Dns, SandboxConfig
+from collections.abc import Sequence
+
+from podkeep.runtime.records import Dns, NamespaceMode, SandboxConfig
 
 
 def resolv_conf(dns: Dns | None, machine: str) -> str:
@@ -18,9 +20,9 @@ def resolv_conf(dns: Dns | None, machine: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def hosts(config: SandboxConfig, address: str, machine: str) -> str:
-    """Return the pod's hosts file; on the host network (no address), the machine's own text."""
-    if not address:
+def hosts(config: SandboxConfig, addresses: Sequence[str], machine: str) -> str:
+    """Return the pod's hosts file, with its name for each of its addresses; on the host network, the machine's own."""
+    if config.namespaces.network is not NamespaceMode.POD:
         return machine
     lines = [
         "127.0.0.1\tlocalhost",
@@ -30,5 +32,5 @@ def hosts(config: SandboxConfig, address: str, machine: str) -> str:
         "ff02::2\tip6-allrouters",
     ]
     if config.hostname:
-        lines.append(f"{address}\t{config.hostname}")
+        lines += [f"{address}\t{config.hostname}" for address in addresses]
     return "\n".join(lines) + "\n"

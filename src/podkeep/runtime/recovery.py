@@ -161,7 +161,7 @@ class Recovery:
         if _attempt(f"sandbox {sandbox.id}", partial(self._stop, sandbox)):
             # Only now: another sandbox with this address would share it with what could not be stopped.
             self._state.free_address(sandbox.id)
-            status = msgspec.structs.replace(status, infra=None, made_cgroups=())
+            status = msgspec.structs.replace(status, infra=None, made_cgroups=(), network=None)
         self._state.set_sandbox(sandbox.id, status)
 
     def _stop(self, sandbox: Sandbox) -> None:

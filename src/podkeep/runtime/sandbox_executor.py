@@ -15,9 +15,11 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from podkeep.base import failpoints
 from podkeep.base.errors import Internal
@@ -29,14 +31,25 @@ from podkeep.kernel.mounts import MountFlag
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
 from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.removal import remove_tree
-from podkeep.runtime import pod_files
+from podkeep.runtime import pod_files, sysctls
+from podkeep.runtime.cgroup_driver import pod_cgroups, slices
+from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.layout import Layout, cgroup_parents, sandbox_cgroup
-from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.network.networks import Networks, addresses
+from podkeep.runtime.oci import selinux
 from podkeep.runtime.oci.driver import Driver
 from podkeep.runtime.oci.mounts import PodFiles
+from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.spec import OCI_VERSION, oci_mappings
 from podkeep.runtime.orphans import unmount_below
-from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig
+from podkeep.runtime.records import (
+    NamespaceMode,
+    Sandbox,
+    SandboxConfig,
+    SandboxStatus,
+    Security,
+    SELinuxOptions,
+)
 
 SHM_BYTES = 64 << 20
 """Size of a pod's /dev/shm, as everywhere in the field."""
@@ -49,11 +62,14 @@ class SandboxExecutor:
     layout: Layout
     helper: NamespaceHelper
     cgroups: Cgroups
-    bridge: Bridge
+    networks: Networks
     catatonit: str
+    confinement: Confinement = field(default_factory=Confinement)
 
-    def create(self, sandbox: Sandbox, driver: Driver) -> ProcessId | None:
-        """Make everything a sandbox consists of, and return the process that holds its PID namespace, if it has one.
+    def create(self, sandbox: Sandbox, driver: Driver) -> SandboxStatus:
+        """Make everything a sandbox consists of, and return its status with what is known of it now.
+
+        That is the process which holds its PID namespace, if it has one, and what a CNI plugin said of its network.
 
         :raises PodkeepError: if anything fails; what was made until then is gone again.
         """
@@ -61,15 +77,17 @@ class SandboxExecutor:
             undo.push(f"undo sandbox {sandbox.id}", lambda: self.remove(sandbox, driver))
             self._write_files(sandbox)
             failpoints.reach("sandbox.files")
-            self._make_namespaces(sandbox)
+            made = self._make_namespaces(sandbox)
+            # From here on the undo knows, too, what the network plugins said.
+            sandbox = msgspec.structs.replace(sandbox, status=made)
             failpoints.reach("sandbox.namespaces")
-            self.cgroups.create(self.cgroup(sandbox))
+            pod_cgroups.create(self.cgroups, sandbox.config.cgroup_parent, sandbox.id)
             failpoints.reach("sandbox.cgroups")
             infra = None
             if sandbox.config.namespaces.pid is NamespaceMode.POD:
                 infra = self._start_infra(sandbox, driver)
             failpoints.reach("sandbox.infra")
-        return infra
+        return msgspec.structs.replace(sandbox.status, infra=infra)
 
     def stop(self, sandbox: Sandbox, driver: Driver) -> None:
         """End what runs in a sandbox and give back its namespaces, network and cgroup; safe to repeat.
@@ -82,7 +100,7 @@ class SandboxExecutor:
             [
                 ("end its infra process", lambda: self._stop_infra(sandbox, driver)),
                 ("kill what is in its cgroup", lambda: self.cgroups.kill(cgroup)),
-                ("disconnect it", lambda: self.bridge.detach(sandbox.id)),
+                ("disconnect it", lambda: self.networks.detach(sandbox)),
                 ("clear its run directory", lambda: _clear(run)),
                 ("remove its cgroup", lambda: self._remove_cgroups(sandbox)),
             ],
@@ -127,13 +145,23 @@ class SandboxExecutor:
             shm=str(self.layout.shm(sandbox.id)) if shared_ipc else "",
         )
 
+    def labels(self, sandbox: Sandbox, security: Security | None = None) -> Labels:
+        """Return the SELinux labels of one of the pod's containers, or of what all of them share."""
+        return selinux.container_labels(
+            self.confinement.selinux,
+            container=security.selinux if security else SELinuxOptions(),
+            sandbox=sandbox.config.selinux,
+            pod_level=sandbox.status.selinux_level,
+            privileged=security is not None and security.privileged,
+        )
+
     def _write_files(self, sandbox: Sandbox) -> None:
         data = self.layout.sandbox_data(sandbox.id)
         data.mkdir(mode=0o711)
         config = sandbox.config
         texts = {
             "resolv.conf": pod_files.resolv_conf(config.dns, _machine_text("/etc/resolv.conf")),
-            "hosts": pod_files.hosts(config, sandbox.status.address, _machine_text("/etc/hosts")),
+            "hosts": pod_files.hosts(config, addresses(sandbox.status), _machine_text("/etc/hosts")),
             "hostname": f"{config.hostname}\n",
         }
         for name, text in texts.items():
@@ -143,17 +171,19 @@ class SandboxExecutor:
         run.mkdir(mode=0o711)
         (run / "ns").mkdir(mode=0o711)
 
-    def _make_namespaces(self, sandbox: Sandbox) -> None:
+    def _make_namespaces(self, sandbox: Sandbox) -> SandboxStatus:
         config = sandbox.config
         kinds = namespace_kinds(config) - {NamespaceKind.PID}
         with ExitStack() as closing:
             made: dict[NamespaceKind, int] = {}
             if kinds:
                 hostname = config.hostname if NamespaceKind.UTS in kinds and config.hostname else None
+                idmap = config.namespaces.userns
+                wanted = sysctls.effective(
+                    config.sysctls, self.confinement.sysctls, {kind.name for kind in kinds}, idmap
+                )
                 made = self.helper.create(
-                    NamespaceRequest(
-                        kinds=kinds, idmap=config.namespaces.userns, hostname=hostname, sysctls=config.sysctls
-                    )
+                    NamespaceRequest(kinds=kinds, idmap=idmap, hostname=hostname, sysctls=wanted)
                 )
             for fd in made.values():
                 closing.callback(os.close, fd)
@@ -164,8 +194,17 @@ class SandboxExecutor:
                 self._mount_shm(sandbox)
             if NamespaceKind.USER in made:
                 self._map_files(sandbox, made[NamespaceKind.USER])
-            if NamespaceKind.NET in made:
-                self.bridge.attach(sandbox.id, made[NamespaceKind.NET], sandbox.status.address)
+            if NamespaceKind.NET not in made:
+                return sandbox.status
+            return self._connect(sandbox, made[NamespaceKind.NET])
+
+    def _connect(self, sandbox: Sandbox, netns: int) -> SandboxStatus:
+        status = self.networks.attach(sandbox, netns)
+        if addresses(status) != addresses(sandbox.status):
+            # Only a plugin's answer has them. Nothing reads the file before there are containers.
+            text = pod_files.hosts(sandbox.config, addresses(status), "")
+            (self.layout.sandbox_data(sandbox.id) / "hosts").write_text(text)
+        return status
 
     def _map_files(self, sandbox: Sandbox, userns: int) -> None:
         target = self.layout.mapped_files(sandbox.id)
@@ -181,10 +220,12 @@ class SandboxExecutor:
         shm.mkdir(mode=0o711)
         uid, gid = (0, 0) if idmap is None else (idmap.host_uid(0), idmap.host_gid(0))
         options = f"mode=1777,size={SHM_BYTES},uid={uid},gid={gid}"
+        if label := self.labels(sandbox).mount:
+            options += f',context="{label}"'
         mounts.tmpfs(shm, options, attrs=MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC)
 
     def _remove_cgroups(self, sandbox: Sandbox) -> None:
-        self.cgroups.remove(self.cgroup(sandbox))
+        pod_cgroups.remove(self.cgroups, sandbox.config.cgroup_parent, sandbox.id)
         for parent in reversed(sandbox.status.made_cgroups):
             # Another sandbox in it has it in its record, too, and removes it when it goes.
             if not self.cgroups.remove_empty(parent):
@@ -221,15 +262,18 @@ class SandboxExecutor:
                     for kind in sorted(joined, key=lambda item: item.value)
                 ),
             ],
-            "cgroupsPath": f"{self.cgroup(sandbox)}/infra",
+            "cgroupsPath": slices.infra_place(sandbox.config.cgroup_parent, sandbox.id).oci,
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
         }
         if idmap is not None:
             linux |= {"uidMappings": oci_mappings(idmap.uids), "gidMappings": oci_mappings(idmap.gids)}
-        program = "/catatonit"
+        program, labels = "/catatonit", self.labels(sandbox)
+        if labels.mount:
+            linux["mountLabel"] = labels.mount
         return {
             "ociVersion": OCI_VERSION,
             "process": {
+                **({"selinuxLabel": labels.process} if labels.process else {}),
                 "user": {"uid": 0, "gid": 0},
                 "args": [program, "-P"],
                 "cwd": "/",

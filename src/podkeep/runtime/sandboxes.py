@@ -17,13 +17,14 @@ import msgspec
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import SandboxID, new_id
 from podkeep.base.singleflight import SingleFlight
+from podkeep.runtime import sysctls
 from podkeep.runtime.handlers import HandlerTable
 from podkeep.runtime.layout import cgroup_parents
 from podkeep.runtime.monitor import ExitMonitor, Watched
-from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.oci.driver import Driver
 from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig, SandboxState, SandboxStatus
-from podkeep.runtime.sandbox_executor import SandboxExecutor
+from podkeep.runtime.sandbox_executor import SandboxExecutor, namespace_kinds
 from podkeep.runtime.state import State
 
 log = logging.getLogger(__name__)
@@ -46,11 +47,11 @@ class Occupants(Protocol):
 class Sandboxes:
     """The pod sandboxes of one runtime. Repeating a request joins the running one or finds its result."""
 
-    def __init__(self, state: State, executor: SandboxExecutor, handlers: HandlerTable, bridge: Bridge) -> None:
+    def __init__(self, state: State, executor: SandboxExecutor, handlers: HandlerTable, networks: Networks) -> None:
         self._state = state
         self._executor = executor
         self._handlers = handlers
-        self._bridge = bridge
+        self._networks = networks
         self._running: SingleFlight[SandboxID] = SingleFlight()
         self._ending: SingleFlight[None] = SingleFlight()
         self._infra_ends: ExitMonitor[SandboxID] = ExitMonitor(self._infra_ended)
@@ -141,36 +142,42 @@ class Sandboxes:
             return _same(existing, config)
         sandbox = self._reserve(config)
         try:
-            infra = await asyncio.to_thread(self._executor.create, sandbox, driver)
+            made = await asyncio.to_thread(self._executor.create, sandbox, driver)
         except Exception as error:
             # Whatever it was, the record must not outlive it.
             await self._drop(sandbox)
             if isinstance(error, OSError):
                 raise FailedPrecondition(f"pod sandbox {config.key()}: {error}") from error
             raise
-        status = msgspec.structs.replace(sandbox.status, state=SandboxState.READY, infra=infra)
+        status = msgspec.structs.replace(made, state=SandboxState.READY)
         self._watch(self._state.set_sandbox(sandbox.id, status))
         return sandbox.id
 
     def _reserve(self, config: SandboxConfig) -> Sandbox:
         sandbox_id = SandboxID(new_id())
         made_cgroups = self._cgroups_to_make(config)
-        address = ""
-        if config.namespaces.network is NamespaceMode.POD:
-            address = self._state.take_address(sandbox_id, self._bridge.subnet)
         status = SandboxStatus(
             state=SandboxState.CREATING,
             created_at=time.time_ns(),
-            address=address,
             made_cgroups=made_cgroups,
+            selinux_level=self._selinux_level(config),
         )
-        sandbox = Sandbox(id=sandbox_id, config=config, status=status)
         try:
+            status = self._networks.plan(sandbox_id, config, status)
+            sandbox = Sandbox(id=sandbox_id, config=config, status=status)
             self._state.add_sandbox(sandbox)
         except BaseException:
             self._state.free_address(sandbox_id)
             raise
         return sandbox
+
+    def _selinux_level(self, config: SandboxConfig) -> str:
+        """Return a level that no other pod has, unless the pod names one."""
+        if config.selinux.level:
+            return ""
+        others = self._state.sandboxes()
+        taken = {level for item in others for level in (item.status.selinux_level, item.config.selinux.level) if level}
+        return self._executor.confinement.new_level(taken)
 
     def _cgroups_to_make(self, config: SandboxConfig) -> tuple[str, ...]:
         """Return the parents of the sandbox's cgroup that the runtime makes, or made for a sandbox that still has them.
@@ -210,7 +217,8 @@ class Sandboxes:
             self._state.set_sandbox(sandbox_id, status)
             await asyncio.to_thread(self._executor.stop, sandbox, self.driver(sandbox))
             self._state.free_address(sandbox_id)
-            self._state.set_sandbox(sandbox_id, msgspec.structs.replace(status, infra=None, made_cgroups=()))
+            status = msgspec.structs.replace(status, infra=None, made_cgroups=(), network=None)
+            self._state.set_sandbox(sandbox_id, status)
 
     async def remove(self, text: str, containers: Occupants) -> None:
         """Remove a sandbox with its containers, stopping it first if need be; a missing one is no error."""
@@ -271,10 +279,7 @@ def check_namespaces(config: SandboxConfig) -> None:
             )
     if options.userns is not None:
         options.userns.validate()
-    if config.sysctls and options.network is NamespaceMode.NODE and options.ipc is NamespaceMode.NODE:
-        raise InvalidArgument(
-            f"sysctls: {', '.join(sorted(config.sysctls))}: the sandbox has no namespace of its own to set them in"
-        )
+    sysctls.check(config.sysctls, {kind.name for kind in namespace_kinds(config)})
     if config.hostname and options.network is NamespaceMode.NODE:
         return
     if len(config.hostname.encode()) > 64:

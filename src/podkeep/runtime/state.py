@@ -14,7 +14,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from podkeep.runtime.records import Container, ContainerStatus, Sandbox, Sandbox
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _MODE = 0o600
 MIN_ID_PREFIX = 3
 """Shortest prefix of an ID that is looked up."""
@@ -39,6 +39,7 @@ CREATE TABLE containers (
 ) STRICT;
 CREATE TABLE addresses (address TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL) STRICT;
 CREATE TABLE boot (id TEXT NOT NULL) STRICT;
+CREATE TABLE pod_cidr (configured TEXT NOT NULL, subnets TEXT NOT NULL) STRICT;
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
@@ -47,6 +48,12 @@ _MIGRATIONS = {
 BEGIN IMMEDIATE;
 CREATE TABLE boot (id TEXT NOT NULL) STRICT;
 PRAGMA user_version = 2;
+COMMIT;
+""",
+    2: """
+BEGIN IMMEDIATE;
+CREATE TABLE pod_cidr (configured TEXT NOT NULL, subnets TEXT NOT NULL) STRICT;
+PRAGMA user_version = 3;
 COMMIT;
 """,
 }
@@ -74,7 +81,9 @@ class State:
         self._sandbox_keys: dict[str, SandboxID] = {}
         self._container_keys: dict[str, ContainerID] = {}
         self._addresses: dict[str, SandboxID] = {}
-        self._last_address = 0
+        self._last_address = {4: 0, 6: 0}
+        self.pod_cidr = ("", "")
+        """The subnets of the configuration, and those that a client told to use in their place; empty: none."""
         self.observer: Observer = lambda _before, _after: None
         """Told of every change of a record, right after it is written."""
         self.boot = ""
@@ -135,6 +144,8 @@ class State:
         self._addresses = dict(self._db.execute("SELECT address, sandbox_id FROM addresses"))
         for (boot,) in self._db.execute("SELECT id FROM boot"):
             self.boot = boot
+        for configured, subnets in self._db.execute("SELECT configured, subnets FROM pod_cidr"):
+            self.pod_cidr = (configured, subnets)
 
     def close(self) -> None:
         """Write what is pending and close the database."""
@@ -164,6 +175,14 @@ class State:
         self._db.execute("INSERT INTO boot VALUES (?)", (boot,))
         self._db.execute("COMMIT")
         self.boot = boot
+
+    def note_pod_cidr(self, configured: str, subnets: str) -> None:
+        """Note which subnets a client told to use in place of the configured ones; see ``network/networks.py``."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("DELETE FROM pod_cidr")
+        self._db.execute("INSERT INTO pod_cidr VALUES (?, ?)", (configured, subnets))
+        self._db.execute("COMMIT")
+        self.pod_cidr = (configured, subnets)
 
     # sandboxes
 
@@ -306,22 +325,26 @@ class State:
 
     # addresses
 
-    def take_address(self, sandbox_id: SandboxID, subnet: IPv4Network) -> str:
+    def addresses(self) -> list[str]:
+        """Return the addresses that are reserved."""
+        return list(self._addresses)
+
+    def take_address(self, sandbox_id: SandboxID, subnet: IPv4Network | IPv6Network) -> str:
         """Reserve and return an address of ``subnet`` for a sandbox: the next one after the last that was given out.
 
-        The network's own, the gateway's (the first) and the broadcast address are never given out.
+        The network's own, the gateway's (the first) and the last one (IPv4: broadcast) are never given out.
 
         :raises ResourceExhausted: if none is free.
         """
         first, last = 2, subnet.num_addresses - 2
         span = last - first + 1
         for step in range(max(span, 0)):
-            offset = first + (self._last_address + step) % span
-            address = str(IPv4Address(int(subnet.network_address) + offset))
+            offset = first + (self._last_address[subnet.version] + step) % span
+            address = str(subnet.network_address + offset)
             if address not in self._addresses:
                 self._write("INSERT INTO addresses VALUES (?, ?)", (address, sandbox_id))
                 self._addresses[address] = sandbox_id
-                self._last_address = offset - first + 1
+                self._last_address[subnet.version] = offset - first + 1
                 return address
         raise ResourceExhausted(
             f"no address of {subnet} is free: {len(self._addresses)} are in use",

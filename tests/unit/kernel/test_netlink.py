@@ -23,8 +23,10 @@ from podkeep.base.errors import AlreadyExists, InvalidArgument, KernelCallError,
 from podkeep.kernel import netlink
 from podkeep.kernel.idmap import block
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+from podkeep.kernel.netlink import Endpoint
 
 GATEWAY = IPv4Interface("10.201.0.1/16")
+POD = Endpoint(address=IPv4Interface("10.201.1.1/16"), gateway=GATEWAY.ip)
 BRIDGE = "pktest0"
 OWNER = "podkeep:/run/test"
 
@@ -58,7 +60,7 @@ def machine(helper: NamespaceHelper) -> Iterator[Machine]:
 def attach(pod: int, number: int) -> None:
     netlink.create_veth(host_name=f"pk{number}", bridge=BRIDGE, netns_fd=pod, inner_name="eth0")
     address = IPv4Interface(f"10.201.{1 + number // 250}.{1 + number % 250}/16")
-    netlink.configure_inside(pod, "eth0", address, GATEWAY.ip)
+    netlink.configure_inside(pod, "eth0", [Endpoint(address=address, gateway=GATEWAY.ip)])
 
 
 def ip(*arguments: str) -> str:
@@ -67,7 +69,7 @@ def ip(*arguments: str) -> str:
 
 def test_two_pods_talk_to_each_other_and_to_the_machine(machine: Machine) -> None:
     def body() -> None:
-        netlink.ensure_bridge(BRIDGE, GATEWAY, OWNER)
+        netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER)
         first, second = machine.pod(), machine.pod(userns=False)
         attach(first, 0)
         attach(second, 1)
@@ -89,10 +91,10 @@ def test_two_pods_talk_to_each_other_and_to_the_machine(machine: Machine) -> Non
 def test_everything_can_be_repeated(machine: Machine) -> None:
     def body() -> None:
         for _ in range(3):
-            netlink.ensure_bridge(BRIDGE, GATEWAY, OWNER)
+            netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER)
         pod = machine.pod()
         attach(pod, 0)
-        netlink.configure_inside(pod, "eth0", IPv4Interface("10.201.1.1/16"), GATEWAY.ip)
+        netlink.configure_inside(pod, "eth0", [POD])
         assert run_in_netns(pod, lambda: ip("-4", "-o", "address", "show", "eth0")).count("inet ") == 1
         assert ip("-4", "-o", "address", "show", BRIDGE).count("inet ") == 1
         netlink.delete_link("pk0")
@@ -107,7 +109,7 @@ def test_everything_can_be_repeated(machine: Machine) -> None:
 
 def test_hardware_addresses(machine: Machine) -> None:
     def body() -> None:
-        netlink.ensure_bridge(BRIDGE, GATEWAY, OWNER)
+        netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER)
         pod = machine.pod()
         mac = netlink.hardware_address(IPv4Address("10.201.3.4"))
         assert mac == "0a:58:0a:c9:03:04"
@@ -123,7 +125,7 @@ def test_refusals_name_what_was_tried_and_leave_nothing(machine: Machine) -> Non
         pod = machine.pod()
         with pytest.raises(NotFound, match="no network link pktest0"):
             netlink.create_veth(host_name="pk1", bridge=BRIDGE, netns_fd=pod, inner_name="eth0")
-        netlink.ensure_bridge(BRIDGE, GATEWAY, OWNER)
+        netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER)
         attach(pod, 0)
         for host, inner in (("pk0", "eth1"), ("pk2", "eth0")):
             with pytest.raises(
@@ -134,13 +136,13 @@ def test_refusals_name_what_was_tried_and_leave_nothing(machine: Machine) -> Non
         with pytest.raises(KernelCallError, match=r"EBADF"):
             netlink.create_veth(host_name="pk3", bridge=BRIDGE, netns_fd=9999, inner_name="eth0")
         with pytest.raises(NotFound, match="no network link eth7"):
-            netlink.configure_inside(pod, "eth7", IPv4Interface("10.201.1.1/16"), GATEWAY.ip)
+            netlink.configure_inside(pod, "eth7", [POD])
         with pytest.raises(KernelCallError, match=r"route default via .* dev eth0\): ENETUNREACH.*hint: .*gateway"):
-            netlink.configure_inside(pod, "eth0", IPv4Interface("10.201.1.1/16"), IPv4Address("192.168.1.1"))
+            netlink.configure_inside(pod, "eth0", [Endpoint(address=POD.address, gateway=IPv4Address("192.168.1.1"))])
         with pytest.raises(AlreadyExists, match="pk0 exists and is not a bridge but veth"):
-            netlink.ensure_bridge("pk0", GATEWAY, OWNER)
+            netlink.ensure_bridge("pk0", [GATEWAY], OWNER)
         with pytest.raises(AlreadyExists, match="lo exists and is not a bridge but a device"):
-            netlink.ensure_bridge("lo", GATEWAY, OWNER)
+            netlink.ensure_bridge("lo", [GATEWAY], OWNER)
         with pytest.raises(KernelCallError, match=r"netlink\(delete link lo\): E(OP)?NOTSUPP?"):
             netlink.delete_link("lo")
         assert netlink.links("pk") == ["pk0", BRIDGE]
@@ -157,7 +159,7 @@ def test_a_bridge_of_somebody_else_is_neither_used_nor_deleted(machine: Machine)
                 ip("link", "set", BRIDGE, *mark)
             before = ip("addr", "show", BRIDGE)
             with pytest.raises(AlreadyExists, match=f"{BRIDGE} is not ours") as caught:
-                netlink.ensure_bridge(BRIDGE, GATEWAY, OWNER)
+                netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER)
             assert "network.bridge" in caught.value.hint
             assert not netlink.delete_bridge(BRIDGE, OWNER)
             assert ip("addr", "show", BRIDGE) == before
@@ -170,7 +172,7 @@ def test_a_bridge_of_somebody_else_is_neither_used_nor_deleted(machine: Machine)
 def test_our_own_bridge_is_marked_and_deleted(machine: Machine) -> None:
     def body() -> None:
         for _ in range(2):
-            netlink.ensure_bridge(BRIDGE, GATEWAY, OWNER)
+            netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER)
             assert f"alias {OWNER}" in ip("link", "show", BRIDGE)
         assert netlink.delete_bridge(BRIDGE, OWNER)
         assert netlink.links() == ["lo"]
@@ -191,7 +193,7 @@ def test_many_threads_beside_an_event_loop_with_grpc(machine: Machine) -> None:
     pods = [machine.pod() for _ in range(24)]
 
     def work(number: int) -> None:
-        run_in_netns(machine.fd, lambda: netlink.ensure_bridge(BRIDGE, GATEWAY, OWNER))
+        run_in_netns(machine.fd, lambda: netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER))
         run_in_netns(machine.fd, lambda: attach(pods[number], number))
 
     async def serve() -> None:
@@ -211,7 +213,7 @@ def test_attach_is_quick(machine: Machine, capsys: pytest.CaptureFixture[str]) -
     pods = [machine.pod() for _ in range(60)]
 
     def body() -> None:
-        netlink.ensure_bridge(BRIDGE, GATEWAY, OWNER)
+        netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER)
         seconds = []
         for number, pod in enumerate(pods):
             start = time.perf_counter()
@@ -227,6 +229,6 @@ def test_attach_is_quick(machine: Machine, capsys: pytest.CaptureFixture[str]) -
 
 def test_threads_race_for_one_bridge(machine: Machine) -> None:
     with ThreadPoolExecutor(8) as pool:
-        ensure = lambda _: run_in_netns(machine.fd, lambda: netlink.ensure_bridge(BRIDGE, GATEWAY, OWNER))  # noqa: E731
+        ensure = lambda _: run_in_netns(machine.fd, lambda: netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER))  # noqa: E731
         list(pool.map(ensure, range(32)))
     assert run_in_netns(machine.fd, netlink.links) == ["lo", BRIDGE]

@@ -2,23 +2,63 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
-from ipaddress import IPv4Address
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from podkeep.base.config import NetworkConfig
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import AlreadyExists, InvalidArgument
+from podkeep.base.ids import SandboxID
+from podkeep.kernel import netlink
+from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+from podkeep.runtime.network import rules, subnets
 from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.network.ports import Forward
 
 RUN = Path("/run/podkeep")
+FIRST, SECOND = SandboxID("1" * 64), SandboxID("2" * 64)
+BRIDGE = "pkbr"
+
+
+@pytest.fixture
+def machine() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Run a function in a network namespace that stands for a machine."""
+    with NamespaceHelper() as helper:
+        fd = helper.create(NamespaceRequest(kinds=frozenset({NamespaceKind.NET})))[NamespaceKind.NET]
+        try:
+            yield lambda body: run_in_netns(fd, lambda: body() and None)
+        finally:
+            os.close(fd)
+
+
+def forward(port: int, **fields: object) -> Forward:
+    address = fields.pop("address", None)
+    return Forward(
+        protocol=str(fields.pop("protocol", "tcp")),
+        address=None if address is None else ip_address(str(address)),
+        port=port,
+        target=ip_address(str(fields.pop("target", "10.7.0.2"))),
+        target_port=80,
+    )
+
+
+def listed(table: str) -> list[str]:
+    """Return the elements of a table."""
+    done = subprocess.run(["nft", "-j", "list", "table", "inet", table], capture_output=True, text=True, check=True)
+    objects = [value for item in json.loads(done.stdout)["nftables"] for value in item.values()]
+    return sorted(f"{item['name']} {json.dumps(element)}" for item in objects for element in item.get("elem", []))
 
 
 def test_the_default_network() -> None:
     bridge = Bridge.from_config(NetworkConfig(), RUN)
-    assert bridge.gateway == IPv4Address("10.183.0.1")
-    assert bridge.subnet.num_addresses == 65536
+    assert [str(subnets.router(item)) for item in bridge.subnets] == ["10.183.0.1/16"]
+    both = Bridge.from_config(NetworkConfig(subnet6="fd10:183::/64"), RUN).subnets
+    assert [str(subnets.router(item)) for item in both] == ["10.183.0.1/16", "fd10:183::1/64"]
 
 
 @pytest.mark.parametrize(
@@ -30,6 +70,7 @@ def test_the_default_network() -> None:
         ("10.0.0.1/24", "host bits"),
         ("10.0.0.0/33", "network.subnet"),
         ("fd00::/64", "network.subnet"),
+        ("127.0.0.0/16", "cannot have addresses"),
         ("", "network.subnet"),
         ("10.0.0.0/24\n", "network.subnet"),
         ("everything", "network.subnet"),
@@ -41,6 +82,20 @@ def test_subnets_that_are_refused(subnet: str, named: str) -> None:
     assert named in str(caught.value)
 
 
+@pytest.mark.parametrize("subnet", ["10.0.0.0/24", "fd00::/126", "fd00::1/64", "fe80::/64", "ff00::/64", "::/x"])
+def test_ipv6_subnets_that_are_refused(subnet: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"network\.subnet6"):
+        Bridge.from_config(NetworkConfig(subnet6=subnet), RUN)
+
+
+def test_subnets_of_a_pod_cidr() -> None:
+    assert subnets.text(subnets.of_pod_cidr("10.1.0.0/24")) == "10.1.0.0/24"
+    assert subnets.text(subnets.of_pod_cidr("fd00::/64, 10.1.0.0/24")) == "fd00::/64,10.1.0.0/24"
+    for text in ("10.1.0.0/24,10.2.0.0/24", "10.1.0.0/24,", "x", "10.1.0.0/31"):
+        with pytest.raises(InvalidArgument, match="pod_cidr"):
+            subnets.of_pod_cidr(text)
+
+
 @pytest.mark.parametrize(
     "name", ["", "a" * 16, "a/b", "a b", 'a"; flush ruleset; "', "a\n", ".", "..", "a:1", "-a", "ä"]
 )
@@ -50,16 +105,97 @@ def test_bridge_names_that_the_kernel_or_nft_would_not_take(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["podkeep0", "a" * 15, "br-0.5_x", "0br"])
-def test_nft_takes_the_rules_and_taking_them_twice_leaves_one(name: str) -> None:
-    bridge = Bridge.from_config(NetworkConfig(bridge=name, subnet="10.7.0.0/29"), RUN)
-    script = 'rules=$(cat); echo "$rules" | nft -f - && echo "$rules" | nft -f - && nft list ruleset'
-    done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", script], input=bridge.rules(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("masquerade") == 1
-    assert f'ip saddr 10.7.0.0/29 oifname != "{name}" masquerade' in done.stdout
-    assert done.stdout.count("table ip") == 1
+def test_nft_takes_the_rules_and_taking_them_twice_leaves_one(
+    name: str, machine: Callable[[Callable[[], object]], None]
+) -> None:
+    def body() -> None:
+        table = rules.Rules(name, masquerade=True)
+        for _ in range(2):
+            table.install({FIRST: (forward(8080),)})
+        done = subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True)
+        assert done.stdout.count(f'iifname "{name}" oifname != "{name}" masquerade') == 1
+        assert done.stdout.count("table inet") == 1
+        assert len(listed(table.table)) == 2
+        table.drop()
+        table.drop()
+        assert subprocess.run(["nft", "list", "ruleset"], capture_output=True, check=True).stdout == b""
+
+    machine(body)
+
+
+def test_host_ports_come_and_go_and_are_put_back_when_somebody_flushed_them(
+    machine: Callable[[Callable[[], object]], None],
+) -> None:
+    def body() -> None:
+        table = rules.Rules(BRIDGE, masquerade=False)
+        table.install({})
+        assert subprocess.run(["nft", "list", "ruleset"], capture_output=True, check=True).stdout == b"", "not needed"
+        mine = (forward(80), forward(80, protocol="sctp"), forward(53, protocol="udp", address="127.0.0.1"))
+        other = (forward(80, target="fd00::2"), forward(81, target="fd00::2", address="fd00::9"))
+        table.add(FIRST, mine)
+        first = listed(table.table)
+        table.add(SECOND, other)
+        both = listed(table.table)
+        # One per port, and one per port of the pod: 53 and 80 of the first one are distinct by their protocols.
+        assert (len(first), len(both)) == (6, 9)
+        table.remove(SECOND, other)
+        table.remove(SECOND, other)
+        assert listed(table.table) == first
+        subprocess.run(["nft", "flush", "ruleset"], check=True)
+        table.add(SECOND, other)
+        assert listed(table.table) == both
+        subprocess.run(["nft", "flush", "ruleset"], check=True)
+        table.remove(SECOND, other)
+        assert listed(table.table) == first
+
+    machine(body)
+
+
+def test_the_bridge_has_what_its_subnets_need_and_changes_them(
+    machine: Callable[[Callable[[], object]], None],
+) -> None:
+    config = NetworkConfig(bridge=BRIDGE, subnet="10.7.0.0/29", subnet6="fd07::/64", masquerade=False)
+
+    def settings(path: str) -> str:
+        return Path("/proc/sys/net", path).read_text().strip()
+
+    def addresses() -> set[str]:
+        done = subprocess.run(["ip", "-j", "address", "show", BRIDGE], capture_output=True, check=True)
+        found = [item for link in json.loads(done.stdout) for item in link["addr_info"] if item["scope"] == "global"]
+        return {f"{item['local']}/{item['prefixlen']}" for item in found}
+
+    def body() -> None:
+        Path("/proc/sys/net/ipv6/conf/lo/accept_ra").write_text("1")
+        bridge = Bridge.from_config(config, RUN)
+        bridge.start({})
+        assert addresses() == {"10.7.0.1/29", "fd07::1/64"}
+        assert settings("ipv4/ip_forward") == settings("ipv6/conf/all/forwarding") == "1"
+        assert settings(f"ipv6/conf/{BRIDGE}/accept_ra") == "0", "pods are no routers"
+        assert settings("ipv6/conf/lo/accept_ra") == "2", "the machine still learns its own router"
+        assert settings(f"ipv4/conf/{BRIDGE}/route_localnet") == "0", "no host port needs it"
+        bridge.use_subnets(subnets.of_pod_cidr("10.8.0.0/24"), ["fd07::2"])
+        assert addresses() == {"10.8.0.1/24", "fd07::1/64"}, "somebody still needs a router"
+        bridge.use_subnets(subnets.of_pod_cidr("10.9.0.0/24"), [])
+        assert addresses() == {"10.9.0.1/24"}
+        bridge.stop()
+        assert netlink.links() == ["lo"]
+        bridge.stop()
+
+    machine(body)
+
+
+def test_another_ones_bridge_and_its_rules_are_left_alone(machine: Callable[[Callable[[], object]], None]) -> None:
+    def body() -> None:
+        config = NetworkConfig(bridge=BRIDGE)
+        first, second = (Bridge.from_config(config, Path("/run", name)) for name in ("first", "second"))
+        first.start({FIRST: (forward(80),)})
+        with pytest.raises(AlreadyExists, match="not ours"):
+            second.start({})
+        second.stop()
+        assert BRIDGE in netlink.links()
+        assert len(listed(first.rules.table)) == 2
+
+    machine(body)
 
 
 def test_the_mark_names_the_run_directory_and_fits() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from runtime_values import sandbox_config
 
 from podkeep.runtime import pod_files
-from podkeep.runtime.records import Dns
+from podkeep.runtime.records import Dns, NamespaceMode, NamespaceOptions
 
+HOST = NamespaceOptions(network=NamespaceMode.NODE)
 MACHINE = "nameserver 9.9.9.9\n"
 
 
@@ -28,15 +29,16 @@ def test_resolv_conf_with_less() -> None:
 
 
 def test_hosts() -> None:
-    text = pod_files.hosts(sandbox_config(hostname="web-0"), "10.0.0.5", "1.2.3.4 machine\n")
+    text = pod_files.hosts(sandbox_config(hostname="web-0"), ("10.0.0.5", "fd00::5"), "1.2.3.4 machine\n")
     entries = {line.split("\t")[0]: line.split("\t")[1].split() for line in text.splitlines()}
     assert entries["127.0.0.1"] == ["localhost"]
     assert "localhost" in entries["::1"]
     assert entries["10.0.0.5"] == ["web-0"]
+    assert entries["fd00::5"] == ["web-0"]
     assert "machine" not in text
     assert text.endswith("\n")
 
 
 def test_hosts_without_a_name_or_on_the_hosts_network() -> None:
-    assert "10.0.0.5" not in pod_files.hosts(sandbox_config(), "10.0.0.5", "")
-    assert pod_files.hosts(sandbox_config(hostname="x"), "", "1.2.3.4 machine\n") == "1.2.3.4 machine\n"
+    assert "10.0.0.5" not in pod_files.hosts(sandbox_config(), ["10.0.0.5"], "")
+    assert pod_files.hosts(sandbox_config(hostname="x", namespaces=HOST), (), "1.2.3.4 machine\n") == "1.2.3.4 machine\n"

@@ -24,7 +24,7 @@ from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.handlers import HandlerTable
 from podkeep.runtime.layout import Layout
-from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.records import ContainerState, NamespaceMode, NamespaceOptions, Sandbox, SandboxState
 from podkeep.runtime.recovery import Recovery
 from podkeep.runtime.sandbox_executor import SandboxExecutor
@@ -45,7 +45,7 @@ class House:
             layout=self.layout,
             helper=NamespaceHelper(),
             cgroups=Cgroups(),
-            bridge=Bridge.from_config(NetworkConfig(), self.layout.run),
+            networks=Networks(NetworkConfig(mode="bridge"), self.layout, self.records),
             catatonit="catatonit",
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 import msgspec
@@ -127,6 +127,19 @@ def test_addresses_of_a_small_subnet(tmp_path: Path) -> None:
     state.free_address(ids[2])
     assert state.take_address(ids[5], SUBNET) == "10.0.0.4"
     state.close()
+
+
+def test_addresses_of_both_families(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.db")
+    ids = [SandboxID(letter * 64) for letter in "abc"]
+    wide = IPv6Network("fd00::/64")
+    for number, identity in enumerate(ids[:2]):
+        assert state.take_address(identity, SUBNET) == f"10.0.0.{number + 2}"
+        assert state.take_address(identity, wide) == f"fd00::{number + 2}"
+    assert state.addresses() == ["10.0.0.2", "fd00::2", "10.0.0.3", "fd00::3"]
+    state.free_address(ids[0])
+    assert state.addresses() == ["10.0.0.3", "fd00::3"]
+    assert state.take_address(ids[2], wide) == "fd00::4"
 
 
 def test_a_freed_address_is_used_again_last(tmp_path: Path) -> None:
@@ -253,12 +266,14 @@ def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
     state.add_sandbox(sandbox())
     state.close()
     db = sqlite3.connect(path)
-    db.executescript("DROP TABLE boot; PRAGMA user_version = 1;")
+    db.executescript("DROP TABLE boot; DROP TABLE pod_cidr; PRAGMA user_version = 1;")
     db.close()
     for boot in ("", "one", "two"):
         state = State(path)
         assert (state.boot, [item.id for item in state.sandboxes()]) == (boot, ["a" * 64])
+        assert state.pod_cidr == (("", "") if not boot else ("10.0.0.0/16", boot))
         state.note_boot("two" if boot else "one")
+        state.note_pod_cidr("10.0.0.0/16", state.boot)
         state.close()
 
 

@@ -1,122 +1,192 @@
-"""The built-in network: one bridge per machine, a cable and an IPv4 address per pod.
+"""The built-in network: one bridge per machine; a cable, an address per family and host ports per pod.
 
-Owns: the bridge, its address, masquerading, and a pod's cable. Does not own: which address a pod gets (``state.py``) or
-the namespace (``sandbox_executor.py``). Everything blocks; the server calls it on threads.
+Owns: the bridge, its addresses, the system settings it needs, and a pod's cable. Does not own: the nftables table
+(``rules.py``), which address a pod gets (``state.py``) or the namespace (``sandbox_executor.py``). Everything blocks;
+the server calls it on threads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+import threading
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
-from podkeep.base import spawn
 from podkeep.base.config import NetworkConfig
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
 from podkeep.base.ids import SandboxID
 from podkeep.kernel import netlink
+from podkeep.kernel.netlink import Endpoint
 from podkeep.runtime.layout import veth_name
+from podkeep.runtime.network import ports, subnets
+from podkeep.runtime.network.ports import Forward
+from podkeep.runtime.network.rules import Rules
+from podkeep.runtime.network.subnets import Subnet
+from podkeep.runtime.records import HostPort
 
 INNER_NAME = "eth0"
-_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
-_MAX_PREFIX = 29
-"""Smallest subnet that makes sense: a gateway and a few pods."""
+_SYSCTL = Path("/proc/sys/net")
 _MAX_ALIAS = 255
 """IFALIASZ without the closing NUL."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 """Names that the kernel takes (15 bytes) and that are words of nft's language."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Bridge:
-    """The bridge network of one runtime."""
+    """The bridge network of one runtime. Any thread may call anything."""
 
-    name: str
-    subnet: IPv4Network
-    masquerade: bool
-    owner: str
-    """The mark (alias) of a bridge that this runtime made. Another one of the same name is neither used nor removed."""
+    def __init__(self, *, name: str, subnets: tuple[Subnet, ...], masquerade: bool, owner: str) -> None:
+        self.name = name
+        self.owner = owner
+        """The mark (alias) of a bridge that this runtime made. Another one of the same name is neither used nor
+        removed.
+        """
+        self.rules = Rules(name, masquerade=masquerade)
+        self._subnets = subnets
+        self._former: tuple[Subnet, ...] = ()
+        self._lock = threading.Lock()
+        self._started = False
 
     @classmethod
     def from_config(cls, config: NetworkConfig, run: Path) -> Bridge:
         """Return the network that ``[network]`` describes, of the runtime whose run directory is ``run``.
 
-        :raises InvalidArgument: if the subnet is none, or too small, or the bridge's name is none.
+        :raises InvalidArgument: if a subnet is none, or too small, or the bridge's name is none.
         """
         if not _NAME.fullmatch(config.bridge):
             raise InvalidArgument(
                 f"network.bridge: {config.bridge!r} is no name of an interface",
                 hint="use at most 15 letters, digits, '_', '.' and '-'",
             )
-        try:
-            subnet = IPv4Network(config.subnet)
-        except ValueError as error:
-            raise InvalidArgument(f"network.subnet: {error}", hint="write it as 10.183.0.0/16") from error
-        if subnet.prefixlen > _MAX_PREFIX:
-            raise InvalidArgument(f"network.subnet: {subnet} is too small", hint=f"use /{_MAX_PREFIX} or larger")
         owner = f"podkeep:{run}"
         if len(owner.encode(errors="surrogateescape")) > _MAX_ALIAS:
             owner = f"podkeep:{hashlib.sha256(bytes(run)).hexdigest()}"
-        return cls(name=config.bridge, subnet=subnet, masquerade=config.masquerade, owner=owner)
+        return cls(name=config.bridge, subnets=subnets.of_config(config), masquerade=config.masquerade, owner=owner)
 
     @property
-    def gateway(self) -> IPv4Address:
-        """The bridge's own address: the first of the subnet."""
-        return self.subnet.network_address + 1
+    def subnets(self) -> tuple[Subnet, ...]:
+        """Where a new pod gets its addresses from, one of each family at most."""
+        return self._subnets
 
-    def start(self) -> None:
-        """Make the bridge and the masquerading rule, or take those it made before, and let the machine forward.
+    def use_subnets(self, wanted: tuple[Subnet, ...], in_use: Sequence[str]) -> None:
+        """Give new pods addresses of other subnets; those that are there keep theirs, and their router.
 
+        :param in_use: addresses of pods.
+        :raises KernelCallError: if the kernel refuses the new router's address; nothing has changed then.
+        """
+        with self._lock:
+            if wanted == self._subnets:
+                return
+            if self._started:
+                self._make(wanted)
+            held = [ip_address(text) for text in in_use]
+            former = tuple(item for item in (*self._subnets, *self._former) if item not in wanted)
+            self._former = tuple(item for item in former if any(address in item for address in held))
+            self._subnets = wanted
+            if self._started:
+                for subnet in former:
+                    if subnet not in self._former:
+                        netlink.remove_address(self.name, subnets.router(subnet))
+
+    def start(self, forwards: Mapping[SandboxID, tuple[Forward, ...]]) -> None:
+        """Make the bridge and its rules, or take those it made before, and let the machine forward.
+
+        :param forwards: the host ports of the pods that are there.
         :raises AlreadyExists: if the name is that of a link which this runtime did not make.
         :raises KernelCallError: if the kernel refuses the bridge.
-        :raises CommandFailed: if nft refuses the rule.
+        :raises CommandFailed: if nft refuses the rules.
         """
-        netlink.ensure_bridge(self.name, IPv4Interface((self.gateway, self.subnet.prefixlen)), self.owner)
-        if _FORWARDING.read_text().strip() == "0":
-            _FORWARDING.write_text("1")
-        if self.masquerade:
-            spawn.run(["nft", "-f", "-"], stdin=self.rules().encode()).check()
+        with self._lock:
+            self._make(self._subnets)
+            self.rules.install(forwards)
+            if any(forwards.values()):
+                self._answer_loopback()
+            self._started = True
+
+    def _make(self, wanted: tuple[Subnet, ...]) -> None:
+        netlink.ensure_bridge(self.name, [subnets.router(item) for item in wanted], self.owner)
+        for family in sorted({item.version for item in wanted}):
+            _forward(family)
 
     def stop(self) -> None:
-        """Remove the bridge and the rule if this runtime made them; missing ones are no error."""
-        if not netlink.delete_bridge(self.name, self.owner):
-            return
-        if self.masquerade:
-            # "add" first, so that deleting a table that is not there is no error.
-            commands = f"add table ip {self._table}\ndelete table ip {self._table}\n"
-            spawn.run(["nft", "-f", "-"], stdin=commands.encode()).check()
+        """Remove the bridge and its rules if this runtime made them; missing ones are no error."""
+        there = self._started or self.name in netlink.links()
+        if there and netlink.delete_bridge(self.name, self.owner):
+            self.rules.drop()
 
-    def attach(self, sandbox: SandboxID, netns: int, address: str) -> None:
-        """Connect a network namespace and give it its address and default route.
+    def attach(
+        self, sandbox: SandboxID, netns: int, addresses: Sequence[str], host_ports: Sequence[HostPort] = ()
+    ) -> None:
+        """Connect a network namespace and give it its addresses, default routes and host ports.
 
         :raises KernelCallError: if the kernel refuses; the cable is then to be removed by :meth:`detach`.
+        :raises CommandFailed: if nft refuses the host ports; likewise.
         """
-        parsed = IPv4Address(address)
+        with self._lock:
+            started = self._started
+        if not started:
+            self.start({})
+        endpoints = [self._endpoint(text) for text in addresses]
         netlink.create_veth(
             host_name=veth_name(sandbox),
             bridge=self.name,
             netns_fd=netns,
             inner_name=INNER_NAME,
-            mac=netlink.hardware_address(parsed),
+            mac=netlink.hardware_address(endpoints[0].address.ip),
+            hairpin=bool(host_ports),
         )
-        netlink.configure_inside(netns, INNER_NAME, IPv4Interface((parsed, self.subnet.prefixlen)), self.gateway)
+        netlink.configure_inside(netns, INNER_NAME, endpoints)
+        if host_ports:
+            self.rules.add(sandbox, ports.forwards(host_ports, addresses))
+            self._answer_loopback()
 
-    def detach(self, sandbox: SandboxID) -> None:
-        """Remove a pod's cable; a missing one is no error."""
-        netlink.delete_link(veth_name(sandbox))
+    def _endpoint(self, text: str) -> Endpoint:
+        address = ip_address(text)
+        for subnet in (*self._subnets, *self._former):
+            if address in subnet:
+                interface = ip_interface(f"{address}/{subnet.prefixlen}")
+                return Endpoint(address=interface, gateway=subnets.router(subnet).ip)
+        raise Internal(f"{address} is in no subnet of the bridge {self.name}")
 
-    @property
-    def _table(self) -> str:
-        return f"podkeep-{self.name}"
+    def detach(self, sandbox: SandboxID, addresses: Sequence[str], host_ports: Sequence[HostPort] = ()) -> None:
+        """Remove a pod's host ports and cable; missing ones are no error."""
+        try:
+            if host_ports and addresses:
+                self.rules.remove(sandbox, ports.forwards(host_ports, addresses))
+        finally:
+            netlink.delete_link(veth_name(sandbox))
 
-    def rules(self) -> str:
-        """Return the nft commands that put the masquerading rule in place, whatever was there."""
-        return (
-            f"add table ip {self._table}\n"
-            f"flush table ip {self._table}\n"
-            f"add chain ip {self._table} postrouting {{ type nat hook postrouting priority srcnat ; }}\n"
-            f"add rule ip {self._table} postrouting "
-            f'ip saddr {self.subnet} oifname != "{self.name}" masquerade\n'
-        )
+    def _answer_loopback(self) -> None:
+        """Let answers to packets from 127.0.0.1 come in over the bridge; the rules are in place (``rules.py``)."""
+        _set(_SYSCTL / "ipv4/conf" / self.name / "route_localnet", "1")
+
+
+def _forward(family: int) -> None:
+    """Let the machine forward; it goes on believing router advertisements where it did before."""
+    if family == 4:
+        _set(_SYSCTL / "ipv4/ip_forward", "1")
+        return
+    switch = _SYSCTL / "ipv6/conf/all/forwarding"
+    try:
+        forwards = switch.read_text().strip() != "0"
+    except FileNotFoundError as error:
+        raise FailedPrecondition(
+            "network.subnet6: this kernel has no IPv6", hint="leave it empty, or boot without ipv6.disable=1"
+        ) from error
+    if forwards:
+        return
+    # 2: believed although the machine forwards. Otherwise it would lose its own default route with the next line.
+    for path in (_SYSCTL / "ipv6/conf").glob("*/accept_ra"):
+        if path.parent.name != "all" and path.read_text().strip() == "1":
+            _set(path, "2")
+    _set(switch, "1")
+
+
+def _set(path: Path, value: str) -> None:
+    try:
+        if path.read_text().strip() != value:
+            path.write_text(value)
+    except OSError as error:
+        raise FailedPrecondition(f"cannot set {path} to {value}: {error.strerror}") from error

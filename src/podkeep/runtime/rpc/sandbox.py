@@ -131,13 +131,15 @@ def _item(sandbox: Sandbox) -> api.PodSandbox:
 def status_message(sandbox: Sandbox) -> api.PodSandboxStatus:
     """Return the message of a sandbox's status."""
     namespaces = namespace_message(sandbox.config.namespaces)
-    address = sandbox.status.address if sandbox.status.state is SandboxState.READY else ""
+    ready = sandbox.status.state is SandboxState.READY
+    more = [api.PodIP(ip=item) for item in sandbox.status.more_addresses] if ready else []
+    network = api.PodSandboxNetworkStatus(ip=sandbox.status.address if ready else "", additional_ips=more)
     return api.PodSandboxStatus(
         id=sandbox.id,
         metadata=_metadata(sandbox),
         state=_state(sandbox),
         created_at=sandbox.status.created_at,
-        network=api.PodSandboxNetworkStatus(ip=address),
+        network=network,
         linux=api.LinuxPodSandboxStatus(namespaces=api.Namespace(options=namespaces)),
         labels=sandbox.config.labels,
         annotations=sandbox.config.annotations,

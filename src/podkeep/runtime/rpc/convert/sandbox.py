@@ -6,11 +6,17 @@ from podkeep.base.errors import InvalidArgument, Unimplemented
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
+from podkeep.runtime.cgroup_driver import slices
+from podkeep.runtime.network import ports
 from podkeep.runtime.records import NamespaceMode, SandboxConfig
-from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, refuse_plain_text, token
+from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, quote, refuse_plain_text, token
 from podkeep.runtime.rpc.convert.namespaces import namespace_options
 from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.security import check_sandbox_apparmor, selinux_options
+
+MAX_CGROUP_PATH = 1024
+"""Characters of a pod's cgroup parent; the kubelet's have about 100."""
+_PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp", api.SCTP: "sctp"}
 
 
 def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup_parent: str) -> SandboxConfig:
@@ -29,13 +35,6 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         raise Unimplemented("config.class_resources: class resources are not implemented by this version")
     context = linux.security_context
     namespaces = namespace_options(context.namespace_options)
-    if namespaces.network is NamespaceMode.POD:
-        mapped = [str(port.container_port) for port in config.port_mappings if port.host_port > 0]
-        if mapped:
-            raise Unimplemented(
-                f"config.port_mappings: host ports (of container ports {', '.join(mapped)}) are not implemented",
-                hint="use the pod's address, or the host network",
-            )
     check_sandbox_apparmor(context)
     return SandboxConfig(
         name=metadata.name,
@@ -47,15 +46,62 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         dns=_dns(config),
         labels=dict(config.labels),
         annotations=dict(config.annotations),
-        cgroup_parent=cgroup_path("config.linux.cgroup_parent", linux.cgroup_parent) or default_cgroup_parent,
+        cgroup_parent=_cgroup_parent(linux.cgroup_parent, default_cgroup_parent),
         sysctls=dict(linux.sysctls),
         namespaces=namespaces,
         privileged=context.privileged,
         selinux=selinux_options(context.selinux_options),
         handler=HandlerName(handler),
+        # On the host network a port is the machine's already.
+        host_ports=_host_ports(config) if namespaces.network is NamespaceMode.POD else (),
         resources=resources_record(linux.resources) if linux.HasField("resources") else None,
         overhead=resources_record(linux.overhead) if linux.HasField("overhead") else None,
     )
+
+
+def _host_ports(config: api.PodSandboxConfig) -> tuple[records.HostPort, ...]:
+    """Return the port mappings that have a host port; the others say nothing."""
+    wanted = []
+    for mapping in config.port_mappings:
+        if mapping.host_port == 0:
+            continue
+        protocol = _PROTOCOLS.get(mapping.protocol)
+        if protocol is None:
+            raise InvalidArgument(f"config.port_mappings: protocol {mapping.protocol} is not known")
+        wanted.append(
+            ports.host_port(
+                protocol,
+                host_port=mapping.host_port,
+                container_port=mapping.container_port,
+                host_ip=mapping.host_ip,
+            )
+        )
+    return ports.unique(wanted)
+
+
+def _cgroup_parent(asked: str, default: str) -> str:
+    """Return a pod's parent; its form must be that of the cgroup driver, which the default's form tells.
+
+    :raises InvalidArgument: if it has the form of the other driver: the caller's driver is not the runtime's then.
+    """
+    field = "config.linux.cgroup_parent"
+    if not asked:
+        return default
+    if len(asked) > MAX_CGROUP_PATH:
+        raise InvalidArgument(f"{field}: {quote(asked)} has more than {MAX_CGROUP_PATH} characters")
+    if slices.is_slice(default):
+        if not slices.is_slice(asked):
+            raise InvalidArgument(
+                f"{field}: {quote(asked)} is no slice, and the runtime's cgroup driver is systemd",
+                hint="set the caller's cgroup driver to systemd (kubelet: cgroupDriver)",
+            )
+        return slices.check_slice(field, asked)
+    if slices.is_slice(asked):
+        raise InvalidArgument(
+            f"{field}: {quote(asked)} is a systemd slice, and the runtime's cgroup driver is cgroupfs",
+            hint="set the caller's cgroup driver (kubelet: cgroupDriver) to cgroupfs, or the runtime's to systemd",
+        )
+    return cgroup_path(field, asked)
 
 
 def _dns(config: api.PodSandboxConfig) -> records.Dns | None:

@@ -1,0 +1,227 @@
+"""Which network a pod gets: the one interface in front of the built-in bridge and CNI.
+
+Owns: the choice (``[network] mode``), what of it is noted in a sandbox's record, and that the maker of a network undoes
+it, whatever is chosen by then. Does not own: how either is made (``bridge.py``, ``cni/``).
+
+    plan      on the event loop, before the record is written: addresses and host ports are reserved
+    attach    on a thread; returns the status with the addresses
+    detach    on a thread; safe to repeat, also for what was never attached
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from podkeep.base.config import NetworkConfig
+from podkeep.base.errors import PodkeepError, Unavailable
+from podkeep.base.ids import SandboxID
+from podkeep.kernel import namespaces
+from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.runtime.layout import Layout, sandbox_cgroup
+from podkeep.runtime.network import ports
+from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.network.cni.network import CniNetwork, Pod
+from podkeep.runtime.network.subnets import of_pod_cidr, text
+from podkeep.runtime.records import (
+    NamespaceMode,
+    NetworkAttachment,
+    NetworkMaker,
+    Sandbox,
+    SandboxConfig,
+    SandboxState,
+    SandboxStatus,
+)
+from podkeep.runtime.state import State
+
+log = logging.getLogger(__name__)
+
+NOT_READY = "NetworkPluginNotReady"
+"""The reason that the kubelet and people know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """Whether pods can get a network now; CRI: RuntimeCondition."""
+
+    ready: bool
+    reason: str = ""
+    message: str = ""
+
+
+class Networks:
+    """The networks of one runtime."""
+
+    def __init__(self, config: NetworkConfig, layout: Layout, state: State) -> None:
+        """:raises InvalidArgument: if the bridge's settings contradict themselves."""
+        self._mode = config.mode
+        self._configured = f"{config.subnet},{config.subnet6}"
+        self._layout = layout
+        self._state = state
+        self.bridge = Bridge.from_config(config, layout.run)
+        self.cni = CniNetwork(
+            Path(config.cni_conf_dir), tuple(Path(item) for item in config.cni_plugin_dirs), config.cni_timeout
+        )
+
+    def start(self) -> None:
+        """Put in place what the pods that are there need, and what the next one will; once, after the recovery.
+
+        :raises PodkeepError: if the bridge cannot be made.
+        """
+        configured, pod_cidr = self._state.pod_cidr
+        if pod_cidr and configured == self._configured:
+            self.bridge.use_subnets(of_pod_cidr(pod_cidr), self._state.addresses())
+        mine = [item for item in self._state.sandboxes() if _maker(item) is NetworkMaker.BRIDGE]
+        if mine or self.chosen() is NetworkMaker.BRIDGE:
+            self.bridge.start(
+                {
+                    item.id: ports.forwards(item.config.host_ports, addresses(item.status))
+                    for item in mine
+                    if item.config.host_ports
+                }
+            )
+        if self.chosen() is NetworkMaker.CNI:
+            self.cni.collect_garbage(self._attached())
+
+    def stop(self) -> None:
+        """Remove what serves all pods; called when there are none."""
+        self.bridge.stop()
+
+    def chosen(self) -> NetworkMaker:
+        """Return what connects the next pod."""
+        if self._mode == "auto":
+            return NetworkMaker.CNI if self.cni.has_files() else NetworkMaker.BRIDGE
+        return NetworkMaker(self._mode)
+
+    def condition(self) -> Condition:
+        """Return whether the next pod can get a network. Blocks: it may ask CNI plugins (CNI 1.1.0, STATUS)."""
+        if self.chosen() is NetworkMaker.BRIDGE:
+            return Condition(ready=True)
+        try:
+            self.cni.require_ready()
+        except PodkeepError as error:
+            return Condition(ready=False, reason=NOT_READY, message=f"Network plugin returns error: {error}")
+        return Condition(ready=True)
+
+    def describe(self) -> dict[str, object]:
+        """Return what a person wants to know of the network when a pod has none."""
+        return {
+            "mode": self._mode,
+            "chosen": self.chosen().value,
+            "subnets": [str(item) for item in self.bridge.subnets],
+            "cni": self.cni.describe(),
+        }
+
+    def use_pod_cidr(self, pod_cidr: str) -> None:
+        """Give new pods of the bridge addresses of the kubelet's choice, also after a restart.
+
+        It holds until ``[network] subnet`` or ``subnet6`` is changed. Blocks for a few system calls.
+
+        :raises InvalidArgument: if it is no CIDR, or not one of each family.
+        :raises KernelCallError: if the kernel refuses the bridge's address.
+        """
+        if not pod_cidr:
+            return
+        subnets = of_pod_cidr(pod_cidr)
+        self.bridge.use_subnets(subnets, self._state.addresses())
+        self._state.note_pod_cidr(self._configured, text(subnets))
+        log.info("new pods get addresses of %s", text(subnets))
+
+    # a sandbox's network
+
+    def plan(self, sandbox_id: SandboxID, config: SandboxConfig, status: SandboxStatus) -> SandboxStatus:
+        """Reserve a sandbox's addresses and host ports and note who connects it; to be stored before :meth:`attach`.
+
+        Runs on the event loop's thread. Addresses are given back by ``State.free_address``.
+
+        :raises Unavailable: if there is no network to connect it to.
+        :raises AlreadyExists: if another pod has one of its host ports.
+        :raises InvalidArgument: if its host ports or annotations cannot be served.
+        :raises ResourceExhausted: if no address is free.
+        """
+        if config.namespaces.network is not NamespaceMode.POD:
+            return status
+        ports.require_free(config.host_ports, self._state.sandboxes())
+        if self.chosen() is NetworkMaker.CNI:
+            found = self.cni.plan(config)
+            return msgspec.structs.replace(status, network=NetworkAttachment(made_by=NetworkMaker.CNI, cni_list=found))
+        first, *more = (self._state.take_address(sandbox_id, subnet) for subnet in self.bridge.subnets)
+        ports.forwards(config.host_ports, [first, *more])
+        return msgspec.structs.replace(status, address=first, more_addresses=tuple(more), network=NetworkAttachment())
+
+    def attach(self, sandbox: Sandbox, netns: int) -> SandboxStatus:
+        """Connect a sandbox whose network namespace is behind ``netns`` and pinned; return its status with addresses.
+
+        :raises PodkeepError: if that fails; :meth:`detach` then removes what was made.
+        """
+        status = sandbox.status
+        network = status.network
+        if network is None:
+            raise Unavailable(f"pod sandbox {sandbox.id} was given no network")
+        if network.made_by is NetworkMaker.BRIDGE:
+            self.bridge.attach(sandbox.id, netns, addresses(status), sandbox.config.host_ports)
+            return status
+        result, found = self.cni.attach(network.cni_list, self._pod(sandbox))
+        return msgspec.structs.replace(
+            status,
+            address=found[0] if found else "",
+            more_addresses=tuple(found[1:]),
+            network=msgspec.structs.replace(network, cni_result=result),
+        )
+
+    def detach(self, sandbox: Sandbox) -> None:
+        """Disconnect a sandbox; safe to repeat.
+
+        :raises PodkeepError: if a plugin, nft or the kernel refuses.
+        """
+        if sandbox.config.namespaces.network is not NamespaceMode.POD:
+            return
+        network = sandbox.status.network
+        if network is not None and network.made_by is NetworkMaker.CNI:
+            self.cni.detach(network.cni_list, network.cni_result, self._pod(sandbox))
+            return
+        host_ports = sandbox.config.host_ports if network is not None else ()
+        self.bridge.detach(sandbox.id, addresses(sandbox.status), host_ports)
+
+    def check(self, sandbox: Sandbox) -> None:
+        """Check that a sandbox's network is as it was made (CNI 0.4.0, CHECK); the bridge's is not looked at.
+
+        :raises PodkeepError: saying what a plugin missed.
+        """
+        network = sandbox.status.network
+        if network is not None and network.made_by is NetworkMaker.CNI:
+            self.cni.check(network.cni_list, network.cni_result, self._pod(sandbox))
+
+    def _pod(self, sandbox: Sandbox) -> Pod:
+        pin = self._layout.namespace_pin(sandbox.id, NamespaceKind.NET)
+        return Pod(
+            id=sandbox.id,
+            config=sandbox.config,
+            # A file that nothing is mounted on is no namespace; CNI: "DEL may be called without one".
+            netns=str(pin) if namespaces.is_pinned(pin) else "",
+            cgroup=sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id),
+        )
+
+    def _attached(self) -> Iterable[tuple[SandboxID, str]]:
+        for sandbox in self._state.sandboxes():
+            network = sandbox.status.network
+            if network is not None and network.made_by is NetworkMaker.CNI:
+                yield sandbox.id, network.cni_list
+
+
+def addresses(status: SandboxStatus) -> tuple[str, ...]:
+    """Return all addresses of a sandbox, the first one first."""
+    return (status.address, *status.more_addresses) if status.address else ()
+
+
+def _maker(sandbox: Sandbox) -> NetworkMaker | None:
+    """Return what connected a sandbox that still has its network."""
+    status = sandbox.status
+    if status.network is not None:
+        return status.network.made_by
+    # A record of before there was a choice.
+    return NetworkMaker.BRIDGE if status.address and status.state is SandboxState.READY else None

@@ -1,0 +1,159 @@
+"""The built-in bridge's nftables table: masquerading and host ports.
+
+Owns: the table's text and its changes. Does not own: which ports a pod has (``ports.py``), system settings
+(``bridge.py``). Everything blocks: a change is one run of nft, which takes 3 ms to add and 20 ms to remove (the kernel
+waits for its readers), and happens only for pods that have host ports.
+
+A host port is an element of a map, so a packet costs one look-up however many there are, and adding or removing those
+of a pod is one transaction that no other pod notices. Somebody may flush the machine's rules (``systemctl restart
+nftables``): what is missing is then put back as a whole with the next change, and when the daemon starts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from podkeep.base import spawn
+from podkeep.base.errors import CommandFailed
+from podkeep.base.ids import SandboxID
+from podkeep.runtime.network.ports import Forward
+
+
+class Rules:
+    """The table of one bridge. Any thread may call anything."""
+
+    def __init__(self, bridge: str, *, masquerade: bool) -> None:
+        self.table = f"podkeep-{bridge}"
+        self._bridge = bridge
+        self._masquerade = masquerade
+        self._ports: dict[SandboxID, tuple[Forward, ...]] = {}
+        self._lock = threading.Lock()
+        self._installed = False
+
+    def install(self, ports: Mapping[SandboxID, tuple[Forward, ...]]) -> None:
+        """Put the table in place, whatever was there, with the host ports of the sandboxes that are there.
+
+        :raises CommandFailed: if nft refuses.
+        """
+        with self._lock:
+            self._ports = dict(ports)
+            if self._masquerade or self._ports:
+                self._install()
+
+    def add(self, sandbox: SandboxID, forwards: tuple[Forward, ...]) -> None:
+        """Let packets to host ports reach a pod.
+
+        :raises CommandFailed: if nft refuses; nothing has changed then.
+        """
+        with self._lock:
+            self._ports[sandbox] = forwards
+            try:
+                self._change([("add", forwards)])
+            except BaseException:
+                del self._ports[sandbox]
+                raise
+
+    def remove(self, sandbox: SandboxID, forwards: tuple[Forward, ...]) -> None:
+        """Undo :meth:`add`; what is not there is no error.
+
+        :raises CommandFailed: if nft refuses.
+        """
+        with self._lock:
+            self._ports.pop(sandbox, None)
+            # Added first, so that removing one that is not there is no error: the key can be nobody else's.
+            self._change([("add", forwards), ("delete", forwards)])
+
+    def drop(self) -> None:
+        """Remove the table; a missing one is no error.
+
+        :raises CommandFailed: if nft refuses.
+        """
+        with self._lock:
+            _nft(f"add table inet {self.table}\ndelete table inet {self.table}\n")
+            self._installed = False
+
+    def _change(self, changes: list[tuple[str, tuple[Forward, ...]]]) -> None:
+        if self._installed:
+            try:
+                _nft("".join(elements(self.table, verb, forwards) for verb, forwards in changes))
+            except CommandFailed:
+                # Somebody removed the table, or parts of it. If that was not it, this fails as well.
+                self._install()
+        elif self._ports:
+            self._install()
+
+    def _install(self) -> None:
+        forwards = tuple(forward for mine in self._ports.values() for forward in mine)
+        text = definition(self.table, self._bridge, masquerade=self._masquerade)
+        _nft(text + elements(self.table, "add", forwards))
+        self._installed = True
+
+
+def _nft(commands: str) -> None:
+    spawn.run(["nft", "-f", "-"], stdin=commands.encode()).check()
+
+
+def definition(table: str, bridge: str, *, masquerade: bool) -> str:
+    """Return the nft commands that replace the table by one without host ports; pure.
+
+    - Packets from a pod to another one's host port, or to its own, come from the bridge's address: the pod would
+      answer a neighbour directly, past the translation, and itself not at all.
+    - Packets from the machine's loopback address come from the bridge's address, too. The bridge accepts answers to
+      such packets (``route_localnet``), so packets that a pod itself sends to 127.0.0.0/8 are dropped, before the
+      connection tracking could turn an answer into one (CVE-2020-8558).
+    - ``::1`` is left alone: the kernel routes no packet from it off the loopback device.
+    """
+    masquerading = f'    iifname "{bridge}" oifname != "{bridge}" masquerade\n' if masquerade else ""
+    return f"""\
+add table inet {table}
+delete table inet {table}
+table inet {table} {{
+  map ports4 {{ type inet_proto . inet_service : ipv4_addr . inet_service ; }}
+  map ports6 {{ type inet_proto . inet_service : ipv6_addr . inet_service ; }}
+  map ports4_at {{ type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service ; }}
+  map ports6_at {{ type ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service ; }}
+  set targets4 {{ type ipv4_addr . inet_proto . inet_service ; }}
+  set targets6 {{ type ipv6_addr . inet_proto . inet_service ; }}
+  chain host_ports {{
+    dnat ip to ip daddr . meta l4proto . th dport map @ports4_at
+    meta nfproto ipv4 dnat ip to meta l4proto . th dport map @ports4
+    dnat ip6 to ip6 daddr . meta l4proto . th dport map @ports6_at
+    meta nfproto ipv6 dnat ip6 to meta l4proto . th dport map @ports6
+  }}
+  chain loopback {{
+    type filter hook prerouting priority raw ;
+    iifname "{bridge}" ip daddr 127.0.0.0/8 drop
+  }}
+  chain prerouting {{
+    type nat hook prerouting priority dstnat ;
+    fib daddr type local goto host_ports
+  }}
+  chain output {{
+    type nat hook output priority -100 ;
+    ip6 daddr ::1 return
+    fib daddr type local goto host_ports
+  }}
+  chain postrouting {{
+    type nat hook postrouting priority srcnat ;
+    oifname "{bridge}" ip saddr 127.0.0.0/8 masquerade
+    iifname "{bridge}" oifname "{bridge}" ip daddr . meta l4proto . th dport @targets4 masquerade
+    iifname "{bridge}" oifname "{bridge}" ip6 daddr . meta l4proto . th dport @targets6 masquerade
+{masquerading}  }}
+}}
+"""
+
+
+def elements(table: str, verb: str, forwards: Sequence[Forward]) -> str:
+    """Return the nft commands that add or delete (``verb``) the elements of host ports; pure."""
+    lines = []
+    for item in forwards:
+        key = f"{item.protocol} . {item.port}"
+        name = f"ports{item.family}"
+        if item.address is not None:
+            key, name = f"{item.address} . {key}", f"{name}_at"
+        lines.append(f"{verb} element inet {table} {name} {{ {key} : {item.target} . {item.target_port} }}\n")
+    targets = {(item.family, str(item.target), item.protocol, item.target_port) for item in forwards}
+    for family, target, protocol, port in sorted(targets):
+        lines.append(f"{verb} element inet {table} targets{family} {{ {target} . {protocol} . {port} }}\n")
+    return "".join(lines)

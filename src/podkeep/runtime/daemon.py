@@ -209,7 +209,7 @@ class _Daemon:
     def _services(
         self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, stop: asyncio.Event
     ) -> dict[str, dict[str, Any]]:
-        runtime = RuntimeRpc(self._config, self._handlers, self._sandbox_executor.confinement)
+        runtime = RuntimeRpc(self._config, self._handlers, self._sandbox_executor.confinement, self._networks)
         updates = Updates(self._state, self._cgroups)
         sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
         container = ContainerRpc(self._state, containers, updates)
@@ -220,6 +220,7 @@ class _Daemon:
                 "Version": runtime.version,
                 "Status": runtime.status,
                 "RuntimeConfig": runtime.runtime_config,
+                "UpdateRuntimeConfig": runtime.update_runtime_config,
                 "RunPodSandbox": sandbox.run,
                 "StopPodSandbox": sandbox.stop,
                 "RemovePodSandbox": sandbox.remove,

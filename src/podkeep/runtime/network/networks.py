@@ -119,7 +119,8 @@ class Networks:
     def use_pod_cidr(self, pod_cidr: str) -> None:
         """Give new pods of the bridge addresses of the kubelet's choice, also after a restart.
 
-        It holds until ``[network] subnet`` or ``subnet6`` is changed. Blocks for a few system calls.
+        It holds until ``[network] subnet`` or ``subnet6`` is changed. Runs on the event loop's thread, so that no pod
+        gets an address in between; takes a few system calls.
 
         :raises InvalidArgument: if it is no CIDR, or not one of each family.
         :raises KernelCallError: if the kernel refuses the bridge's address.
@@ -127,6 +128,8 @@ class Networks:
         if not pod_cidr:
             return
         subnets = of_pod_cidr(pod_cidr)
+        if subnets == self.bridge.subnets:
+            return
         self.bridge.use_subnets(subnets, self._state.addresses())
         self._state.note_pod_cidr(self._configured, text(subnets))
         log.info("new pods get addresses of %s", text(subnets))

@@ -21,7 +21,7 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """Packets to ``port`` go to ``target``:``target_port``; ``address`` None: whichever of the machine's they came to."""
+    """Packets to ``port`` go to ``target``:``target_port``; ``address`` None: whichever one they came to."""
 
     protocol: str
     address: Address | None

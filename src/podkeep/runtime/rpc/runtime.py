@@ -1,6 +1,8 @@
-"""RPCs on the runtime itself: Version, Status, RuntimeConfig."""
+"""RPCs on the runtime itself: Version, Status, RuntimeConfig, UpdateRuntimeConfig."""
 
 from __future__ import annotations
+
+import asyncio
 
 import msgspec
 
@@ -9,7 +11,9 @@ from podkeep.base.config import Config
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import namespaces
+from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.handlers import Features, HandlerTable
+from podkeep.runtime.network.networks import Networks
 
 RUNTIME_NAME = "podkeep"
 API_VERSION = "v1"
@@ -20,9 +24,11 @@ KUBELET_API_VERSION = "0.1.0"
 class RuntimeRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, config: Config, handlers: HandlerTable) -> None:
+    def __init__(self, config: Config, handlers: HandlerTable, confinement: Confinement, networks: Networks) -> None:
         self._config = config
         self._handlers = handlers
+        self._confinement = confinement
+        self._networks = networks
 
     async def version(self, _request: api.VersionRequest) -> api.VersionResponse:
         return api.VersionResponse(
@@ -33,15 +39,20 @@ class RuntimeRpc:
         )
 
     async def status(self, request: api.StatusRequest) -> api.StatusResponse:
+        network = await asyncio.to_thread(self._networks.condition)
         conditions = [
             api.RuntimeCondition(type="RuntimeReady", status=True),
-            api.RuntimeCondition(type="NetworkReady", status=True),
+            api.RuntimeCondition(
+                type="NetworkReady", status=network.ready, reason=network.reason, message=network.message
+            ),
         ]
         info = {}
         if request.verbose:
             info["config"] = msgspec.json.encode(self._config).decode()
             _, inode = namespaces.identity("/proc/self/ns/mnt")
             info["mountNamespace"] = str(inode)
+            info["network"] = msgspec.json.encode(self._networks.describe()).decode()
+            info["security"] = msgspec.json.encode(self._confinement.describe()).decode()
         return api.StatusResponse(
             status=api.RuntimeStatus(conditions=conditions),
             info=info,
@@ -53,7 +64,12 @@ class RuntimeRpc:
         )
 
     async def runtime_config(self, _request: api.RuntimeConfigRequest) -> api.RuntimeConfigResponse:
-        return api.RuntimeConfigResponse(linux=api.LinuxRuntimeConfiguration(cgroup_driver=api.CGROUPFS))
+        driver = api.SYSTEMD if self._config.runtime.cgroup_driver == "systemd" else api.CGROUPFS
+        return api.RuntimeConfigResponse(linux=api.LinuxRuntimeConfiguration(cgroup_driver=driver))
+
+    async def update_runtime_config(self, request: api.UpdateRuntimeConfigRequest) -> api.UpdateRuntimeConfigResponse:
+        self._networks.use_pod_cidr(request.runtime_config.network_config.pod_cidr)
+        return api.UpdateRuntimeConfigResponse()
 
 
 def _handler(name: HandlerName, features: Features) -> api.RuntimeHandler:

@@ -60,9 +60,7 @@ def selinux_contexts(policies: Path = SELINUX_POLICIES) -> dict[str, str]:
     They are in ``contexts/lxc_contexts`` of the policy that ``config`` names; empty where the policy has none.
     """
     policy = _settings(policies / "config").get("SELINUXTYPE", DEFAULT_SELINUX_POLICY)
-    return {
-        key: value.strip('"') for key, value in _settings(policies / policy / "contexts" / "lxc_contexts").items()
-    }
+    return {key: value.strip('"') for key, value in _settings(policies / policy / "contexts" / "lxc_contexts").items()}
 
 
 def _settings(path: Path) -> dict[str, str]:

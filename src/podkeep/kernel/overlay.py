@@ -23,17 +23,20 @@ MAX_OPTIONS_BYTES = 4095
 """mount(2) copies one page of options."""
 
 
-def mount_overlay(lowers: Sequence[int], *, upper: Path, work: Path, target: Path, by_path: bool = False) -> None:
+def mount_overlay(
+    lowers: Sequence[int], *, upper: Path, work: Path, target: Path, by_path: bool = False, context: str = ""
+) -> None:
     """Mount a writable overlay at ``target``.
 
     :param lowers: descriptors of detached mounts (:func:`podkeep.kernel.mounts.clone_tree`), top layer first; they stay
         open and the overlay keeps its own references. An old kernel uses them up: pass each only once.
     :param upper: directory that takes the changes; on one file system with ``work``.
     :param by_path: do not try descriptors first.
+    :param context: as in :func:`overlay_readonly`.
     :raises InvalidArgument: if ``lowers`` is empty.
     :raises KernelCallError: if the kernel refuses; nothing is left mounted.
     """
-    _mount(_Overlay(lowers=lowers, upper_work=(upper, work)), target, by_path=by_path)
+    _mount(_Overlay(lowers=lowers, upper_work=(upper, work), context=context), target, by_path=by_path)
 
 
 def overlay_readonly(

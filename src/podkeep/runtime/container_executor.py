@@ -22,11 +22,12 @@ from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotF
 from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
-from podkeep.kernel import mounts, openat, overlay, procfs, removal
+from podkeep.kernel import mounts, openat, overlay, removal
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.openat import Resolve
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime import devices, image_volumes
+from podkeep.runtime import anonymous_volumes, devices, image_volumes
+from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.image_volumes import ImageVolumes
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci import spec, users
@@ -87,11 +88,12 @@ class ContainerExecutor:
             undo.push(f"undo container {container.id}", lambda: self.remove(container, driver))
             self._make_rootfs(plan)
             failpoints.reach("container.rootfs")
+            volumes = self._make_volumes(plan)
             user = self._user(plan)
             staged = self._staging.stage(container, plan.sandbox)
             staged |= self._image_volumes.stage(container, plan.sandbox, plan.volume_images)
             failpoints.reach("container.staged")
-            config = spec.build(self._spec_input(plan, user, staged))
+            config = spec.build(replace(self._spec_input(plan, user, staged), volumes=volumes))
             bundle = self.layout.bundle(container.id)
             _write_private(bundle / "config.json", json.dumps(config))
             if plan.log is not None:
@@ -152,7 +154,7 @@ class ContainerExecutor:
         make_passable(bundle, idmap)
         rootfs = self.layout.rootfs(container.id)
         rootfs.mkdir(mode=0o755)
-        data.mkdir(mode=0o700)
+        make_passable(data, idmap)
         upper, work = data / "upper", data / "work"
         upper.mkdir()
         upper.chmod(0o755)
@@ -168,7 +170,18 @@ class ContainerExecutor:
             lowers = self.images.lowers(plan.image, userns=userns)
             for fd in lowers:
                 closing.callback(os.close, fd)
-            overlay.mount_overlay(lowers, upper=upper, work=work, target=rootfs)
+            label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
+            overlay.mount_overlay(lowers, upper=upper, work=work, target=rootfs, context=label)
+
+    def _make_volumes(self, plan: ContainerPlan) -> dict[str, str]:
+        container = plan.container
+        mounted = (mount.container_path for mount in container.config.mounts)
+        return anonymous_volumes.make(
+            anonymous_volumes.wanted(plan.image.config.volumes, mounted),
+            rootfs=self.layout.rootfs(container.id),
+            directory=self.layout.volumes(container.id),
+            idmap=plan.sandbox.config.namespaces.userns,
+        )
 
     def _user(self, plan: ContainerPlan) -> users.User:
         root = os.open(self.layout.rootfs(plan.container.id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -192,13 +205,15 @@ class ContainerExecutor:
             user=user,
             host=self._host_facts_with_devices if privileged else self._host_facts,
             rootfs=str(self.layout.rootfs(container.id)),
-            cgroup=container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id),
+            cgroup=slices.container_place(sandbox.config.cgroup_parent, sandbox.id, container.id).oci,
             namespaces=self._namespaces(plan),
             files=self.sandboxes.files(sandbox),
             staged=staged,
             image_volume_options=self.image_volume_policy.options,
             devices=devices.requested(container.config.devices),
             seccomp_profile=self._seccomp(container.config.security.seccomp),
+            apparmor_profile=self.sandboxes.confinement.apparmor_profile(container.config.security),
+            labels=self.sandboxes.labels(sandbox, container.config.security),
         )
 
     def _namespaces(self, plan: ContainerPlan) -> dict[str, str]:
@@ -240,15 +255,7 @@ class ContainerExecutor:
 
     @cached_property
     def _host_facts(self) -> spec.HostFacts:
-        capabilities = procfs.capability_bounding_set()
-        own = int(Path("/proc/self/oom_score_adj").read_text())
-        floor = -1000 if "CAP_SYS_RESOURCE" in capabilities else own
-        return spec.HostFacts(
-            capabilities=capabilities,
-            machine=os.uname().machine,
-            oom_score_floor=floor,
-            has_mqueue=Path("/dev/mqueue").is_dir(),
-        )
+        return self.sandboxes.confinement.host_facts(self.sandboxes.cgroups)
 
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:

@@ -25,6 +25,7 @@ from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.idmap import block
 from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.kernel.removal import remove_tree
+from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.oci.driver import Driver, Handler
 from podkeep.runtime.oci.spec import OCI_VERSION
@@ -66,7 +67,13 @@ class HandlerTable:
 
     @classmethod
     def from_config(
-        cls, handlers: Mapping[str, HandlerConfig], default: str, *, conmon: str, layout: Layout
+        cls,
+        handlers: Mapping[str, HandlerConfig],
+        default: str,
+        *,
+        conmon: str,
+        layout: Layout,
+        systemd_cgroup: bool = False,
     ) -> HandlerTable:
         """Return the table that ``[runtime.handlers]`` describes.
 
@@ -76,7 +83,7 @@ class HandlerTable:
         for name, config in handlers.items():
             root = Path(config.root) if config.root else layout.handler_root(HandlerName(name))
             handler = Handler(name=HandlerName(name), path=config.path, root=root)
-            drivers[handler.name] = Driver(handler=handler, conmon=conmon)
+            drivers[handler.name] = Driver(handler=handler, conmon=conmon, systemd_cgroup=systemd_cgroup)
         return cls(drivers, HandlerName(default))
 
     def driver(self, name: HandlerName) -> Driver:
@@ -239,13 +246,13 @@ class Probe:
         namespaces.unpin(bundle / "user")
         for directory in (bundle, source):
             remove_tree(directory)
-        cgroup = self._cgroup(container)
+        cgroup = self._cgroup(container).path
         if self.cgroups.exists(cgroup):
             self.cgroups.kill(cgroup)
             self.cgroups.remove(cgroup)
 
-    def _cgroup(self, container: ContainerID) -> str:
-        return f"{self.cgroup_parent.rstrip('/')}/{container}"
+    def _cgroup(self, container: ContainerID) -> slices.Place:
+        return slices.direct_place(self.cgroup_parent, container)
 
     def _config(
         self, container: ContainerID, rootfs: Path, mount: Mapping[str, Any], userns: Path | None
@@ -264,7 +271,7 @@ class Probe:
             "linux": {
                 "namespaces": [*joined, {"type": "pid"}, {"type": "mount"}],
                 **({} if userns is None else {"uidMappings": _MAPPING, "gidMappings": _MAPPING}),
-                "cgroupsPath": self._cgroup(container),
+                "cgroupsPath": self._cgroup(container).oci,
                 "resources": {"devices": [{"allow": False, "access": "rwm"}]},
             },
         }

@@ -4,12 +4,14 @@
     <root>/images/                      the image store
     <root>/sandboxes/<id>/              resolv.conf, hosts, hostname
     <root>/containers/<id>/{upper,work} the writable layer
+    <root>/containers/<id>/volumes/<n>  the image's VOLUMEs
     <run>/sandboxes/<id>/ns/<kind>      pinned namespaces
     <run>/sandboxes/<id>/shm            /dev/shm of the pod
     <run>/sandboxes/<id>/files          idmapped copy of the pod's files, for a pod in a user namespace
     <run>/containers/<id>/              the OCI bundle: config.json, rootfs/, conmon's files
     <run>/exits/<id>                    exit code, written by conmon
     <run>/handlers/<name>/              state of the OCI runtime
+    <run>/terminals/<token>             sockets over which the terminals of commands come
     <run>/mount-namespace/mnt           the pinned mount namespace (podkeep.mountns)
 
 Directories that a container's processes must traverse as an unprivileged host user have mode 0711, all else 0700.
@@ -48,6 +50,10 @@ class Layout:
     def lock(self) -> Path:
         return self.run / "runtime.lock"
 
+    @property
+    def terminals(self) -> Path:
+        return self.run / "terminals"
+
     def sandbox_data(self, sandbox: SandboxID) -> Path:
         return self.root / "sandboxes" / sandbox
 
@@ -71,6 +77,9 @@ class Layout:
 
     def writable_layer(self, container: ContainerID) -> Path:
         return self.container_data(container) / "upper"
+
+    def volumes(self, container: ContainerID) -> Path:
+        return self.container_data(container) / "volumes"
 
     def bundle(self, container: ContainerID) -> Path:
         return self.run / "containers" / container
@@ -98,6 +107,7 @@ class Layout:
             self.run / "containers",
             self.exits,
             self.run / "handlers",
+            self.terminals,
         )
 
 

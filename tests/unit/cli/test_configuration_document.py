@@ -21,6 +21,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[network]": config.NetworkConfig,
     "[images]": config.ImagesConfig,
     "[agent]": config.AgentConfig,
+    "[streaming]": config.StreamingConfig,
     '[registries."HOST[:PORT]"]': config.RegistryConfig,
 }
 
@@ -40,7 +41,8 @@ def written(field: msgspec.structs.FieldInfo) -> str:
         return "`crun` at `/usr/bin/crun`"
     if field.required:
         return "required"
-    return f"`{json.dumps(field.default)}`"
+    made = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    return f"`{json.dumps(made)}`"
 
 
 def test_every_section_is_documented() -> None:

@@ -22,6 +22,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.images.image import ImageRunConfig
 from podkeep.kernel.idmap import IdMap, IdMapping
 from podkeep.runtime.oci import spec
+from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.spec import PodFiles
 from podkeep.runtime.oci.users import User
 from podkeep.runtime.records import (
@@ -423,7 +424,9 @@ def test_no_device_is_allowed_by_default() -> None:
     ],
 )
 def test_resources(asked: Resources, expected: dict[str, Any]) -> None:
-    resources = build(container=container_config(resources=asked))["linux"]["resources"]
+    facts = ResourceFacts(version=2, page_sizes=frozenset({"2MB", "1GB"}))
+    given = build(container=container_config(resources=asked), host=host_facts(resources=facts))
+    resources = given["linux"]["resources"]
     assert {key: value for key, value in resources.items() if key != "devices"} == expected
 
 

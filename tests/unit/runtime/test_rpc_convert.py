@@ -587,7 +587,7 @@ def test_a_mount_is_echoed_as_it_was_asked_for(tmp_path: Path) -> None:
 
 def test_resources_are_echoed() -> None:
     asked = api.LinuxContainerResources(
-        cpu_period=1,
+        cpu_period=1000,
         cpu_quota=-1,
         cpu_shares=3,
         oom_score_adj=-5,

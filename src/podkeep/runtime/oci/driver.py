@@ -29,6 +29,8 @@ from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
+from podkeep.runtime.oci import exec as exec_
+from podkeep.runtime.oci.exec import ExecCommand, ExecProcess, ExecStdio
 
 CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
@@ -91,6 +93,8 @@ class Driver:
 
     handler: Handler
     conmon: str
+    systemd_cgroup: bool = False
+    """Whether the OCI runtime has systemd make cgroups; ``linux.cgroupsPath`` is ``slice:prefix:name`` then."""
 
     def create(self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio) -> Created:
         """Create a container from its bundle, with a conmon that watches it.
@@ -171,8 +175,30 @@ class Driver:
             spec.unlink(missing_ok=True)
             pid_file.unlink(missing_ok=True)
 
+    def exec(
+        self, container: ContainerID, bundle: Path, process: Mapping[str, Any], *, stdio: ExecStdio, sockets: Path
+    ) -> ExecProcess:
+        """Start a process in a running container, with streams of its own that the caller reads and writes.
+
+        :param process: the OCI process.
+        :param sockets: directory for the socket over which a terminal comes; its path must be short.
+        :raises Internal: with the OCI runtime's words, if it refuses before a terminal is there.
+        :raises DeadlineExceeded: if no terminal comes.
+        """
+        command = ExecCommand(
+            runtime=self._command(),
+            container=container,
+            process=process,
+            files=bundle,
+            sockets=sockets,
+            environment=_ENVIRONMENT,
+            said=_said,
+        )
+        return exec_.start(command, stdio)
+
     def _command(self) -> list[str]:
-        return [self.handler.path, f"--root={self.handler.root}"]
+        command = [self.handler.path, f"--root={self.handler.root}"]
+        return [*command, "--systemd-cgroup"] if self.systemd_cgroup else command
 
     def _run(self, *arguments: str) -> None:
         done = spawn.run([*self._command(), *arguments], env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S)
@@ -196,6 +222,8 @@ class Driver:
                 argv.append("--leave-stdin-open")
         if stdio.tty:
             argv.append("--terminal")
+        if self.systemd_cgroup:
+            argv.append("--systemd-cgroup")
         return argv
 
     def _read_pid(self, container: ContainerID, read_end: int) -> int:
@@ -251,10 +279,7 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits) -> ExecRes
     try:
         _pump(outputs, pidfd, limits)
         if not _readable(pidfd, 0):
-            _kill_exec(process.pid, pid_file)
-            # The OCI runtime is the parent: it ends by itself, and only while it lives is the command reaped at once.
-            if not _readable(pidfd, EXEC_KILL_PATIENCE_S):
-                process.kill()
+            exec_.kill_command(process, pid_file)
             if limits.stop >= 0 and _readable(limits.stop, 0):
                 raise Cancelled("the command was killed: the runtime stops", hint="run it again")
             raise DeadlineExceeded(f"the command did not finish within {limits.timeout:g} s and was killed")
@@ -306,21 +331,3 @@ def _readable(fd: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
-
-
-def _kill_exec(runtime: int, pid_file: Path) -> None:
-    """Kill a command and the processes of its group; ``runtime``, the OCI runtime that waits for it, stays.
-
-    Which group that is depends on the OCI runtime, but it is not ours: the OCI runtime leads a session of its own.
-    """
-    try:
-        group = os.getpgid(int(pid_file.read_text()))
-    except (OSError, ValueError):
-        group = runtime
-    deadline = time.monotonic() + EXEC_KILL_PATIENCE_S
-    while time.monotonic() < deadline:
-        members = [item for item in procfs.find_by_group(group) if item.pid != runtime]
-        if not members:
-            return
-        for member in members:
-            procfs.kill(member, signal.SIGKILL)

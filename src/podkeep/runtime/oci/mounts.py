@@ -71,8 +71,8 @@ def build(given: MountInput) -> list[dict[str, Any]]:
 
 
 def normal(path: str) -> str:
-    """Return an absolute path of a container without ``.``, ``..`` and doubled slashes."""
-    return "/" + posixpath.normpath(path).strip("/")
+    """Return a path of a container, from its root, without ``.``, ``..`` and doubled slashes."""
+    return "/" + posixpath.normpath(f"/{path}").strip("/")
 
 
 def bind(target: str, source: str, *options: str) -> dict[str, Any]:

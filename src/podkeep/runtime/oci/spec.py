@@ -14,8 +14,10 @@ from typing import Any
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.images.image import ImageRunConfig
 from podkeep.kernel.idmap import IdMap, IdMapping
-from podkeep.runtime.oci import capabilities, mounts, seccomp
+from podkeep.runtime.oci import capabilities, mounts, resources, seccomp
 from podkeep.runtime.oci.mounts import PodFiles
+from podkeep.runtime.oci.resources import ResourceFacts
+from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.users import User
 from podkeep.runtime.records import ContainerConfig, Resources, SandboxConfig
 
@@ -39,6 +41,9 @@ class HostFacts:
     machine: str
     oom_score_floor: int
     """The lowest oom_score_adj that the daemon may write."""
+    resources: ResourceFacts = field(default_factory=ResourceFacts)
+    rlimits: tuple[Mapping[str, str | int], ...] = ()
+    """Limits of every container's processes, in OCI's form."""
     has_mqueue: bool = True
     """Whether the machine has a directory of message queues at /dev/mqueue."""
     devices: tuple[Mapping[str, Any], ...] = ()
@@ -70,6 +75,9 @@ class SpecInput:
     """Path in the container to the host path of an anonymous volume of the image."""
     seccomp_profile: Mapping[str, Any] | None = None
     """The parsed profile; None: unconfined."""
+    apparmor_profile: str = ""
+    """The name of a loaded profile; empty: none is applied."""
+    labels: Labels = field(default_factory=Labels)
 
 
 def build(given: SpecInput) -> dict[str, Any]:
@@ -88,6 +96,7 @@ def build(given: SpecInput) -> dict[str, Any]:
         "resources": _resources(
             # Whoever cannot make device nodes needs no right to all of them.
             given.container.resources,
+            given.host.resources,
             all_devices=security.privileged and idmap is None,
             devices=given.devices,
         ),
@@ -95,6 +104,8 @@ def build(given: SpecInput) -> dict[str, Any]:
         "maskedPaths": _paths(security.masked_paths, DEFAULT_MASKED, privileged=security.privileged),
         "readonlyPaths": _paths(security.readonly_paths, DEFAULT_READONLY, privileged=security.privileged),
     }
+    if given.labels.mount:
+        linux["mountLabel"] = given.labels.mount
     devices = _device_nodes(given)
     if devices:
         linux["devices"] = devices
@@ -146,6 +157,12 @@ def _process(given: SpecInput, bounding: frozenset[str]) -> dict[str, Any]:
         "oomScoreAdj": max(container.resources.oom_score_adj, given.host.oom_score_floor),
         "capabilities": {"bounding": sets, "effective": sets, "permitted": sets},
     }
+    if given.host.rlimits:
+        result["rlimits"] = [dict(limit) for limit in given.host.rlimits]
+    if given.apparmor_profile:
+        result["apparmorProfile"] = given.apparmor_profile
+    if given.labels.process:
+        result["selinuxLabel"] = given.labels.process
     if ambient:
         result["capabilities"]["inheritable"] = ambient
         result["capabilities"]["ambient"] = ambient
@@ -208,31 +225,14 @@ def _paths(asked: tuple[str, ...] | None, default: tuple[str, ...], *, privilege
     return list(default if asked is None else asked)
 
 
-def _resources(asked: Resources, *, all_devices: bool, devices: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
+def _resources(
+    asked: Resources, facts: ResourceFacts, *, all_devices: bool, devices: tuple[Mapping[str, Any], ...]
+) -> dict[str, Any]:
     allowed: list[dict[str, Any]] = [{"allow": all_devices, "access": "rwm"}]
     if not all_devices:
         keys = ("type", "major", "minor", "access")
         allowed += [{"allow": True, **{key: device[key] for key in keys}} for device in devices]
-    result: dict[str, Any] = {"devices": allowed}
-    cpu = {
-        "shares": asked.cpu_shares,
-        "quota": asked.cpu_quota,
-        "period": asked.cpu_period,
-        "cpus": asked.cpuset_cpus,
-        "mems": asked.cpuset_mems,
-    }
-    memory = {"limit": asked.memory_limit, "swap": asked.memory_swap_limit or asked.memory_limit}
-    for name, values in (("cpu", cpu), ("memory", memory)):
-        given = {key: value for key, value in values.items() if value}
-        if given:
-            result[name] = given
-    if asked.hugepage_limits:
-        result["hugepageLimits"] = [
-            {"pageSize": size, "limit": limit} for size, limit in sorted(asked.hugepage_limits.items())
-        ]
-    if asked.unified:
-        result["unified"] = asked.unified
-    return result
+    return {"devices": allowed, **resources.to_oci(asked, facts)}
 
 
 def check_mapped(user: User, idmap: IdMap | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from podkeep.base.errors import InvalidArgument, Unimplemented
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
+from podkeep.runtime.oci import resources
 from podkeep.runtime.records import SandboxConfig
 from podkeep.runtime.rpc.convert.checks import absolute, quote, refuse_nul, refuse_plain_text
 from podkeep.runtime.rpc.convert.mounts import device_record, mount_record
@@ -58,9 +59,15 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         tty=config.tty,
         stop_signal=_signal_name(config.stop_signal),
         namespaces=container_namespaces(config.linux, sandbox),
-        resources=resources_record(config.linux.resources),
+        resources=_resources(config.linux.resources),
         security=security_record(context, given=config.linux.HasField("security_context")),
     )
+
+
+def _resources(given: api.LinuxContainerResources) -> records.Resources:
+    result = resources_record(given)
+    resources.check_whole("config.linux.resources", result)
+    return result
 
 
 def _signal_name(value: api.Signal.ValueType) -> str:

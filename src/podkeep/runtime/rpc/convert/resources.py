@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
+from podkeep.runtime.oci import resources as limits
 
 
-def resources_record(given: api.LinuxContainerResources) -> records.Resources:
-    return records.Resources(
+def resources_record(given: api.LinuxContainerResources, field: str = "config.linux.resources") -> records.Resources:
+    """Return limits, each checked against the kernel's range for it.
+
+    :param field: what holds them in the request, for the error.
+    :raises InvalidArgument: naming the field that is out of range.
+    """
+    sizes = [item.page_size for item in given.hugepage_limits]
+    if len(set(sizes)) < len(sizes):
+        raise InvalidArgument(f"{field}.hugepage_limits: a page size is given twice")
+    for item in given.hugepage_limits:
+        if item.limit >= 2**63:
+            raise InvalidArgument(f"{field}.hugepage_limits: {item.limit} bytes is no limit")
+    result = records.Resources(
         cpu_period=given.cpu_period,
         cpu_quota=given.cpu_quota,
         cpu_shares=given.cpu_shares,
@@ -19,6 +32,8 @@ def resources_record(given: api.LinuxContainerResources) -> records.Resources:
         hugepage_limits={item.page_size: item.limit for item in given.hugepage_limits},
         unified=dict(given.unified),
     )
+    limits.check_values(field, result)
+    return result
 
 
 def resources_message(resources: records.Resources) -> api.LinuxContainerResources:

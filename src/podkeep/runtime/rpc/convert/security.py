@@ -1,4 +1,7 @@
-"""Security contexts: CRI messages to records. Pure; whether the machine can enforce them is looked at with the container."""
+"""Security contexts: CRI messages to records. Pure.
+
+Whether the machine can enforce what they ask for is looked at when the container is made (``confinement.py``).
+"""
 
 from __future__ import annotations
 

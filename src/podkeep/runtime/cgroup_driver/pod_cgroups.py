@@ -1,0 +1,54 @@
+"""The cgroup of a pod sandbox, made and removed by the driver that its parent belongs to.
+
+Owns: which driver does it. Does not own: paths (``slices.py``) or the cgroups of containers, which the OCI runtime
+makes. Everything blocks.
+"""
+
+from __future__ import annotations
+
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime.cgroup_driver import slices, systemd
+
+
+def create(cgroups: Cgroups, parent: str, sandbox: str) -> None:
+    """Make a sandbox's cgroup below ``parent``.
+
+    :raises PodkeepError: if the kernel, or systemd, refuses.
+    """
+    if slices.is_slice(parent):
+        systemd.start_slice(slices.sandbox_slice(parent, sandbox))
+    else:
+        cgroups.create(slices.sandbox_path(parent, sandbox))
+
+
+def remove(cgroups: Cgroups, parent: str, sandbox: str) -> None:
+    """Remove a sandbox's cgroup, whose processes are dead, and those below it; a missing one is no error.
+
+    :raises PodkeepError: if the kernel, or systemd, refuses.
+    """
+    path = slices.sandbox_path(parent, sandbox)
+    if slices.is_slice(parent) and cgroups.exists(path):
+        systemd.stop_slice(slices.sandbox_slice(parent, sandbox))
+    cgroups.remove(path)
+
+
+def create_parent(cgroups: Cgroups, parent: str) -> None:
+    """Make what all sandboxes of the default parent share.
+
+    :raises PodkeepError: if the kernel, or systemd, refuses.
+    """
+    if slices.is_slice(parent):
+        systemd.start_slice(parent)
+    else:
+        cgroups.create(parent)
+
+
+def remove_parent(cgroups: Cgroups, parent: str) -> None:
+    """Remove the default parent if nothing is in it.
+
+    :raises PodkeepError: if the kernel, or systemd, refuses.
+    """
+    if not slices.is_slice(parent):
+        cgroups.remove_empty(parent)
+    elif not cgroups.processes(slices.expand(parent), recursive=True):
+        systemd.stop_slice(parent)

@@ -1,0 +1,115 @@
+"""Where a pod's cgroups are, with the cgroupfs and with the systemd driver. Pure.
+
+The form of a pod's parent says which driver made it: a path (``/kubepods/pod1``) is cgroupfs's, the name of a slice
+(``kubepods-pod1.slice``) systemd's. A slice lies where the dashes of its name say (systemd.slice(5)):
+
+    cgroupfs   /kubepods/pod1                      /pod-<sandbox>              /<container>
+    systemd    /kubepods.slice/kubepods-pod1.slice /kubepods-pod1-<sandbox>.slice /podkeep-<container>.scope
+
+The scope is made by the OCI runtime, told by ``linux.cgroupsPath`` as ``slice:prefix:name``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from podkeep.base.errors import InvalidArgument
+
+SUFFIX = ".slice"
+SCOPE_PREFIX = "podkeep"
+SANDBOX_PREFIX = "pod-"
+MAX_UNIT_NAME = 255
+_NAME = re.compile(r"[A-Za-z0-9:_.\\]+(-[A-Za-z0-9:_.\\]+)*\.slice")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A cgroup: its path below every hierarchy's root, and how the OCI runtime is told of it."""
+
+    path: str
+    oci: str
+
+
+def is_slice(parent: str) -> bool:
+    """Return whether a parent is systemd's."""
+    return parent.endswith(SUFFIX)
+
+
+def check_slice(field: str, name: str) -> str:
+    """Return the name of a slice, given as such or by its whole path, as the kubelet gives it.
+
+    :raises InvalidArgument: if it is none, or the path is not where systemd has a slice of that name.
+    """
+    base = PurePosixPath(name).name
+    if len(base) > MAX_UNIT_NAME or not _NAME.fullmatch(base):
+        raise InvalidArgument(f"{field}: {name[:128]!r} is not the name of a slice", hint="like kubepods-pod1.slice")
+    if name not in {base, expand(base)}:
+        raise InvalidArgument(f"{field}: {name[:128]!r} is not where systemd has {base}", hint=f"it is {expand(base)}")
+    return base
+
+
+def slice_of_path(path: str) -> str:
+    """Return the slice that stands for a path: ``/a/b`` is ``a-b.slice``; a slice stays as it is."""
+    return path if is_slice(path) else "-".join(part.replace("-", "_") for part in path.strip("/").split("/")) + SUFFIX
+
+
+def expand(name: str) -> str:
+    """Return the path of a slice: ``/a.slice/a-b.slice`` for ``a-b.slice``."""
+    parts = name.removesuffix(SUFFIX).split("-")
+    return "".join(f"/{'-'.join(parts[: number + 1])}{SUFFIX}" for number in range(len(parts)))
+
+
+def sandbox_slice(parent: str, sandbox: str) -> str:
+    """Return the slice of a sandbox below the slice ``parent``."""
+    return f"{parent.removesuffix(SUFFIX)}-{sandbox}{SUFFIX}"
+
+
+def sandbox_path(parent: str, sandbox: str) -> str:
+    """Return the path of a sandbox's cgroup."""
+    if is_slice(parent):
+        return expand(sandbox_slice(parent, sandbox))
+    return f"{parent.rstrip('/')}/{SANDBOX_PREFIX}{sandbox}"
+
+
+def container_place(parent: str, sandbox: str, container: str) -> Place:
+    """Return the place of a container of a sandbox."""
+    if is_slice(parent):
+        return _scope(sandbox_slice(parent, sandbox), container)
+    path = f"{sandbox_path(parent, sandbox)}/{container}"
+    return Place(path=path, oci=path)
+
+
+def infra_place(parent: str, sandbox: str) -> Place:
+    """Return the place of the process that holds a sandbox's PID namespace: beside its containers, never above them.
+
+    A cgroup of version 2 with children that are limited has no processes of its own (cgroup-v2.rst).
+    """
+    if is_slice(parent):
+        return _scope(sandbox_slice(parent, sandbox), sandbox)
+    path = f"{sandbox_path(parent, sandbox)}/infra"
+    return Place(path=path, oci=path)
+
+
+def direct_place(parent: str, container: str) -> Place:
+    """Return the place of a container that belongs to no sandbox."""
+    if is_slice(parent):
+        return _scope(parent, container)
+    path = f"{parent.rstrip('/')}/{container}"
+    return Place(path=path, oci=path)
+
+
+def _scope(unit: str, name: str) -> Place:
+    return Place(path=f"{expand(unit)}/{SCOPE_PREFIX}-{name}.scope", oci=f"{unit}:{SCOPE_PREFIX}:{name}")
+
+
+def parents(parent: str) -> tuple[str, ...]:
+    """Return the cgroups that a sandbox needs above its own and that the runtime makes, outermost first.
+
+    Slices are systemd's: it makes them with what is in them.
+    """
+    if is_slice(parent):
+        return ()
+    path = PurePosixPath(parent)
+    return tuple(str(item) for item in (*reversed(path.parents), path) if str(item) != "/")

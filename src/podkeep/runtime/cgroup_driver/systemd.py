@@ -1,0 +1,61 @@
+"""Slices of a systemd machine: starting and stopping them.
+
+Owns: the calls of systemctl(1), and saying why they cannot work. Does not own: where a slice's cgroup is
+(``slices.py``) or scopes, which the OCI runtime asks systemd for. systemd owns the cgroup tree below a slice, so the
+runtime never makes a directory there itself (systemd's CGROUP_DELEGATION.md). Every function blocks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from podkeep.base import spawn
+from podkeep.base.errors import CommandFailed, FailedPrecondition, Internal
+
+RUNNING = Path("/run/systemd/system")
+"""There if and only if systemd is the machine's init (sd_booted(3))."""
+BUS = Path("/run/dbus/system_bus_socket")
+TIMEOUT_S = 30.0
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+
+
+def require(running: Path = RUNNING, bus: Path = BUS) -> None:
+    """Check that systemd can be asked.
+
+    :raises FailedPrecondition: if it is not the machine's init, or its bus is not there.
+    """
+    hint = 'use runtime.cgroup_driver = "cgroupfs"'
+    if not running.is_dir():
+        raise FailedPrecondition(
+            f"runtime.cgroup_driver: systemd is not the init of this machine ({running} is missing)", hint=hint
+        )
+    if not bus.is_socket():
+        raise FailedPrecondition(
+            f"runtime.cgroup_driver: systemd's bus, which OCI runtimes use, is not at {bus}",
+            hint=f"start dbus.service, or {hint}",
+        )
+
+
+def start_slice(name: str) -> None:
+    """Start a slice, and those it is in; one that runs is no error.
+
+    :raises Internal: with systemd's words, if it refuses.
+    """
+    _systemctl("start", name)
+
+
+def stop_slice(name: str) -> None:
+    """Stop a slice and whatever is in it; one that does not run is no error.
+
+    :raises Internal: with systemd's words, if it refuses.
+    """
+    _systemctl("stop", name)
+
+
+def _systemctl(verb: str, unit: str) -> None:
+    try:
+        spawn.run(
+            ["systemctl", "--no-ask-password", "--quiet", verb, unit], env=_ENVIRONMENT, timeout=TIMEOUT_S
+        ).check()
+    except CommandFailed as error:
+        raise Internal(f"systemd did not {verb} {unit}: {error.stderr.strip()}") from error

@@ -1,0 +1,109 @@
+"""Which sysctls a pod sandbox gets. Pure.
+
+Only what belongs to one of the pod's own namespaces can be set; which sysctls these are is in ``kernel/nshelper.py``,
+which also writes them. Beside the request's there are the configuration's, for every pod that has the namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.kernel import nshelper
+from podkeep.kernel.idmap import IdMap
+
+MAX_SYSCTLS = 256
+MAX_LENGTH = 1024
+"""Characters of a name, and of a value."""
+PORT_START = "net.ipv4.ip_unprivileged_port_start"
+PING_GROUPS = "net.ipv4.ping_group_range"
+LAST_GROUP = 2**31 - 1
+"""The highest group that ``ping_group_range`` takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultSysctls:
+    """What every pod gets; a request wins over it.
+
+    ``unprivileged_ports``: any user of a pod may listen on ports below 1024; ``unprivileged_icmp``: any may ping.
+    """
+
+    unprivileged_ports: bool = True
+    unprivileged_icmp: bool = True
+    others: Mapping[str, str] = field(default_factory=dict)
+
+
+def check(sysctls: Mapping[str, str], kinds: Collection[str]) -> None:
+    """Check a request's sysctls before anything is made for it.
+
+    :param kinds: names of the namespaces that the sandbox has of its own, as in ``NamespaceKind``.
+    :raises InvalidArgument: naming the sysctl that is malformed, given twice, or would change the machine.
+    """
+    if len(sysctls) > MAX_SYSCTLS:
+        raise InvalidArgument(f"config.linux.sysctls: {len(sysctls)} entries; at most {MAX_SYSCTLS} are possible")
+    seen: dict[str, str] = {}
+    for name, value in sysctls.items():
+        if len(name) > MAX_LENGTH or len(value) > MAX_LENGTH:
+            raise InvalidArgument(f"config.linux.sysctls: {name[:64]!r} has more than {MAX_LENGTH} characters")
+        if not value or not all(character.isprintable() or character == "\t" for character in value):
+            raise InvalidArgument(
+                f"config.linux.sysctls: {name!r}: the value {value[:64]!r} is empty or holds a control character"
+            )
+        path = _path(name, value, kinds)
+        if path in seen:
+            raise InvalidArgument(f"config.linux.sysctls: {seen[path]!r} and {name!r} are the same")
+        seen[path] = name
+
+
+def effective(
+    asked: Mapping[str, str], defaults: DefaultSysctls, kinds: Collection[str], userns: IdMap | None
+) -> dict[str, str]:
+    """Return what is written for a sandbox: the defaults of the namespaces that it has, and what was asked for."""
+    wanted = dict(defaults.others)
+    if defaults.unprivileged_ports:
+        wanted.setdefault(PORT_START, "0")
+    if defaults.unprivileged_icmp:
+        wanted.setdefault(PING_GROUPS, f"0 {_last_group(userns)}")
+    paths = {_path(name, value, kinds) for name, value in asked.items()}
+    result = {}
+    for name, value in wanted.items():
+        try:
+            path = _path(name, value, kinds)
+        except InvalidArgument:
+            continue  # The sandbox shares that namespace with the machine.
+        if path not in paths:
+            result[name] = value
+    return {**result, **asked}
+
+
+def check_defaults(sysctls: Mapping[str, str]) -> None:
+    """Check the configuration's sysctls.
+
+    :raises InvalidArgument: naming the one that no pod could have.
+    """
+    try:
+        check(sysctls, tuple(nshelper.KIND_FLAGS))
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            error.message.replace("config.linux.sysctls", "runtime.default_sysctls"), hint=error.hint
+        ) from error
+
+
+def _path(name: str, value: str, kinds: Collection[str]) -> str:
+    try:
+        return nshelper.sysctl_path(name, value, list(kinds))[0]
+    except InvalidArgument as error:
+        raise InvalidArgument(f"config.linux.sysctls: {error.message}", hint=error.hint) from error
+
+
+def _last_group(userns: IdMap | None) -> int:
+    """Return the last group, from 0 on without a gap, that exists in a user namespace."""
+    if userns is None:
+        return LAST_GROUP
+    last = -1
+    for item in sorted(userns.gids, key=lambda one: one.container_id):
+        if item.container_id != last + 1:
+            break
+        last = item.container_id + item.length - 1
+    return min(max(last, 0), LAST_GROUP)

@@ -61,6 +61,14 @@ def test_exec_that_answers_more_than_a_message_holds(pods: Pods) -> None:
     assert answer.exit_code == 4
     assert answer.stdout.startswith(b"y\ny\n")
     assert answer.stderr.startswith(b"y\ny\n")
+    assert (16 << 20) - 1024 < len(answer.stdout) + len(answer.stderr) < 16 << 20
+
+
+def test_exec_returns_16_mib_of_one_stream(pods: Pods) -> None:
+    container = pods.launch(pods.run())
+    answer = pods.exec(container, "sh", "-c", "yes | head -c 20000000; echo said >&2")
+    assert len(answer.stdout) > (16 << 20) - 1024
+    assert answer.stderr == b"said\n"
 
 
 def test_exec_that_takes_too_long_is_killed_with_its_children(pods: Pods) -> None:
@@ -74,6 +82,19 @@ def test_exec_that_takes_too_long_is_killed_with_its_children(pods: Pods) -> Non
     wait_for(
         lambda: pods.exec(container, "sh", "-c", "ps | grep -q 'sleep 99[78]'").exit_code == 1, "the end of the command"
     )
+
+
+@pytest.mark.parametrize("mode", [api.CONTAINER, api.POD])
+def test_exec_that_takes_too_long_is_killed_with_children_in_sessions_of_their_own(pods: Pods, mode: int) -> None:
+    sandbox = pods.run(pod(options=namespaces(pid=mode)))
+    container = pods.launch(sandbox)
+    script = "setsid sh -c 'sleep 991 & sleep 992; true' & setsid sleep 993 & sleep 994; true"
+    error_of(lambda: pods.exec(container, "sh", "-c", script, timeout=1), DeadlineExceeded)
+    wait_for(
+        lambda: pods.exec(container, "sh", "-c", "ps -o args | grep -q 'sleep 99[1-4]'").exit_code == 1,
+        "the end of the command",
+    )
+    assert pods.status(container).state == api.CONTAINER_RUNNING
 
 
 def test_exec_that_takes_too_long_leaves_the_container_alone(pods: Pods) -> None:

@@ -24,6 +24,7 @@ from podkeep.runtime.oci.driver import (
     Handler,
     Stdio,
     _run_limited,
+    share,
     _said,
 )
 
@@ -56,7 +57,7 @@ def test_both_outputs_at_their_limit_fit_into_one_answer(tmp_path: Path) -> None
     script = "head -c 20000000 /dev/zero; head -c 20000000 /dev/zero >&2; echo end"
     result = run(script, tmp_path)
     assert result.exit_code == 0
-    assert len(result.stdout) == len(result.stderr) == EXEC_OUTPUT_LIMIT
+    assert len(result.stdout) == len(result.stderr) == EXEC_OUTPUT_LIMIT // 2
     answer = api.ExecSyncResponse(stdout=result.stdout, stderr=result.stderr, exit_code=255)
     assert answer.ByteSize() < transport.MAX_MESSAGE_BYTES
 
@@ -130,6 +131,14 @@ def test_a_daemon_with_thousands_of_descriptors_runs_commands(tmp_path: Path) ->
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="/no/such/crun"):
         _run_limited(["/no/such/crun"], tmp_path / "pid", ExecLimits(timeout=1.0))
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [((3, 4), (3, 4)), ((10, 0), (10, 0)), ((99, 2), (8, 2)), ((2, 99), (2, 8)), ((99, 99), (5, 5)), ((6, 5), (5, 5))],
+)
+def test_two_outputs_share_one_answer(written: tuple[int, int], kept: tuple[int, int]) -> None:
+    assert share(*written, limit=10) == kept
 
 
 def handler(path: str, root: Path) -> Driver:

@@ -34,8 +34,8 @@ from podkeep.runtime.oci.exec import ExecCommand, ExecProcess, ExecStdio
 
 CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
-EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES // 2 - 4096
-"""Bytes of each output stream that ExecSync returns, so that both fit into one answer; what is more is dropped."""
+EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
+"""Bytes of both output streams together that ExecSync returns: one message with its fields' tags; the rest is dropped."""
 EXEC_KILL_PATIENCE_S = 2.0
 """How long a killed command may take to be gone."""
 _RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
@@ -289,7 +289,21 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits) -> ExecRes
         process.stderr.close()
         process.wait()
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return ExecResult(exit_code=code, stdout=bytes(stdout), stderr=bytes(stderr))
+    room, errors_room = share(len(stdout), len(stderr))
+    return ExecResult(exit_code=code, stdout=bytes(stdout[:room]), stderr=bytes(stderr[:errors_room]))
+
+
+def share(first: int, second: int, limit: int = EXEC_OUTPUT_LIMIT) -> tuple[int, int]:
+    """Return how many bytes of two outputs are kept: all, or of the longer one what the shorter one leaves of a limit.
+
+    Each has a right to half of it, so that a flood on one does not drown a message on the other.
+    """
+    if first + second <= limit:
+        return first, second
+    half = limit // 2
+    if first <= second:
+        return min(first, half), limit - min(first, half)
+    return limit - min(second, half), min(second, half)
 
 
 def _pump(outputs: dict[int, bytearray], pidfd: int, limits: ExecLimits) -> None:

@@ -44,6 +44,7 @@ from podkeep.runtime.rpc.node import NodeRpc
 from podkeep.runtime.rpc.runtime import RuntimeRpc
 from podkeep.runtime.rpc.sandbox import SandboxRpc
 from podkeep.runtime.rpc.stats import StatsRpc
+from podkeep.runtime.rpc.streaming import StreamingRpc
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.sandboxes import Sandboxes
 from podkeep.runtime.state import State
@@ -52,6 +53,8 @@ from podkeep.runtime.updates import Updates
 
 if TYPE_CHECKING:
     from podkeep.runtime.metrics_endpoint import MetricsEndpoint
+from podkeep.runtime.streaming.server import StreamingServer
+from podkeep.runtime.streaming.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +181,9 @@ class _Daemon:
         watch = PullWatch()
         statistics = Statistics(self._state, self._layout, self._cgroups.layout, self._counting.stats_pass)
         services = self._services(sandboxes, containers, watch, stop)
+        streaming = StreamingServer(self._config.streaming)
+        sessions = Sessions(self._state, sandboxes, self._layout)
+        services[server.RUNTIME_SERVICE] |= _streaming_rpcs(StreamingRpc(sessions, streaming))
         services[server.RUNTIME_SERVICE] |= _stats_rpcs(StatsRpc(self._state, self._layout, statistics.collector))
         for name_of_service, handlers in services.items():
             counted = {name: self._counted(name, rpc) for name, rpc in handlers.items()}
@@ -185,6 +191,7 @@ class _Daemon:
         server.listen(grpc_server, self._config.runtime.socket)
         if self._endpoint is not None:
             await self._endpoint.start()
+        await streaming.start()
         await grpc_server.start()
         statistics.start()
         log.info("serving %s", self._config.runtime.socket)
@@ -199,6 +206,7 @@ class _Daemon:
             await reload.close()
             self._events.close()
             await grpc_server.stop(STOP_PATIENCE_S)
+            await streaming.close()
             await statistics.close()
             if self._endpoint is not None:
                 await self._endpoint.close()
@@ -341,6 +349,10 @@ async def _feed_watchdog() -> None:
     while pause is not None:
         service.alive()
         await asyncio.sleep(pause)
+
+
+def _streaming_rpcs(rpc: StreamingRpc) -> dict[str, Any]:
+    return {"Exec": rpc.exec, "Attach": rpc.attach, "PortForward": rpc.port_forward}
 
 
 async def _first(waiting: Awaitable[Any], seconds: float) -> None:

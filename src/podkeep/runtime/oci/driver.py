@@ -15,7 +15,6 @@ import json
 import os
 import re
 import select
-import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -36,8 +35,6 @@ CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
 """Bytes of both output streams together that ExecSync returns: one message with its fields' tags; the rest is dropped."""
-EXEC_KILL_PATIENCE_S = 2.0
-"""How long a killed command may take to be gone."""
 _RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
 _TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}

@@ -222,7 +222,7 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
     sessions: set[int] = set()
     pause = select.poll()
     while time.monotonic() < deadline:
-        roots: set[int] = set()
+        roots = {runtime.pid}
         with suppress(OSError, ValueError):
             pid = int(pid_file.read_text())
             roots.add(pid)

@@ -1,0 +1,120 @@
+"""The session of Attach: a container's own streams, through the socket of its conmon.
+
+conmon sends packets whose first byte says the stream and takes what is written as the container's input. It passes on
+what the container writes from now on; what it wrote before is in the log. Going away only detaches; of a container with
+``stdin_once`` conmon then closes the input, which is what that means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.runtime.streaming import status
+from podkeep.runtime.streaming.channels import ClientGone, CommandStreams, ResizeDecoder, Sink, Source
+from podkeep.runtime.streaming.descriptor import Descriptor
+
+STDOUT, STDERR = 2, 3
+"""conmon's numbers of the streams (src/utils.h)."""
+PACKET_BYTES = 8192
+"""What conmon reads at once; it drops the rest of a longer packet."""
+CONNECT_TIMEOUT_S = 10.0
+_RESIZE = 1
+"""conmon's number of a resize on its control pipe (src/ctrl.c)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attachment:
+    """The container: ``bundle`` has conmon's socket and control pipe."""
+
+    bundle: Path
+    tty: bool
+
+
+async def run(streams: CommandStreams, container: Attachment) -> bytes:
+    """Stay attached until the container ends, and return the status to answer with.
+
+    :raises ClientGone: if the client left first.
+    """
+    sock = await asyncio.to_thread(_connect, container.bundle)
+    descriptor = Descriptor(os.dup(sock.fileno()))
+    try:
+        async with asyncio.TaskGroup() as group:
+            helpers = [group.create_task(_watch_client(streams))]
+            if streams.stdin is not None:
+                helpers.append(group.create_task(_pass_input(streams.stdin, descriptor, sock)))
+            if streams.resize is not None and container.tty:
+                helpers.append(group.create_task(_pass_resizes(streams.resize, container.bundle)))
+            await group.create_task(_pass_output(descriptor, streams))
+            for helper in helpers:
+                helper.cancel()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    finally:
+        descriptor.close()
+        sock.close()
+    return status.success()
+
+
+def _connect(bundle: Path) -> socket.socket:
+    """Connect to conmon; by way of a descriptor, because the path may be longer than a socket's may be (unix(7)).
+
+    :raises FailedPrecondition: if conmon does not answer.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    directory = -1
+    try:
+        sock.settimeout(CONNECT_TIMEOUT_S)
+        directory = os.open(bundle, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        sock.connect(f"/proc/self/fd/{directory}/attach")
+    except OSError as error:
+        sock.close()
+        raise FailedPrecondition(f"conmon of the container in {bundle} takes no connection: {error}") from error
+    finally:
+        if directory >= 0:
+            os.close(directory)
+    return sock
+
+
+async def _watch_client(streams: CommandStreams) -> None:
+    await streams.gone.wait()
+    raise ClientGone("the client closed the connection")
+
+
+async def _pass_output(source: Descriptor, streams: CommandStreams) -> None:
+    sinks: dict[int, Sink | None] = {STDOUT: streams.stdout, STDERR: streams.stderr}
+    while packet := await source.read():
+        sink = sinks.get(packet[0])
+        if sink is not None:
+            await sink.send(packet[1:])
+
+
+async def _pass_input(source: Source, target: Descriptor, sock: socket.socket) -> None:
+    try:
+        while data := await source.receive():
+            for start in range(0, len(data), PACKET_BYTES):
+                await target.write(data[start : start + PACKET_BYTES])
+        sock.shutdown(socket.SHUT_WR)
+    except OSError:
+        source.discard()
+
+
+async def _pass_resizes(source: Source, bundle: Path) -> None:
+    decoder = ResizeDecoder()
+    while data := await source.receive():
+        for size in decoder.feed(data):
+            with suppress(OSError):  # the container ended
+                _tell_conmon(bundle / "ctl", f"{_RESIZE} {size.height} {size.width}\n".encode())
+
+
+def _tell_conmon(control: Path, line: bytes) -> None:
+    fd = os.open(control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.write(fd, line)
+    finally:
+        os.close(fd)

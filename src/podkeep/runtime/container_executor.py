@@ -91,7 +91,8 @@ class ContainerExecutor:
             volumes = self._make_volumes(plan)
             user = self._user(plan)
             staged = self._staging.stage(container, plan.sandbox)
-            staged |= self._image_volumes.stage(container, plan.sandbox, plan.volume_images)
+            label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
+            staged |= self._image_volumes.stage(container, plan.sandbox, plan.volume_images, label=label)
             failpoints.reach("container.staged")
             config = spec.build(replace(self._spec_input(plan, user, staged), volumes=volumes))
             bundle = self.layout.bundle(container.id)

@@ -14,8 +14,8 @@ from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, N
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mountinfo
 from support import scratch
-from support.cri import BLOCK, OTHER_BLOCK, Pods, Triple, bind, error_of, mappings, namespaces, pod
-from support.daemon import Daemon
+from support.cri import BLOCK, OTHER_BLOCK, Pods, Triple, bind, error_of, mappings, namespaces, pod, wait_for
+from support.daemon import Daemon, Resources
 from support.images import BUSYBOX, Member, directory, file, layers_layout, symlink
 from support.mortal import Mortal
 from support.registry import Registry
@@ -87,6 +87,18 @@ def volume(reference: str, path: str = "/volume", sub_path: str = "", **fields: 
 def mounted_at(pods: Pods, container: str, path: str) -> mountinfo.MountEntry:
     """Return what is mounted at ``path`` in a container."""
     (found,) = [item for item in mountinfo.read(pods.host_pid(container)) if item.mount_point == path]
+    return found
+
+
+def at_rest(daemon: Daemon) -> Resources:
+    """Return what the daemon holds once its helper let go of the namespaces that it made for the last answer."""
+
+    def settled() -> Resources | None:
+        found = daemon.resources()
+        return found if len(found.held_namespaces) <= 1 else None
+
+    found = wait_for(settled, "the helper to let go of namespaces")
+    assert found is not None
     return found
 
 
@@ -226,7 +238,7 @@ def test_symbolic_links_stay_inside_the_image(pods: Pods, data: str, sub_path: s
 )  # fmt: skip
 def test_sub_path_that_is_refused(pods: Pods, daemon: Daemon, data: str, sub_path: str, told: str) -> None:
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
-    before = daemon.resources()
+    before = at_rest(daemon)
     # The good mounts before and after it must be gone as well.
     wanted = [volume(data, "/a"), volume(data, sub_path=sub_path), volume(data, "/b")]
     message = error_of(lambda: pods.create(sandbox, mounts=wanted), InvalidArgument)
@@ -234,7 +246,7 @@ def test_sub_path_that_is_refused(pods: Pods, daemon: Daemon, data: str, sub_pat
     assert told in message
     assert sub_path[:20].replace("\0", "\\x00") in message
     assert pods.containers() == []
-    assert daemon.resources() == before
+    assert at_rest(daemon) == before
 
 
 def test_single_files_behind_a_setting(
@@ -246,7 +258,7 @@ def test_single_files_behind_a_setting(
         pull(pods, data_reference)
         for number, user in enumerate((None, BLOCK)):
             sandbox = pods.run(pod(f"pod{number}", options=namespaces(user=user)))
-            before = daemon.resources()
+            before = at_rest(daemon)
             container = pods.launch(sandbox, mounts=[volume(data_reference, "/etc/motd", "dir/file")])
             assert pods.read(container, "cat /etc/motd") == "in dir"
             assert pods.exec(container, "sh", "-c", "echo x > /etc/motd").exit_code != 0
@@ -255,7 +267,7 @@ def test_single_files_behind_a_setting(
                 InvalidArgument,
             )
             pods.remove_container(container)
-            assert daemon.resources() == before
+            assert at_rest(daemon) == before
 
 
 @pytest.mark.requirement("V35", "V47", "V112")
@@ -383,7 +395,7 @@ def test_several_volumes(pods: Pods, data: str) -> None:
 @pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
 def test_nothing_is_left_of_a_volume(pods: Pods, daemon: Daemon, data: str, user: Triple | None) -> None:
     sandbox = pods.run(pod(options=namespaces(user=user)))
-    before = daemon.resources()
+    before = at_rest(daemon)
     plain = pods.create(sandbox, name="plain")
     without = daemon.resources()
     pods.remove_container(plain)
@@ -392,16 +404,16 @@ def test_nothing_is_left_of_a_volume(pods: Pods, daemon: Daemon, data: str, user
     assert len(daemon.resources().mounts) == len(without.mounts)
     pods.start(container)
     pods.remove_container(container)
-    assert daemon.resources() == before
+    assert at_rest(daemon) == before
 
 
 @pytest.mark.requirement("V45")
 def test_nothing_is_left_of_a_failed_creation(pods: Pods, daemon: Daemon, data: str) -> None:
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
-    before = daemon.resources()
+    before = at_rest(daemon)
     for wrong in (volume(data, "/bin/sh/x"), volume(data, "/proc/1/x")):
         error_of(lambda: pods.create(sandbox, mounts=[volume(data, "/good"), wrong]), Internal)  # noqa: B023
-        assert daemon.resources() == before
+        assert at_rest(daemon) == before
     assert pods.containers() == []
 
 
@@ -501,11 +513,11 @@ def test_with_mounts_that_are_not_hidden(
         pull(pods, data_reference)
         for number, user in enumerate((None, BLOCK)):
             sandbox = pods.run(pod(f"pod{number}", options=namespaces(user=user)))
-            before = daemon.resources()
+            before = at_rest(daemon)
             container = pods.launch(sandbox, mounts=[volume(data_reference), volume(data_reference, "/part", "dir")])
             assert pods.read(container, "cat /volume/file /part/file") == "topin dir"
             pods.remove_container(container)
-            assert daemon.resources() == before
+            assert at_rest(daemon) == before
 
 
 @pytest.mark.requirement("V48")
@@ -513,7 +525,7 @@ def test_volumes_outlive_the_daemon(mortal: Mortal, data_reference: str) -> None
     pods = mortal.start()
     image_id = pull(pods, data_reference)
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
-    before = mortal.daemon.resources()
+    before = at_rest(mortal.daemon)
     container = pods.launch(sandbox, mounts=[volume(data_reference)])
     created = pods.create(sandbox, name="created", mounts=[volume(data_reference, sub_path="dir")])
     mortal.daemon.kill()
@@ -524,7 +536,7 @@ def test_volumes_outlive_the_daemon(mortal: Mortal, data_reference: str) -> None
     assert "in use" in error_of(lambda: remove_image(again, image_id), FailedPrecondition)
     for item in (container, created):
         again.remove_container(item)
-    assert mortal.daemon.resources() == before
+    assert at_rest(mortal.daemon) == before
     remove_image(again, image_id)
     assert image_id not in images(again)
 
@@ -538,7 +550,7 @@ def test_nothing_is_left_of_an_interrupted_creation(
     pods = mortal.start(failpoints=f"{point}={action}")
     image_id = pull(pods, data_reference)
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
-    before = mortal.daemon.resources()
+    before = at_rest(mortal.daemon)
     mounts = [volume(data_reference), volume(data_reference, "/part", "dir")]
     if action == "kill":
         error_of(lambda: pods.create(sandbox, mounts=mounts), Unavailable)
@@ -549,7 +561,7 @@ def test_nothing_is_left_of_an_interrupted_creation(
         expected = Internal if point == "container.staged" else FailedPrecondition
         assert "failpoint" in error_of(lambda: pods.create(sandbox, mounts=mounts), expected)
     assert pods.containers() == []
-    assert mortal.daemon.resources() == before
+    assert at_rest(mortal.daemon) == before
     remove_image(pods, image_id)
     pull(pods, data_reference)
     if action == "kill":

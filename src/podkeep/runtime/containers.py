@@ -39,7 +39,7 @@ from podkeep.runtime.records import (
     NamespaceMode,
     Sandbox,
 )
-from podkeep.runtime.sandboxes import Sandboxes, require_ready
+from podkeep.runtime.sandboxes import Sandboxes, refusal, require_ready
 from podkeep.runtime.state import State
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ class Containers:
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
         self._killing: set[asyncio.Task[None]] = set()
+        self._asked_to_end: set[ContainerID] = set()
         self._starting: set[ContainerID] = set()
         self._ended_early: set[ContainerID] = set()
 
@@ -164,7 +165,7 @@ class Containers:
             else:
                 self._state.forget_container(container.id)
             if isinstance(error, OSError):
-                raise FailedPrecondition(f"container {container.config.name!r}: {error}") from error
+                raise refusal(f"container {container.config.name!r}", error) from error
             raise
         self._watch(created)
         return container.id
@@ -242,14 +243,28 @@ class Containers:
         container = self._state.find_container(text)
         if container is None or container.status.state not in LIVE_STATES:
             return
-        number = self._stop_signal(container)
         ended = self._ends[container.id]
-        if timeout > 0 and container.status.process is not None:
-            procfs.kill(container.status.process, number)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), timeout)
+        # What was only created runs no program that could take the signal.
+        if timeout > 0 and container.status.state is ContainerState.RUNNING:
+            await self._ask_to_end(container, ended, timeout)
         if not ended.is_set():
             await self._kill(container)
+
+    async def _ask_to_end(self, container: Container, ended: asyncio.Event, timeout: float) -> None:
+        """Send the stop signal and wait; of several requests at a time the one with the least patience decides.
+
+        The signal is sent once: programs take the second one for "now" (CRI: StopContainer is idempotent).
+        """
+        first = container.id not in self._asked_to_end
+        if first and container.status.process is not None:
+            self._asked_to_end.add(container.id)
+            procfs.kill(container.status.process, self._stop_signal(container))
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), timeout)
+        finally:
+            if first:
+                self._asked_to_end.discard(container.id)
 
     async def _kill(self, container: Container) -> None:
         ended = self._ends.get(container.id)

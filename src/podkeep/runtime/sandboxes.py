@@ -7,6 +7,7 @@ Owns: what happens to a sandbox's record and when its kernel side is made or rem
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections import defaultdict
@@ -14,7 +15,14 @@ from typing import Protocol
 
 import msgspec
 
-from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PodkeepError,
+    ResourceExhausted,
+)
 from podkeep.base.ids import SandboxID, new_id
 from podkeep.base.singleflight import SingleFlight
 from podkeep.runtime import sysctls
@@ -147,7 +155,7 @@ class Sandboxes:
             # Whatever it was, the record must not outlive it.
             await self._drop(sandbox)
             if isinstance(error, OSError):
-                raise FailedPrecondition(f"pod sandbox {config.key()}: {error}") from error
+                raise refusal(f"pod sandbox {config.key()}", error) from error
             raise
         status = msgspec.structs.replace(made, state=SandboxState.READY)
         self._watch(self._state.set_sandbox(sandbox.id, status))
@@ -250,6 +258,13 @@ def require_ready(sandbox: Sandbox) -> None:
         raise FailedPrecondition(
             f"pod sandbox {sandbox.id} is {sandbox.status.state.value}", hint="run a new sandbox for the pod"
         )
+
+
+def refusal(what: str, error: OSError) -> PodkeepError:
+    """Return what a refusal of the file system means for a request."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return ResourceExhausted(f"{what}: {error}", hint="free space, or move runtime.root to a larger disk")
+    return FailedPrecondition(f"{what}: {error}")
 
 
 def _same(existing: Sandbox, config: SandboxConfig) -> SandboxID:

@@ -1,0 +1,107 @@
+"""Ends of containers: several requests to stop, starts that fail, lists of events in their order; a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from podkeep.base.errors import Internal, NotFound, ResourceExhausted
+from podkeep.base.ids import HandlerName
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel import mounts
+from support.cri import Pods, error_of, pod, wait_for
+from support.daemon import Daemon
+from support.mortal import Mortal
+
+STUBBORN = "trap 'echo asked' TERM; touch /ready; while :; do sleep 0.01; done"
+
+
+def stubborn(pods: Pods, **fields: object) -> str:
+    """Return a running container that says so when it is asked to end, and goes on."""
+    sandbox = pods.run(pod(log_directory=str(fields.pop("logs", ""))))
+    container = pods.launch(sandbox, "sh", "-c", STUBBORN, log_path="0.log")
+    wait_for(lambda: pods.exec(container, "test", "-e", "/ready").exit_code == 0, "the trap")
+    return container
+
+
+def test_a_later_request_with_less_patience_decides(pods: Pods, tmp_path: Path) -> None:
+    container = stubborn(pods, logs=tmp_path)
+    started = time.monotonic()
+    requests = [
+        ("StopContainer", api.StopContainerRequest(container_id=container, timeout=timeout)) for timeout in (60, 40, 1)
+    ]
+    answers = pods.call_all(requests)
+    assert all(isinstance(answer, api.StopContainerResponse) for answer in answers), answers
+    assert 1 <= time.monotonic() - started < 10
+    assert pods.status(container).exit_code == 137
+    assert (tmp_path / "0.log").read_text().count("asked") == 1
+
+
+def test_a_forced_deletion_does_not_wait_for_a_stop(pods: Pods) -> None:
+    container = stubborn(pods)
+    requests = [
+        ("StopContainer", api.StopContainerRequest(container_id=container, timeout=60)),
+        ("StopContainer", api.StopContainerRequest(container_id=container, timeout=0)),
+        ("RemoveContainer", api.RemoveContainerRequest(container_id=container)),
+    ]
+    started = time.monotonic()
+    assert not [answer for answer in pods.call_all(requests) if isinstance(answer, Exception)]
+    assert time.monotonic() - started < 10
+    error_of(lambda: pods.status(container), NotFound)
+
+
+def test_what_never_started_is_stopped_at_once(pods: Pods) -> None:
+    container = pods.create(pods.run())
+    started = time.monotonic()
+    pods.stop(container, timeout=30)
+    assert time.monotonic() - started < 5
+    assert pods.status(container).state == api.CONTAINER_EXITED
+
+
+def test_a_start_that_the_oci_runtime_refuses(pods: Pods, daemon: Daemon) -> None:
+    container = pods.create(pods.run())
+    # Without its state the OCI runtime knows nothing of the container.
+    shutil.rmtree(daemon.layout.handler_root(HandlerName("crun")) / container)
+    message = error_of(lambda: pods.start(container), Internal)
+    status = pods.status(container)
+    assert (status.state, status.exit_code, status.reason) == (api.CONTAINER_EXITED, 128, "StartError")
+    assert status.message
+    assert status.message in message
+
+
+def test_programs_that_end_at_once_have_run(pods: Pods) -> None:
+    sandbox = pods.run()
+    for attempt in range(10):
+        status = pods.exited(pods.launch(sandbox, "true", attempt=attempt))
+        assert (status.exit_code, status.reason) == (0, "Completed")
+        assert status.created_at <= status.started_at <= status.finished_at
+    attempts = [item.metadata.attempt for item in pods.containers(pod_sandbox_id=sandbox)]
+    assert attempts == list(range(10))
+
+
+def test_a_full_disk_is_said_and_survived(mortal: Mortal) -> None:
+    root = mortal.daemon.layout.root
+    root.mkdir(mode=0o711)
+    mounts.tmpfs(root, "mode=711,size=48m")
+    try:
+        pods = mortal.start()
+        container = pods.launch(pods.run(pod("before")))
+        filler = root / "filler"
+        with filler.open("wb") as file:
+            subprocess.run(["cat", "/dev/zero"], stdout=file, stderr=subprocess.DEVNULL, check=False)
+        message = error_of(lambda: pods.run(pod("full")), ResourceExhausted)
+        assert "hint" in message
+        os.kill(pods.host_pid(container), 9)
+        assert pods.exited(container).exit_code == 137, "its end is shown although it cannot be stored"
+        filler.unlink()
+        pods.remove_container(container)
+        after = pods.launch(pods.run(pod("after")))
+        assert pods.status(after).state == api.CONTAINER_RUNNING
+        for sandbox in pods.sandboxes():
+            pods.remove(sandbox.id)
+    finally:
+        mortal.daemon.stop()
+        mounts.unmount(root, lazy=True)

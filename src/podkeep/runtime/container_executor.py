@@ -26,12 +26,13 @@ from podkeep.kernel import mounts, openat, overlay, removal
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.openat import Resolve
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime import anonymous_volumes, devices, image_volumes
+from podkeep.runtime import anonymous_volumes, devices, image_volumes, targets
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.image_volumes import ImageVolumes
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci import spec, users
 from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
+from podkeep.runtime.oci.mounts import POD_FILES
 from podkeep.runtime.records import (
     Container,
     NamespaceMode,
@@ -88,13 +89,13 @@ class ContainerExecutor:
             undo.push(f"undo container {container.id}", lambda: self.remove(container, driver))
             self._make_rootfs(plan)
             failpoints.reach("container.rootfs")
-            volumes = self._make_volumes(plan)
+            volumes, found = self._make_volumes(plan)
             user = self._user(plan)
             staged = self._staging.stage(container, plan.sandbox)
             label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
             staged |= self._image_volumes.stage(container, plan.sandbox, plan.volume_images, label=label)
             failpoints.reach("container.staged")
-            config = spec.build(replace(self._spec_input(plan, user, staged), volumes=volumes))
+            config = spec.build(replace(self._spec_input(plan, user, staged), volumes=volumes, targets=found))
             bundle = self.layout.bundle(container.id)
             _write_private(bundle / "config.json", json.dumps(config))
             if plan.log is not None:
@@ -174,15 +175,19 @@ class ContainerExecutor:
             label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
             overlay.mount_overlay(lowers, upper=upper, work=work, target=rootfs, context=label)
 
-    def _make_volumes(self, plan: ContainerPlan) -> dict[str, str]:
+    def _make_volumes(self, plan: ContainerPlan) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the image's volumes, and where in the image the paths of mounts are."""
         container = plan.container
-        mounted = (mount.container_path for mount in container.config.mounts)
-        return anonymous_volumes.make(
-            anonymous_volumes.wanted(plan.image.config.volumes, mounted),
-            rootfs=self.layout.rootfs(container.id),
-            directory=self.layout.volumes(container.id),
-            idmap=plan.sandbox.config.namespaces.userns,
-        )
+        mounted = [mount.container_path for mount in container.config.mounts]
+        volumes = anonymous_volumes.wanted(plan.image.config.volumes, mounted)
+        rootfs = self.layout.rootfs(container.id)
+        root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            found = targets.resolve_all(root, (*mounted, *volumes, *POD_FILES))
+        finally:
+            os.close(root)
+        directory, idmap = self.layout.volumes(container.id), plan.sandbox.config.namespaces.userns
+        return anonymous_volumes.make(volumes, rootfs=rootfs, directory=directory, idmap=idmap), found
 
     def _user(self, plan: ContainerPlan) -> users.User:
         root = os.open(self.layout.rootfs(plan.container.id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -184,9 +184,10 @@ def hostile(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> str
         symlink("data", "../../../../../../etc"),
         symlink("absolute", "/root/../../../../../../var/tmp/podkeep-outside"),
         symlink("var/run", "/run"),
-        directory("var/tmp/podkeep-outside"),
         directory("deep"),
         symlink("deep/up", "../../../../.."),
+        symlink("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf"),
+        symlink("to-proc", "../proc/self"),
     ]
     layout = busybox_layout(tmp_path_factory.mktemp("hostile"), layers=[links])
     return registry.push(layout, "hostile:1")
@@ -207,6 +208,23 @@ def test_target_through_links_of_the_image_stays_inside(
     assert not Path("/etc/mounted").exists()
     assert not Path("/var/tmp/podkeep-outside").exists()
     assert not Path("/mounted").exists()
+
+
+def test_link_of_the_image_into_proc(pods: Pods, volume: Path, hostile: str) -> None:
+    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=hostile)), service="images")
+    sandbox = pods.run()
+    create = lambda: pods.create(sandbox, mounts=[bind(volume, "/to-proc/attr")], image=hostile)  # noqa: E731
+    assert "/to-proc/attr leads to /proc/self/attr in this image" in error_of(create, InvalidArgument)
+
+
+@WHERE
+def test_resolv_conf_of_the_image_is_a_link_to_nothing(
+    pods: Pods, hostile: str, user: tuple[int, int, int] | None
+) -> None:
+    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=hostile)), service="images")
+    config = pod(options=namespaces(user=user), dns_config=api.DNSConfig(servers=["192.0.2.1"]))
+    container = pods.launch(pods.run(config), image=hostile)
+    assert pods.read(container, "cat /etc/resolv.conf") == "nameserver 192.0.2.1"
 
 
 # in place of the runtime's own

@@ -317,6 +317,47 @@ def test_a_mount_with_mappings_comes_from_its_idmapped_copy() -> None:
     assert not [mount for mount in config["mounts"] if "uidMappings" in mount or "gidMappings" in mount]
 
 
+def test_a_read_only_mount_leaves_what_lies_below_writable_unless_asked() -> None:
+    for recursive, access in ((False, "rw"), (True, "ro")):
+        mount = Mount(container_path="/v", host_path="/h", readonly=True, recursive_read_only=recursive, idmap=IDMAP)
+        staged = {0: {"below": "/run/copies/0/below", "": "/run/copies/0"}}
+        config = build(container=container_config(mounts=(mount,)), sandbox=in_own_userns(), staged=staged)
+        assert mount_at(config, "/v")["options"] == ["rbind", "rprivate", "ro"]
+        assert mount_at(config, "/v/below")["options"] == ["rbind", "rprivate", access]
+        assert targets(config).index("/v") < targets(config).index("/v/below")
+
+
+def test_volumes_of_the_image_are_writable_and_below_the_requests_mounts() -> None:
+    mounts = (Mount(container_path="/data/below", host_path="/h"), Mount(container_path="/", host_path="/h"))
+    security = Security(readonly_rootfs=True)
+    config = build(container=container_config(mounts=mounts[:1], security=security), volumes={"/data": "/volumes/0"})
+    assert mount_at(config, "/data") == {
+        "destination": "/data",
+        "type": "bind",
+        "source": "/volumes/0",
+        "options": ["rbind", "rprivate", "rw"],
+    }
+    assert targets(config).index("/data") < targets(config).index("/data/below")
+
+
+def test_mounts_are_where_the_images_links_lead() -> None:
+    mounts = (Mount(container_path="/var/run/app/", host_path="/h"), Mount(container_path="/run", host_path="/r"))
+    real = {"/var/run/app": "/run/app", "/run": "/run", "/etc/resolv.conf": "/run/stub.conf", "/v": "/run/v"}
+    config = build(container=container_config(mounts=mounts), volumes={"/v": "/volumes/0"}, targets=real)
+    assert targets(config)[-7:] == [
+        "/run", "/dev/shm", "/etc/hosts", "/etc/hostname", "/run/stub.conf", "/run/v", "/run/app",
+    ]  # fmt: skip
+
+
+def test_devices_are_mounted_in_a_user_namespace() -> None:
+    device = {**FUSE_DEVICE, "path": "/dev/inside", "source": "/dev/fuse", "access": "rw"}
+    config = build(devices=(device,), sandbox=in_own_userns())
+    assert "devices" not in config["linux"]
+    assert mount_at(config, "/dev/inside")["source"] == "/dev/fuse"
+    assert config["linux"]["resources"]["devices"][1]["access"] == "rw"
+    assert mount_at(config, "/dev/inside")["options"] == ["rbind", "rprivate", "nosuid", "noexec"]
+
+
 def test_shared_memory() -> None:
     assert mount_at(build(), "/dev/shm")["source"] == "/pod/shm"
     own = mount_at(build(files=PodFiles()), "/dev/shm")

@@ -30,6 +30,10 @@ class PodFiles:
     shm: str = ""
 
 
+POD_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+"""Where a container finds its pod's files."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MountInput:
     """All that the list of mounts is made of; the fields are those of ``SpecInput``."""
@@ -42,6 +46,7 @@ class MountInput:
     staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     image_volume_options: tuple[str, ...] = ()
     volumes: Mapping[str, str] = field(default_factory=dict)
+    targets: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, str] = field(default_factory=dict)
     """Path in the container to the machine's path of a device node that is mounted, because it cannot be made."""
 
@@ -52,22 +57,29 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     A mount of the request takes the place of the runtime's own at the same path, and one at /dev of everything below,
     which would otherwise be mounted on the machine's /dev.
     """
-    asked = {normal(mount.container_path) for mount in given.container.mounts}
-    taken = asked | {normal(path) for path in given.volumes}
-    own = [item for item in (*_virtual_mounts(given), *_pod_mounts(given)) if not _is_taken(item["destination"], taken)]
+
+    def real(path: str) -> str:
+        return given.targets.get(normal(path), normal(path))
+
+    taken = {real(mount.container_path) for mount in given.container.mounts} | {real(path) for path in given.volumes}
+    own = [
+        *_virtual_mounts(given),
+        *({**item, "destination": real(item["destination"])} for item in _pod_mounts(given)),
+    ]
+    own = [item for item in own if not _is_taken(item["destination"], taken)]
     binds = [bind(target, source, "rprivate", "nosuid", "noexec") for target, source in given.devices.items()]
-    binds += [bind(target, source, "rprivate", "rw") for target, source in given.volumes.items()]
+    binds += [bind(real(target), source, "rprivate", "rw") for target, source in given.volumes.items()]
     for number, mount in enumerate(given.container.mounts):
         for below, source in given.staged.get(number, {"": mount.host_path}).items():
             # What lies below a read-only mount is writable, unless the request says otherwise (CRI: Mount).
             access = "ro" if mount.readonly and (not below or mount.recursive_read_only) else "rw"
-            target = normal(posixpath.join(mount.container_path, below))
+            target = posixpath.join(real(mount.container_path), below).rstrip("/")
             options = given.image_volume_options if mount.image else ()
             binds.append(bind(target, source, _PROPAGATION[mount.propagation], access, *options))
     virtual = [item for item in own if item["type"] != "bind"]
     binds = [item for item in own if item["type"] == "bind"] + binds
     # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.
-    return virtual + sorted(binds, key=lambda item: normal(item["destination"]).count("/"))
+    return virtual + sorted(binds, key=lambda item: str(item["destination"]).count("/"))
 
 
 def normal(path: str) -> str:
@@ -111,12 +123,9 @@ def _virtual_mounts(given: MountInput) -> list[dict[str, Any]]:
 
 def _pod_mounts(given: MountInput) -> list[dict[str, Any]]:
     access = "ro" if given.container.security.readonly_rootfs else "rw"
-    generated = {
-        "/etc/hosts": given.files.hosts,
-        "/etc/hostname": given.files.hostname,
-        "/etc/resolv.conf": given.files.resolv_conf,
-    }
-    return [_shm(given), *(bind(target, source, "rprivate", access) for target, source in generated.items() if source)]
+    sources = (given.files.hosts, given.files.hostname, given.files.resolv_conf)
+    generated = zip(POD_FILES, sources, strict=True)
+    return [_shm(given), *(bind(target, source, "rprivate", access) for target, source in generated if source)]
 
 
 def _shm(given: MountInput) -> dict[str, Any]:

@@ -73,6 +73,8 @@ class SpecInput:
     """What a mounted image has beside being read-only, in OCI's words; it is among ``staged``."""
     volumes: Mapping[str, str] = field(default_factory=dict)
     """Path in the container to the host path of an anonymous volume of the image."""
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """Path of a mount, in its normal form, to where the links of the image lead from there."""
     seccomp_profile: Mapping[str, Any] | None = None
     """The parsed profile; None: unconfined."""
     apparmor_profile: str = ""
@@ -195,6 +197,7 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
             staged=given.staged,
             image_volume_options=given.image_volume_options,
             volumes=given.volumes,
+            targets=given.targets,
             devices={device["path"]: device["source"] for device in given.devices} if _maps_ids(given) else {},
         )
     )

@@ -1,0 +1,237 @@
+"""Copies of directories of images: everything that a tar can hold, and what must not happen."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.errors import InvalidArgument, KernelCallError
+from podkeep.kernel.idmap import block
+from podkeep.runtime import anonymous_volumes
+from podkeep.runtime.anonymous_volumes import wanted
+from podkeep.runtime.copy_up import copy_directory
+
+CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")
+"""security.capability of a file with cap_net_bind_service+ep (vfs_cap_data of version 2)."""
+ACL = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", *entry)
+    for entry in ((1, 7, 2**32 - 1), (2, 7, 1234), (4, 5, 2**32 - 1), (16, 7, 2**32 - 1), (32, 5, 2**32 - 1))
+)
+"""user::rwx, user:1234:rwx, group::r-x, mask::rwx, other::r-x (posix_acl_xattr.h)."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.mkdir()
+    return path
+
+
+def copy(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    fds = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (source, target)]
+    try:
+        copy_directory(fds[0], fds[1])
+    finally:
+        for fd in fds:
+            os.close(fd)
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def facts(top: Path) -> dict[str, tuple[object, ...]]:
+    """Return what stat and readlink say of everything in a tree; inodes by the first name that has them."""
+    result: dict[str, tuple[object, ...]] = {}
+    first: dict[int, str] = {}
+    for path in [top, *sorted(top.rglob("*"))]:
+        status, name = path.lstat(), str(path.relative_to(top))
+        if stat.S_ISSOCK(status.st_mode):
+            continue
+        kind = status.st_mode
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        times = status.st_mtime_ns
+        result[name] = (kind, status.st_uid, status.st_gid, status.st_rdev, times, content)
+        result[name] += (first.setdefault(status.st_ino, name), status.st_nlink if path.is_file() else 0)
+    return result
+
+
+def test_everything_but_sockets(source: Path, tmp_path: Path) -> None:
+    (source / "empty").mkdir()
+    (source / "deep/er").mkdir(parents=True)
+    (source / "deep/er/file").write_bytes(b"content" * 100_000)
+    (source / "deep/other").hardlink_to(source / "deep/er/file")
+    (source / "setuid").write_bytes(b"#!")
+    os.chown(source / "setuid", 1000, 50)
+    (source / "setuid").chmod(0o6755)
+    (source / "secret").write_text("x")
+    (source / "secret").chmod(0)
+    (source / "absolute").symlink_to("/etc/passwd")
+    (source / "dangling").symlink_to("nowhere")
+    os.chown(source / "dangling", 7, 8, follow_symlinks=False)
+    os.mkfifo(source / "pipe")
+    os.mknod(source / "device", stat.S_IFCHR | 0o620, os.makedev(1, 3))
+    (source / "na\nme ☃").write_text("x")
+    os.mkdir(os.fsencode(source) + b"/\xff")
+    (source / "sticky").mkdir()
+    (source / "sticky").chmod(0o1777)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(source / "socket"))
+    source.chmod(0o750)
+    os.chown(source, 5, 6)
+    for path in [*source.rglob("*"), source]:
+        os.utime(path, ns=(10**18, 10**18 + 123_456_789), follow_symlinks=False)
+    copy(source, tmp_path / "target")
+    assert facts(tmp_path / "target") == facts(source)
+    assert not (tmp_path / "target/socket").exists()
+
+
+def test_extended_attributes(source: Path, tmp_path: Path) -> None:
+    (source / "program").write_text("x")
+    os.setxattr(source / "program", "security.capability", CAPABILITY)
+    os.setxattr(source / "program", "user.note", b"\0binary")
+    os.setxattr(source / "program", "trusted.overlay.origin", b"x")
+    os.setxattr(source, "user.of-the-top", b"1")
+    (source / "directory").mkdir()
+    for name in ("system.posix_acl_access", "system.posix_acl_default"):
+        os.setxattr(source / "directory", name, ACL)
+    copy(source, tmp_path / "target")
+    copied = tmp_path / "target"
+    assert {name: os.getxattr(copied / "program", name) for name in os.listxattr(copied / "program")} == {
+        "security.capability": CAPABILITY,
+        "user.note": b"\0binary",
+    }
+    assert os.getxattr(copied, "user.of-the-top") == b"1"
+    for name in ("system.posix_acl_access", "system.posix_acl_default"):
+        assert os.getxattr(copied / "directory", name) == os.getxattr(source / "directory", name)
+
+
+def test_holes_stay_holes(source: Path, tmp_path: Path) -> None:
+    with (source / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(1 << 39)
+        file.write(b"in the middle")
+    with (source / "hole").open("wb") as file:
+        file.truncate(1 << 30)
+    copy(source, tmp_path / "target")
+    with (tmp_path / "target/sparse").open("rb") as file:
+        file.seek(1 << 39)
+        assert file.read(20) == b"in the middle" + bytes(7)
+    assert (tmp_path / "target/sparse").stat().st_size == 1 << 40
+    assert (tmp_path / "target/sparse").stat().st_blocks * 512 < 1 << 20
+    assert (tmp_path / "target/hole").stat().st_blocks == 0
+
+
+def test_to_another_file_system(source: Path) -> None:
+    (source / "file").write_bytes(os.urandom(3_000_000))
+    target = Path("/dev/shm") / f"podkeep-copy-{os.getpid()}"
+    try:
+        copy(source, target)
+        assert (target / "file").read_bytes() == (source / "file").read_bytes()
+    finally:
+        subprocess.run(["rm", "-rf", target], check=True)
+
+
+def test_a_deep_tree_needs_no_recursion(source: Path, tmp_path: Path) -> None:
+    fd = os.open(source, os.O_RDONLY)
+    for _ in range(1900):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    copy(source, tmp_path / "target")
+    found = subprocess.run(["find", tmp_path / "target"], capture_output=True, check=True).stdout
+    assert found.count(b"\n") == 1901
+    subprocess.run(["rm", "-rf", tmp_path / "target", source], check=True)
+
+
+def test_a_path_that_is_too_long_is_an_error(source: Path, tmp_path: Path) -> None:
+    fd = os.open(source, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=fd)
+        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    with pytest.raises(KernelCallError, match="ENAMETOOLONG"):
+        copy(source, tmp_path / "target")
+    subprocess.run(["rm", "-rf", tmp_path / "target", source], check=True)
+
+
+# which volumes there are
+
+
+@pytest.mark.parametrize(
+    ("volumes", "mounted", "expected"),
+    [
+        ((), (), ()),
+        (("/data",), (), ("/data",)),
+        (("/data/", "//data", "data", "/x/../data"), (), ("/data",)),
+        (("/data", "/var/lib"), ("/data/",), ("/var/lib",)),
+        (("/data",), ("/data/below", "/"), ("/data",)),
+        (("/dev/shm", "/dev/x"), (), ("/dev/shm", "/dev/x")),
+        (("/process", "/system"), (), ("/process", "/system")),
+        (("/proc",), ("/proc",), ()),
+    ],
+)
+def test_volumes_that_are_made(volumes: tuple[str, ...], mounted: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert wanted(volumes, mounted) == expected
+
+
+@pytest.mark.parametrize("path", ["/", "", "..", "/proc", "/proc/", "/proc/self/attr", "/sys", "/sys/kernel", "/dev"])
+def test_volumes_that_are_refused(path: str) -> None:
+    with pytest.raises(InvalidArgument, match="no volume can be there"):
+        wanted((path,), ())
+
+
+def make(tmp_path: Path, *paths: str) -> dict[str, str]:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    try:
+        return anonymous_volumes.make(
+            paths, rootfs=tmp_path / "rootfs", directory=tmp_path / "volumes", idmap=block(65536, 65536)
+        )
+    finally:
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path) -> Path:
+    path = tmp_path / "rootfs"
+    for name in ("data", "real"):
+        (path / name).mkdir(parents=True)
+    (path / "data/file").write_text("of the image")
+    (tmp_path / "secret").write_text("outside")
+    return path
+
+
+def test_volumes_are_filled_from_inside_the_image(rootfs: Path, tmp_path: Path) -> None:
+    (rootfs / "real/file").write_text("inside")
+    (rootfs / "link").symlink_to("/real")
+    (rootfs / "up").symlink_to("../../../../data")
+    made = make(tmp_path, "/data", "/link", "/missing", "/up")
+    assert list(made) == ["/data", "/link", "/missing", "/up"]
+    assert Path(made["/data"], "file").read_text() == "of the image"
+    assert Path(made["/up"], "file").read_text() == "of the image"
+    assert Path(made["/link"], "file").read_text() == "inside"
+    status = Path(made["/missing"]).stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (65536, 65536, 0o755)
+    assert list(Path(made["/missing"]).iterdir()) == []
+
+
+def test_a_file_of_the_image_is_no_volume(rootfs: Path, tmp_path: Path) -> None:
+    os.mkfifo(rootfs / "pipe")
+    for path in ("/data/file", "/pipe"):
+        with pytest.raises(InvalidArgument, match=f"VOLUME {path} of the image is not a directory"):
+            make(tmp_path, path)
+        subprocess.run(["rm", "-rf", tmp_path / "volumes"], check=True)
+
+
+def test_without_volumes_nothing_is_made(rootfs: Path, tmp_path: Path) -> None:
+    assert make(tmp_path) == {}
+    assert not (tmp_path / "volumes").exists()

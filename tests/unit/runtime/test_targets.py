@@ -1,0 +1,96 @@
+"""Where paths lead in an image, whose links may say anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.runtime import targets
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """A root file system with a descriptor of it; beside it is a file that no path may reach."""
+    root = tmp_path / "rootfs"
+    (root / "run/app").mkdir(parents=True)
+    (root / "var").mkdir()
+    (tmp_path / "outside").mkdir()
+    links = {
+        "var/run": "/run",
+        "up": "../../../../run",
+        "dangling": "/nowhere/at/all",
+        "var/relative": "../run/app",
+        "chain": "/var/run/link",
+        "run/link": "app",
+        "loop": "loop",
+        "one": "/two",
+        "two": "one",
+        "proc-self": "../../proc/self",
+        "to-proc": "/proc",
+        "to-sys": "sys/kernel",
+        "to-root": "/",
+        "hidden": "/etc",
+        "dev-link": "/dev",
+    }
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    (root / "dev").mkdir()
+    (root / "dev/log").symlink_to("/proc/self")
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    yield root, fd
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("path", "real"),
+    [
+        ("/data", "/data"),
+        ("/run/app/x", "/run/app/x"),
+        ("/var/run/x", "/run/x"),
+        ("/up/x", "/run/x"),
+        ("/dangling/x", "/nowhere/at/all/x"),
+        ("/var/relative", "/run/app"),
+        ("/chain/x", "/run/app/x"),
+        ("/dev/log/x", "/dev/log/x"),
+        ("/dev/log", "/dev/log"),
+        ("/dev-link/shm", "/dev/shm"),
+        ("/proc/cpuinfo", "/proc/cpuinfo"),
+        ("/sys/fs/bpf", "/sys/fs/bpf"),
+        ("/new/../run", "/run"),
+    ],
+)
+def test_links_are_followed_inside(image: tuple[Path, int], path: str, real: str) -> None:
+    assert targets.resolve(image[1], path) == real
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/proc-self/attr", "/proc-self/attr leads to /proc/self/attr"),
+        ("/to-proc", "leads to /proc in this image"),
+        ("/to-sys/x", "leads to /sys/kernel/x"),
+        ("/to-root", "leads to / in this image"),
+        ("/loop", "/loop: the links of the image lead in a circle"),
+        ("/one/x", "in a circle"),
+    ],
+)
+def test_where_nothing_can_be_mounted(image: tuple[Path, int], path: str, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        targets.resolve(image[1], path)
+
+
+def test_links_below_a_mount_are_hidden_by_it(image: tuple[Path, int]) -> None:
+    """The volume at /run may have a directory where the image has a link."""
+    assert targets.resolve_all(image[1], ["/run/link/deep", "/var/run/", "/up//"]) == {
+        "/up": "/run",
+        "/var/run": "/run",
+        "/run/link/deep": "/run/link/deep",
+    }
+    assert targets.resolve_all(image[1], ["/run/link/deep", "/other"]) == {
+        "/other": "/other",
+        "/run/link/deep": "/run/app/deep",
+    }

@@ -168,7 +168,7 @@ def _below(cgroups: Cgroups, path: str) -> list[str]:
 
 
 def host_ports(bridge: str) -> tuple[str, ...]:
-    """Return the elements of a bridge's nftables maps and sets, as JSON; none if there is no table."""
+    """Return what nftables has of host ports, as JSON; none if there is no table."""
     listed = subprocess.run(
         ["nft", "--json", "list", "table", "inet", f"podkeep-{bridge}"], capture_output=True, text=True, check=False
     )
@@ -176,7 +176,12 @@ def host_ports(bridge: str) -> tuple[str, ...]:
         return ()
     objects = [value for item in json.loads(listed.stdout)["nftables"] for value in item.values()]
     return tuple(
-        sorted(f"{item['name']} {json.dumps(element)}" for item in objects for element in item.get("elem", []))
+        sorted(
+            f"{item['name']} {json.dumps(element)}"
+            for item in objects
+            if item.get("name", "").startswith(("ports", "targets"))
+            for element in item.get("elem", [])
+        )
     )
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from podkeep.runtime.network.ports import Forward
 RUN = Path("/run/podkeep")
 FIRST, SECOND = SandboxID("1" * 64), SandboxID("2" * 64)
 BRIDGE = "pkbr"
+PODS = (ip_network("10.7.0.0/29"), ip_network("10.8.0.1/32"), ip_network("fd00::/64"))
 
 
 @pytest.fixture
@@ -51,7 +52,12 @@ def listed(table: str) -> list[str]:
     """Return the elements of a table."""
     done = subprocess.run(["nft", "-j", "list", "table", "inet", table], capture_output=True, text=True, check=True)
     objects = [value for item in json.loads(done.stdout)["nftables"] for value in item.values()]
-    return sorted(f"{item['name']} {json.dumps(element)}" for item in objects for element in item.get("elem", []))
+    return sorted(
+        f"{item['name']} {json.dumps(element)}"
+        for item in objects
+        for element in item.get("elem", [])
+        if not item["name"].startswith("pods")
+    )
 
 
 def test_the_default_network() -> None:
@@ -111,9 +117,9 @@ def test_nft_takes_the_rules_and_taking_them_twice_leaves_one(
     def body() -> None:
         table = rules.Rules(name, masquerade=True)
         for _ in range(2):
-            table.install({FIRST: (forward(8080),)})
+            table.install(PODS, {FIRST: (forward(8080),)})
         done = subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True)
-        assert done.stdout.count(f'iifname "{name}" oifname != "{name}" masquerade') == 1
+        assert done.stdout.count(f'ip saddr @pods4 oifname != "{name}" masquerade') == 1
         assert done.stdout.count("table inet") == 1
         assert len(listed(table.table)) == 2
         table.drop()
@@ -128,7 +134,7 @@ def test_host_ports_come_and_go_and_are_put_back_when_somebody_flushed_them(
 ) -> None:
     def body() -> None:
         table = rules.Rules(BRIDGE, masquerade=False)
-        table.install({})
+        table.install(PODS)
         assert subprocess.run(["nft", "list", "ruleset"], capture_output=True, check=True).stdout == b"", "not needed"
         mine = (forward(80), forward(80, protocol="sctp"), forward(53, protocol="udp", address="127.0.0.1"))
         other = (forward(80, target="fd00::2"), forward(81, target="fd00::2", address="fd00::9"))

@@ -11,9 +11,10 @@ import hashlib
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 
+from podkeep.base import failpoints
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
 from podkeep.base.ids import SandboxID
@@ -86,24 +87,31 @@ class Bridge:
             self._former = tuple(item for item in former if any(address in item for address in held))
             self._subnets = wanted
             if self._started:
+                self.rules.install(self._pods(in_use))
                 for subnet in former:
                     if subnet not in self._former:
                         netlink.remove_address(self.name, subnets.router(subnet))
 
-    def start(self, forwards: Mapping[SandboxID, tuple[Forward, ...]]) -> None:
+    def start(self, forwards: Mapping[SandboxID, tuple[Forward, ...]], in_use: Sequence[str] = ()) -> None:
         """Make the bridge and its rules, or take those it made before, and let the machine forward.
 
-        :param forwards: the host ports of the pods that are there.
+        :param forwards: the host ports of the pods that are there, ``in_use`` their addresses.
         :raises AlreadyExists: if the name is that of a link which this runtime did not make.
         :raises KernelCallError: if the kernel refuses the bridge.
         :raises CommandFailed: if nft refuses the rules.
         """
         with self._lock:
             self._make(self._subnets)
-            self.rules.install(forwards)
+            self.rules.install(self._pods(in_use), forwards)
             if any(forwards.values()):
                 self._answer_loopback()
             self._started = True
+
+    def _pods(self, in_use: Sequence[str]) -> list[Subnet]:
+        """Return where pods' addresses are: in the subnets, and those of before that somebody still has."""
+        held = [ip_address(text) for text in in_use]
+        others = [item for item in held if not any(item in subnet for subnet in self._subnets)]
+        return [*self._subnets, *(ip_network(item) for item in others)]
 
     def _make(self, wanted: tuple[Subnet, ...]) -> None:
         netlink.ensure_bridge(self.name, [subnets.router(item) for item in wanted], self.owner)
@@ -141,6 +149,7 @@ class Bridge:
         if host_ports:
             self.rules.add(sandbox, ports.forwards(host_ports, addresses))
             self._answer_loopback()
+            failpoints.reach("network.ports")
 
     def _endpoint(self, text: str) -> Endpoint:
         address = ip_address(text)

@@ -82,7 +82,8 @@ class Networks:
                     item.id: ports.forwards(item.config.host_ports, addresses(item.status))
                     for item in mine
                     if item.config.host_ports
-                }
+                },
+                self._state.addresses(),
             )
         if self.chosen() is NetworkMaker.CNI:
             self.cni.collect_garbage(self._attached())

@@ -18,6 +18,7 @@ from podkeep.base import spawn
 from podkeep.base.errors import CommandFailed
 from podkeep.base.ids import SandboxID
 from podkeep.runtime.network.ports import Forward
+from podkeep.runtime.network.subnets import Subnet
 
 
 class Rules:
@@ -27,17 +28,22 @@ class Rules:
         self.table = f"podkeep-{bridge}"
         self._bridge = bridge
         self._masquerade = masquerade
+        self._pods: tuple[Subnet, ...] = ()
         self._ports: dict[SandboxID, tuple[Forward, ...]] = {}
         self._lock = threading.Lock()
         self._installed = False
 
-    def install(self, ports: Mapping[SandboxID, tuple[Forward, ...]]) -> None:
-        """Put the table in place, whatever was there, with the host ports of the sandboxes that are there.
+    def install(self, pods: Sequence[Subnet], ports: Mapping[SandboxID, tuple[Forward, ...]] | None = None) -> None:
+        """Put the table in place, whatever was there.
 
+        :param pods: where the addresses of pods are; they do not overlap.
+        :param ports: the host ports of the sandboxes that are there; None: those that are known.
         :raises CommandFailed: if nft refuses.
         """
         with self._lock:
-            self._ports = dict(ports)
+            self._pods = tuple(pods)
+            if ports is not None:
+                self._ports = dict(ports)
             if self._masquerade or self._ports:
                 self._install()
 
@@ -85,7 +91,7 @@ class Rules:
 
     def _install(self) -> None:
         forwards = tuple(forward for mine in self._ports.values() for forward in mine)
-        text = definition(self.table, self._bridge, masquerade=self._masquerade)
+        text = definition(self.table, self._bridge, self._pods, masquerade=self._masquerade)
         _nft(text + elements(self.table, "add", forwards))
         self._installed = True
 
@@ -94,17 +100,24 @@ def _nft(commands: str) -> None:
     spawn.run(["nft", "-f", "-"], stdin=commands.encode()).check()
 
 
-def definition(table: str, bridge: str, *, masquerade: bool) -> str:
+def definition(table: str, bridge: str, pods: Sequence[Subnet], *, masquerade: bool) -> str:
     """Return the nft commands that replace the table by one without host ports; pure.
 
     - Packets from a pod to another one's host port, or to its own, come from the bridge's address: the pod would
-      answer a neighbour directly, past the translation, and itself not at all.
+      answer a neighbour directly, past the translation, and itself not at all. Pods are known by their addresses, not
+      by ``iifname``: with br_netfilter, packets leave in the postrouting hook that came in nowhere.
     - Packets from the machine's loopback address come from the bridge's address, too. The bridge accepts answers to
       such packets (``route_localnet``), so packets that a pod itself sends to 127.0.0.0/8 are dropped, before the
       connection tracking could turn an answer into one (CVE-2020-8558).
     - ``::1`` is left alone: the kernel routes no packet from it off the loopback device.
     """
-    masquerading = f'    iifname "{bridge}" oifname != "{bridge}" masquerade\n' if masquerade else ""
+    elements4, elements6 = (
+        f"elements = {{ {', '.join(str(item) for item in pods if item.version == family)} }} ;"
+        if any(item.version == family for item in pods)
+        else ""
+        for family in (4, 6)
+    )
+    to_outside = f'oifname != "{bridge}" masquerade' if masquerade else ""
     return f"""\
 add table inet {table}
 delete table inet {table}
@@ -113,6 +126,8 @@ table inet {table} {{
   map ports6 {{ type inet_proto . inet_service : ipv6_addr . inet_service ; }}
   map ports4_at {{ type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service ; }}
   map ports6_at {{ type ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service ; }}
+  set pods4 {{ type ipv4_addr ; flags interval ; {elements4} }}
+  set pods6 {{ type ipv6_addr ; flags interval ; {elements6} }}
   set targets4 {{ type ipv4_addr . inet_proto . inet_service ; }}
   set targets6 {{ type ipv6_addr . inet_proto . inet_service ; }}
   chain host_ports {{
@@ -137,9 +152,11 @@ table inet {table} {{
   chain postrouting {{
     type nat hook postrouting priority srcnat ;
     oifname "{bridge}" ip saddr 127.0.0.0/8 masquerade
-    iifname "{bridge}" oifname "{bridge}" ip daddr . meta l4proto . th dport @targets4 masquerade
-    iifname "{bridge}" oifname "{bridge}" ip6 daddr . meta l4proto . th dport @targets6 masquerade
-{masquerading}  }}
+    ip saddr @pods4 {to_outside}
+    ip6 saddr @pods6 {to_outside}
+    oifname "{bridge}" ct status dnat ip saddr @pods4 ip daddr . meta l4proto . th dport @targets4 masquerade
+    oifname "{bridge}" ct status dnat ip6 saddr @pods6 ip6 daddr . meta l4proto . th dport @targets6 masquerade
+  }}
 }}
 """
 

@@ -133,7 +133,8 @@ def resource_facts(cgroups: Cgroups, *, pids_limit: int = 0, pages: Path = HUGE_
     return ResourceFacts(
         version=cgroups.version,
         swap=_counts_swap(cgroups),
-        page_sizes=_page_sizes(pages) if _limits_huge_pages(cgroups) else frozenset(),
+        hugetlb=_limits_huge_pages(cgroups),
+        page_sizes=_page_sizes(pages),
         pids_limit=pids_limit,
     )
 

@@ -31,10 +31,11 @@ _UNIFIED_KEY = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z0-9_]+)+")
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceFacts:
-    """What the machine's cgroups can limit. ``page_sizes``: of huge pages that can be limited, like ``2MB``."""
+    """What the machine's cgroups can limit. ``page_sizes``: of the huge pages that the machine has, like ``2MB``."""
 
     version: int = 1
     swap: bool = True
+    hugetlb: bool = True
     page_sizes: frozenset[str] = frozenset()
     pids_limit: int = 0
     """Processes and threads that a container may have; 0: no limit."""
@@ -134,7 +135,8 @@ def to_oci(asked: Resources, facts: ResourceFacts) -> dict[str, Any]:
     Where a machine does not account for swap or huge pages there is nothing to limit, and the limits are left out, as
     every CRI runtime does: the kubelet sends them with every container.
 
-    :raises InvalidArgument: if files of cgroup version 2 are asked for on version 1.
+    :raises InvalidArgument: if files of cgroup version 2 are asked for on version 1, or the machine has no huge pages of
+        a size.
     """
     result: dict[str, Any] = {}
     low, high = CPU_SHARES
@@ -152,9 +154,14 @@ def to_oci(asked: Resources, facts: ResourceFacts) -> dict[str, Any]:
         given = {key: value for key, value in values.items() if value}
         if given:
             result[name] = given
-    pages = {size: limit for size, limit in asked.hugepage_limits.items() if size in facts.page_sizes}
-    if pages:
-        result["hugepageLimits"] = [{"pageSize": size, "limit": limit} for size, limit in sorted(pages.items())]
+    if missing := sorted(asked.hugepage_limits.keys() - facts.page_sizes):
+        raise InvalidArgument(
+            f"resources.hugepage_limits: this machine has no huge pages of {', '.join(missing)}",
+            hint=f"it has: {', '.join(sorted(facts.page_sizes)) or 'none'}",
+        )
+    if asked.hugepage_limits and facts.hugetlb:
+        limits = sorted(asked.hugepage_limits.items())
+        result["hugepageLimits"] = [{"pageSize": size, "limit": limit} for size, limit in limits]
     if asked.unified:
         if facts.version == 1:
             raise InvalidArgument(

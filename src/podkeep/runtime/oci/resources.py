@@ -24,7 +24,7 @@ MAX_TEXT = 4095
 """Characters that one write to a cgroup's file can hold: a page."""
 MAX_ENTRIES = 64
 _INT64 = 2**63
-_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _PAGE_SIZE = re.compile(r"[1-9][0-9]{0,5}(KB|MB|GB)")
 _UNIFIED_KEY = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z0-9_]+)+")
 

@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 SOURCES := src tests tools bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check proto requirements bench pins clean
+.PHONY: help setup demo test reference check proto requirements bench pins clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -21,7 +21,11 @@ test: ## every check and every test (root)
 		echo "make test: the tests run containers and use the kernel as only root may" >&2; \
 		echo "hint: sudo make test" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check
-	$(PYTHON) -m pytest tests/integration
+	$(PYTHON) -m pytest tests/integration tests/conformance
+
+reference: ## run the conformance tests against Debian's containerd, to check the tests (root)
+	@tools/setup reference
+	$(PYTHON) -m pytest tests/conformance --cri-endpoint=containerd
 
 check: setup ## lint, format, types, import rules, unit and contract tests (root)
 	.venv/bin/ruff check $(SOURCES)

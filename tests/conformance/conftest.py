@@ -24,6 +24,7 @@ from support.registry import Registry
 
 OPTION = "--cri-endpoint"
 ENDPOINTS = ("podkeep", "containerd")
+BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,19 +59,28 @@ def registry(workplace: Path) -> Iterator[Registry]:
 
 
 @pytest.fixture(scope="session")
+def private_registry(workplace: Path) -> Iterator[Registry]:
+    """A docker-registry that asks for a name and a password: user, secret."""
+    with Registry(workplace / "private-registry", htpasswd=f"user:{BCRYPT_OF_SECRET}\n") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def busybox(registry: Registry, workplace: Path) -> str:
     """Reference of the image that containers use unless a test says otherwise.
 
-    ``/bin/setuid`` is a busybox that runs as root whoever starts it.
+    ``/bin/busybox-setuid`` is a busybox that runs as root whoever starts it.
     """
     program = Path("/bin/busybox").read_bytes()
     passwd = "root::0:0:root:/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
-    layers = [[file("bin/setuid", program, 0o4755), file("etc/passwd", passwd)]]
+    layers = [[file("bin/busybox-setuid", program, 0o4755), file("etc/passwd", passwd)]]
     return registry.push(busybox_layout(workplace / "busybox", layers=layers), "busybox:1")
 
 
 @pytest.fixture(scope="session")
-def endpoint(request: pytest.FixtureRequest, workplace: Path, registry: Registry) -> Iterator[Endpoint]:
+def endpoint(
+    request: pytest.FixtureRequest, workplace: Path, registry: Registry, private_registry: Registry
+) -> Iterator[Endpoint]:
     """The runtime under test."""
     name = request.config.getoption(OPTION, "podkeep")
     base = workplace / name
@@ -90,7 +100,7 @@ def endpoint(request: pytest.FixtureRequest, workplace: Path, registry: Registry
         return
     # Mounts of a container's own are only seen outside when the runtime does not hide its mounts.
     settings = ("runtime.hide_mounts=false",)
-    extra = f'[registries."{registry.host}"]\ninsecure = true\n'
+    extra = "".join(f'[registries."{item.host}"]\ninsecure = true\n' for item in (registry, private_registry))
     with Daemon(base, extra=extra, settings=settings) as daemon:
         yield Endpoint(name=name, socket=daemon.socket, cgroup_parent=daemon.cgroup_parent, resources=daemon.resources)
 

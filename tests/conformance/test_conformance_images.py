@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 from typing import Any
@@ -188,7 +189,7 @@ def test_pull_from_nowhere(node: Node) -> None:
     node.refused(lambda: node.fetch("127.0.0.1:1/none:1"), Unavailable)
 
 
-@pytest.mark.parametrize("reference", ["UPPER/case:1", "a b", "name:tag with space", "sha256:abc", "x@sha256:12"])
+@pytest.mark.parametrize("reference", ["127.0.0.1/UPPER:1", "a b", "name:tag with space", "127.0.0.1/x@sha256:12"])
 def test_pull_of_what_is_no_reference(node: Node, reference: str) -> None:
     node.refused(lambda: node.fetch(reference), InvalidArgument)
 
@@ -245,11 +246,24 @@ def test_streamed_list_is_the_list(node: Node) -> None:
     assert sorted(item.id for part in parts for item in part.images) == sorted(item.id for item in node.images())
 
 
-def test_credentials_are_refused_by_the_registry(node: Node, workplace: Path, host_directory: Path) -> None:
-    htpasswd = "user:$2y$05$/UEwnPzOAHcGKHtoO1rVCu60.8jxOuylyBlSZsfILGtDbf0Bl8ga2\n"
-    with Registry(host_directory / "registry", htpasswd=htpasswd) as private:
-        wrong = request(f"{private.host}/private:1")
-        wrong.auth.username, wrong.auth.password = "user", "wrong"
-        with pytest.raises(PodkeepError) as caught:
-            node.call("PullImage", wrong, service="images")
-    assert f"{private.host}/private:1" in str(caught.value)
+@pytest.mark.parametrize("way", ["fields", "auth"])
+def test_credentials(node: Node, private_registry: Registry, host_directory: Path, way: str) -> None:
+    encoded = base64.b64encode(b"user:secret").decode()
+    headers = {"Authorization": f"Basic {encoded}"}
+    reference = private_registry.push(layout(host_directory, way), f"{way}:1", headers=headers)
+    with pytest.raises(PodkeepError) as caught:
+        node.call("PullImage", request(reference), service="images")
+    assert reference in str(caught.value)
+    wrong = request(reference)
+    wrong.auth.username, wrong.auth.password = "user", "wrong"
+    with pytest.raises(PodkeepError):
+        node.call("PullImage", wrong, service="images")
+    assert node.image_status(reference) is None
+    right = request(reference)
+    if way == "auth":
+        right.auth.auth = encoded
+    else:
+        right.auth.username, right.auth.password = "user", "secret"
+    node.call("PullImage", right, service="images")
+    assert node.image_status(reference) is not None
+    node.remove_image(reference)

@@ -42,7 +42,9 @@ class Node(Pods):
 
     def __exit__(self, *exception: Any) -> None:
         try:
-            for reference in self._pulled:
+            for sandbox in list(self._configs):
+                self.remove(sandbox)
+            for reference in self._pulled:  # after the containers that use them
                 self.remove_image(reference)
         finally:
             super().__exit__(*exception)

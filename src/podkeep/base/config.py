@@ -45,6 +45,8 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Cgroup for sandboxes whose request names none."""
     conmon: str = "/usr/bin/conmon"
     catatonit: str = "/usr/bin/catatonit"
+    criu: str = "criu"
+    """Path or name of CRIU, for CheckpointContainer; without it that is Unimplemented."""
     default_handler: str = "crun"
     handlers: dict[str, HandlerConfig] = msgspec.field(
         default_factory=lambda: {"crun": HandlerConfig(path="/usr/bin/crun")}

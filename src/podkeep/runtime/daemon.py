@@ -27,6 +27,7 @@ from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.runtime import image_volumes
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices, systemd
 from podkeep.runtime.confinement import Confinement
+from podkeep.runtime.checkpoint import Checkpoints
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.counting import Counting
@@ -219,8 +220,9 @@ class _Daemon:
     ) -> dict[str, dict[str, Any]]:
         runtime = RuntimeRpc(self._config, self._handlers, self._sandbox_executor.confinement, self._networks)
         updates = Updates(self._state, self._cgroups)
+        checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)
         sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
-        container = ContainerRpc(self._state, containers, updates)
+        container = ContainerRpc(self._state, containers, updates, checkpoints)
         image = ImageRpc(self._images, self._state, watch)
         node = NodeRpc(self._images, self._state, watch, stop.set)
         return {
@@ -246,6 +248,7 @@ class _Daemon:
                 "ExecSync": container.exec_sync,
                 "UpdateContainerResources": container.update,
                 "ReopenContainerLog": container.reopen_log,
+                "CheckpointContainer": container.checkpoint,
                 "GetContainerEvents": EventRpc(self._events).container_events,
             },
             server.IMAGE_SERVICE: {

@@ -193,6 +193,11 @@ class Driver:
         )
         return exec_.start(command, stdio)
 
+    def checkpoint_command(self, container: ContainerID, *, images: Path, work: Path) -> list[str]:
+        """Return what writes a running container's processes to ``images``, and CRIU's log to ``work``."""
+        options = ["--leave-running", "--file-locks", "--image-path", str(images), "--work-path", str(work)]
+        return [*self._command(), "checkpoint", *options, container]
+
     def _command(self) -> list[str]:
         command = [self.handler.path, f"--root={self.handler.root}"]
         return [*command, "--systemd-cgroup"] if self.systemd_cgroup else command

@@ -1,4 +1,4 @@
-"""RPCs on containers: Create, Start, Stop, Remove, List, Status, ExecSync, ReopenContainerLog."""
+"""RPCs on containers: from Create to Remove, their lists and status, ExecSync, updates, logs, checkpoints."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from podkeep.base.errors import InvalidArgument, NotFound, Unimplemented
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime.checkpoint import Checkpoints
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Container, ContainerState
 from podkeep.runtime.rpc.chunks import in_chunks
@@ -15,6 +16,7 @@ from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
 from podkeep.runtime.rpc.convert.resources import resources_message, resources_record
+from podkeep.runtime.rpc.encoded import Encoded
 from podkeep.runtime.state import State
 from podkeep.runtime.updates import Updates
 
@@ -28,10 +30,12 @@ _STATES = {
 class ContainerRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, state: State, containers: Containers, updates: Updates) -> None:
+    def __init__(self, state: State, containers: Containers, updates: Updates, checkpoints: Checkpoints) -> None:
         self._state = state
+        self._checkpoints = checkpoints
         self._containers = containers
         self._updates = updates
+        self._items = Encoded(_item)
 
     async def create(self, request: api.CreateContainerRequest) -> api.CreateContainerResponse:
         if not request.pod_sandbox_id:
@@ -53,7 +57,9 @@ class ContainerRpc:
         return api.RemoveContainerResponse()
 
     async def list(self, request: api.ListContainersRequest) -> api.ListContainersResponse:
-        return api.ListContainersResponse(containers=[_item(item) for item in self._chosen(request.filter)])
+        answer = api.ListContainersResponse()
+        answer.MergeFromString(self._items.repeated(self._chosen(request.filter)))
+        return answer
 
     async def stream(self, request: api.StreamContainersRequest) -> AsyncIterator[api.StreamContainersResponse]:
         chosen = self._chosen(request.filter)
@@ -88,6 +94,11 @@ class ContainerRpc:
         # As with other runtimes, annotations are for what stands between (NRI) and change nothing here.
         await self._updates.update_container(_required(request.container_id), resources_record(request.linux))
         return api.UpdateContainerResourcesResponse()
+
+    async def checkpoint(self, request: api.CheckpointContainerRequest) -> api.CheckpointContainerResponse:
+        text = _required(request.container_id)
+        await self._checkpoints.make(text, request.location, float(max(request.timeout, 0)))
+        return api.CheckpointContainerResponse()
 
     async def reopen_log(self, request: api.ReopenContainerLogRequest) -> api.ReopenContainerLogResponse:
         await self._containers.reopen_log(_required(request.container_id))

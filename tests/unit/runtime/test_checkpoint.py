@@ -1,0 +1,158 @@
+"""The archive of a checkpoint, and OCI runtimes that fail, hang or cannot.
+
+CRIU depends on the kernel it was made for, so the OCI runtime here is a program that leaves what CRIU would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from runtime_values import IDMAP, container, in_own_userns, sandbox
+
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, Internal, Unimplemented
+from podkeep.base.ids import HandlerName
+from podkeep.kernel.cgroups import CgroupLayout, Cgroups
+from podkeep.runtime.checkpoint import CheckpointMaker, CheckpointPlan, write_layer
+from podkeep.runtime.layout import Layout
+from podkeep.runtime.oci.driver import Driver, Handler
+from podkeep.runtime.records import Sandbox, SandboxState, SandboxStatus
+
+DUMPS = """
+while [ "$1" != --image-path ]; do shift; done
+echo pages > "$2/pages-1.img"; echo said > "$4/dump.log"
+"""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    made = container()
+    layout.bundle(made.id).mkdir(parents=True)
+    (layout.bundle(made.id) / "config.json").write_text('{"ociVersion": "1.0.2"}')
+    layout.writable_layer(made.id).mkdir(parents=True)
+    (layout.writable_layer(made.id) / "new").write_text("written")
+    os.mknod(layout.writable_layer(made.id) / "gone", 0o600 | 0o020000, os.makedev(0, 0))
+    return layout
+
+
+def driver(tmp_path: Path, script: str) -> Driver:
+    program = tmp_path / "runtime"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return Driver(
+        handler=Handler(name=HandlerName("h"), path=str(program), root=tmp_path / "state"), conmon="/usr/bin/conmon"
+    )
+
+
+def maker(layout: Layout, criu: str = "/bin/true") -> CheckpointMaker:
+    (layout.root / "cgroups").mkdir(exist_ok=True)
+    cgroups = Cgroups(layout=CgroupLayout(version=2, hierarchies=(layout.root / "cgroups",)))
+    return CheckpointMaker(layout=layout, cgroups=cgroups, criu=criu)
+
+
+def plan(tmp_path: Path, *, timeout: float = 10, pod: Sandbox | None = None, logs: str = "") -> CheckpointPlan:
+    pod = pod or sandbox(cgroup_parent="/pods", log_directory=logs)
+    return CheckpointPlan(
+        container=container(log_path="0.log"), sandbox=pod, location=tmp_path / "c.tar", timeout=timeout
+    )
+
+
+def left_behind(layout: Layout, tmp_path: Path) -> list[str]:
+    data = layout.container_data(container().id)
+    return sorted(path.name for path in (*data.iterdir(), *tmp_path.glob(".*")) if path.name != "upper")
+
+
+def test_the_archive_has_the_peers_layout(layout: Layout, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "0.log").write_text("a line\n")
+    maker(layout).make(plan(tmp_path, logs=str(logs)), driver(tmp_path, DUMPS))
+    archive = tmp_path / "c.tar"
+    assert archive.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(archive) as tar:
+        names = {item.name for item in tar.getmembers()}
+        assert names == {
+            *("checkpoint", "checkpoint/pages-1.img", "config.dump", "spec.dump", "status.dump", "dump.log"),
+            *("container.log", "rootfs-diff.tar", "deleted.files"),
+        }
+
+        def read(name: str) -> bytes:
+            file = tar.extractfile(name)
+            assert file is not None
+            return file.read()
+
+        config = json.loads(read("config.dump"))
+        assert (config["id"], config["name"], config["rootfsImageName"]) == ("c" * 64, "main", "busybox")
+        assert json.loads(read("spec.dump"))["ociVersion"] == "1.0.2"
+        assert json.loads(read("deleted.files")) == ["gone"]
+        assert read("container.log") == b"a line\n"
+        tar.extract("rootfs-diff.tar", tmp_path, filter="data")
+    with tarfile.open(tmp_path / "rootfs-diff.tar") as layer:
+        assert layer.getnames() == ["new"]
+    assert left_behind(layout, tmp_path) == []
+
+
+def test_a_layer_has_the_containers_own_ids(tmp_path: Path) -> None:
+    upper = tmp_path / "upper"
+    (upper / "dir").mkdir(parents=True)
+    (upper / "dir/file").write_text("x")
+    for path in (upper / "dir", upper / "dir/file"):
+        os.chown(path, IDMAP.host_uid(7), IDMAP.host_gid(8))
+    assert write_layer(upper, tmp_path / "out.tar", in_own_userns().namespaces.userns) == []
+    with tarfile.open(tmp_path / "out.tar") as tar:
+        assert [(item.name, item.uid, item.gid) for item in tar] == [("dir", 7, 8), ("dir/file", 7, 8)]
+
+
+def test_without_criu(layout: Layout, tmp_path: Path) -> None:
+    with pytest.raises(Unimplemented, match="/no/such/criu is not there"):
+        maker(layout, "/no/such/criu").make(plan(tmp_path), driver(tmp_path, DUMPS))
+
+
+def test_a_real_oci_runtime_without_criu(layout: Layout, tmp_path: Path) -> None:
+    crun = Driver(
+        handler=Handler(name=HandlerName("crun"), path="/usr/bin/crun", root=tmp_path / "state"),
+        conmon="/usr/bin/conmon",
+    )
+    with pytest.raises(Unimplemented, match="built without CRIU"):
+        maker(layout).make(plan(tmp_path), crun)
+    assert left_behind(layout, tmp_path) == []
+    assert not (tmp_path / "c.tar").exists()
+
+
+def test_a_dump_that_fails_says_why_and_leaves_nothing(layout: Layout, tmp_path: Path) -> None:
+    script = 'for last; do :; done; echo refused >&2; echo "(0.1) Error (x.c:1): no vdso" > '
+    script += f"{layout.container_data(container().id)}/checkpoint/dump.log; exit 1"
+    with pytest.raises(Internal, match=r"refused; CRIU: \(0\.1\) Error \(x\.c:1\): no vdso"):
+        maker(layout).make(plan(tmp_path), driver(tmp_path, script))
+    assert left_behind(layout, tmp_path) == []
+    assert not (tmp_path / "c.tar").exists()
+
+
+def test_a_dump_that_hangs_is_killed_and_the_container_thawed(layout: Layout, tmp_path: Path) -> None:
+    pod = Sandbox(
+        id=sandbox().id,
+        config=sandbox(cgroup_parent="/pods").config,
+        status=SandboxStatus(state=SandboxState.READY, created_at=1),
+    )
+    maker_ = maker(layout)
+    cgroup = layout.root / "cgroups/pods" / f"pod-{pod.id}" / container().id
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.freeze").write_text("1")
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"longer than 0\.3 s"):
+        maker_.make(plan(tmp_path, timeout=0.3, pod=pod), driver(tmp_path, "sleep 60 & sleep 60"))
+    assert time.monotonic() - started < 10
+    assert (cgroup / "cgroup.freeze").read_text() == "0"
+    assert left_behind(layout, tmp_path) == []
+
+
+def test_a_place_that_cannot_be_written(layout: Layout, tmp_path: Path) -> None:
+    nowhere = plan(tmp_path / "no" / "such")
+    with pytest.raises(FailedPrecondition, match="No such file"):
+        maker(layout).make(nowhere, driver(tmp_path, DUMPS))
+    assert left_behind(layout, tmp_path) == []

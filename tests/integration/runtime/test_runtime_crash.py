@@ -140,7 +140,8 @@ def test_all_failpoints_are_tried() -> None:
         for path in source.rglob("*.py")
         for name in re.findall(r'failpoints\.reach\("([^"]+)"\)', path.read_text())
     }
-    assert found == {*FAILPOINTS, "handlers.probe", "container.started", "image_volume.mounted", "image_volume.narrowing"}
+    elsewhere = {"handlers.probe", "container.started", "image_volume.mounted", "image_volume.narrowing"}
+    assert found == {*FAILPOINTS, *elsewhere, "update.noted", "update.written"}
 
 
 def _pod_up(pods: Pods) -> str:

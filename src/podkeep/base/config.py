@@ -31,6 +31,12 @@ class HandlerConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     path: str
     root: str = ""
     """Where the OCI runtime keeps its state; empty: ``<run>/handlers/<name>``."""
+    options: tuple[str, ...] = ()
+    """Global arguments of the OCI runtime, before its command."""
+    annotations: tuple[str, ...] = ()
+    """Patterns (``*``, ``?``, ``[...]``) of the annotations of pods and containers that the OCI runtime gets to see."""
+    privileged_without_host_devices: bool = False
+    """Give privileged containers no device nodes of the machine beyond those they ask for."""
 
 
 class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,6 +59,8 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     )
     seccomp_profile: str = "/usr/share/containers/seccomp.json"
     """The profile that RuntimeDefault means."""
+    cdi_spec_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
+    """Directories of CDI spec files; a later one goes before an earlier one. None: no CDI devices."""
     hide_mounts: bool = True
     """Keep the runtime's mounts in a mount namespace of their own."""
     cgroup_driver: Literal["cgroupfs", "systemd"] = "cgroupfs"

@@ -26,11 +26,12 @@ from podkeep.kernel import mounts, openat, overlay, removal
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.openat import Resolve
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime import anonymous_volumes, devices, image_volumes, targets
+from podkeep.runtime import anonymous_volumes, cdi_nodes, devices, image_volumes, relabel, targets
+from podkeep.runtime.cdi_registry import Registry
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.image_volumes import ImageVolumes
 from podkeep.runtime.layout import Layout, container_cgroup
-from podkeep.runtime.oci import spec, users
+from podkeep.runtime.oci import cdi_edits, spec, users
 from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
 from podkeep.runtime.oci.mounts import POD_FILES
 from podkeep.runtime.records import (
@@ -77,7 +78,8 @@ class ContainerExecutor:
     images: ImageStore
     sandboxes: SandboxExecutor
     seccomp_default: Path
-    image_volume_policy: image_volumes.Policy = image_volumes.Policy()
+    cdi: Registry = field(default_factory=lambda: Registry(()))
+    image_volume_policy: image_volumes.Policy = field(default_factory=image_volumes.Policy)
 
     def create(self, plan: ContainerPlan, driver: Driver) -> MadeContainer:
         """Make the root file system and the bundle, and have the container created.
@@ -86,7 +88,10 @@ class ContainerExecutor:
         """
         container = plan.container
         with UndoStack() as undo:
+            # An OCI runtime that fails halfway may leave its cgroup, of which its own delete knows nothing then.
+            undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(plan))
             undo.push(f"undo container {container.id}", lambda: self.remove(container, driver))
+            edits = self.cdi.edits(container.config.cdi_devices)
             self._make_rootfs(plan)
             failpoints.reach("container.rootfs")
             volumes, found = self._make_volumes(plan)
@@ -94,8 +99,18 @@ class ContainerExecutor:
             staged = self._staging.stage(container, plan.sandbox)
             label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
             staged |= self._image_volumes.stage(container, plan.sandbox, plan.volume_images, label=label)
+            copies = self._staging.stage_sources(container, plan.sandbox, cdi_nodes.sources(edits))
             failpoints.reach("container.staged")
-            config = spec.build(replace(self._spec_input(plan, user, staged), volumes=volumes, targets=found))
+            given = replace(self._spec_input(plan, user, staged), volumes=volumes, targets=found)
+            if driver.handler.privileged_without_host_devices:
+                given = replace(given, host=self._host_facts)
+            config = spec.build(given)
+            passed = driver.handler.passed_annotations(plan.sandbox.config.annotations, container.config.annotations)
+            if passed:
+                config["annotations"] = {**config.get("annotations", {}), **passed}
+            config = cdi_edits.apply(config, cdi_nodes.prepare(edits, copies))
+            if label:
+                _relabel(container, volumes, label)
             bundle = self.layout.bundle(container.id)
             _write_private(bundle / "config.json", json.dumps(config))
             if plan.log is not None:
@@ -124,6 +139,11 @@ class ContainerExecutor:
         for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
             removal.remove_tree(directory)
         self.layout.exit_file(container.id).unlink(missing_ok=True)
+
+    def _remove_cgroup(self, plan: ContainerPlan) -> None:
+        cgroup = container_cgroup(plan.sandbox.config.cgroup_parent, plan.sandbox.id, plan.container.id)
+        self.sandboxes.cgroups.kill(cgroup)
+        self.sandboxes.cgroups.remove(cgroup)
 
     def kill_rest(self, container: Container, sandbox: Sandbox) -> None:
         """Kill every process in the container's cgroup."""
@@ -266,6 +286,12 @@ class ContainerExecutor:
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:
         return replace(self._host_facts, devices=tuple(devices.machine_devices()))
+
+
+def _relabel(container: Container, volumes: Mapping[str, str], label: str) -> None:
+    asked = (mount.host_path for mount in container.config.mounts if mount.selinux_relabel and mount.host_path)
+    for path in (*asked, *volumes.values()):
+        relabel.relabel(path, label)
 
 
 def _read_inside(root: int, path: bytes) -> str:

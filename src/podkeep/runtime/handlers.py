@@ -82,7 +82,14 @@ class HandlerTable:
         drivers = {}
         for name, config in handlers.items():
             root = Path(config.root) if config.root else layout.handler_root(HandlerName(name))
-            handler = Handler(name=HandlerName(name), path=config.path, root=root)
+            handler = Handler(
+                name=HandlerName(name),
+                path=config.path,
+                root=root,
+                options=config.options,
+                annotations=config.annotations,
+                privileged_without_host_devices=config.privileged_without_host_devices,
+            )
             drivers[handler.name] = Driver(handler=handler, conmon=conmon, systemd_cgroup=systemd_cgroup)
         return cls(drivers, HandlerName(default))
 

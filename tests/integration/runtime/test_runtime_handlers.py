@@ -4,6 +4,7 @@ asks for a user namespace may run with it.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, Internal, NotFound
+from podkeep.base.ids import ContainerID
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
@@ -26,6 +28,11 @@ path = "/usr/sbin/runc"
 path = "/bin/false"
 [runtime.handlers.missing]
 path = "/no/such/runtime"
+[runtime.handlers.special]
+path = "/usr/bin/crun"
+options = ["--log-format=json", "--cgroup-manager=cgroupfs"]
+annotations = ["tests.example/*"]
+privileged_without_host_devices = true
 """
 
 
@@ -56,8 +63,9 @@ def test_features_are_what_handlers_really_do(runc_pods: Pods) -> None:
     handlers = runc_pods.call("Status", api.StatusRequest()).runtime_handlers
     assert {item.name: item.features.user_namespaces for item in handlers} == {
         "": True, "crun": True, "runc": False, "broken": False, "missing": False,
+        "special": True,
     }  # fmt: skip
-    assert len(handlers) == 5
+    assert len(handlers) == 6
 
 
 @pytest.mark.requirement("U25", "U85")
@@ -121,7 +129,27 @@ def test_handler_that_does_not_work_says_so_and_leaves_nothing(runc_pods: Pods, 
     )
 
 
+def test_options_of_a_handler(runc_pods: Pods, runc_daemon: Daemon) -> None:
+    annotations = {"tests.example/a": "pod", "tests.example/b": "pod", "other.example/c": "pod"}
+    config = pod(annotations=annotations, options=namespaces())
+    config.linux.security_context.privileged = True
+    sandbox = runc_pods.run(config, handler="special")
+    inside = runc_pods.launch(
+        sandbox, security={"privileged": True}, annotations={"tests.example/b": "container", "run.oci.x": "no"}
+    )
+    bundle = runc_daemon.layout.bundle(ContainerID(inside))
+    written = json.loads((bundle / "config.json").read_text())
+    assert written["annotations"] == {"tests.example/a": "pod", "tests.example/b": "container"}
+    devices = set(runc_pods.read(inside, "ls /dev").split())
+    assert devices.isdisjoint({"kmsg", "loop-control", "mem", "kvm"})
+    monitor = (bundle / "conmon.pid").read_text()
+    arguments = Path(f"/proc/{monitor}/cmdline").read_text().split("\0")
+    assert {"--log-format=json", "--cgroup-manager=cgroupfs"} <= set(arguments)
+    assert runc_pods.exec(inside, "true").exit_code == 0
+    assert runc_pods.status(inside).annotations == {"tests.example/b": "container", "run.oci.x": "no"}
+
+
 def test_handler_that_is_not_configured(runc_pods: Pods) -> None:
     message = error_of(lambda: runc_pods.run(handler="kata"), NotFound)
     assert "'kata' is not configured" in message
-    assert "broken, crun, missing, runc" in message
+    assert "broken, crun, missing, runc, special" in message

@@ -19,6 +19,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from podkeep.runtime.oci.exec import ExecCommand, ExecProcess, ExecStdio
 CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
-"""Bytes of both output streams together that ExecSync returns: one message with its fields' tags; the rest is dropped."""
+"""Bytes of both output streams together that ExecSync returns: what one message holds; the rest is dropped."""
 _RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
 _TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -42,11 +43,23 @@ _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 
 @dataclass(frozen=True, kw_only=True)
 class Handler:
-    """A runtime handler: the OCI runtime at ``path`` with its state below ``root``."""
+    """A runtime handler: the OCI runtime at ``path`` with its state below ``root``, and how it is used."""
 
     name: HandlerName
     path: str
     root: Path
+    options: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+    privileged_without_host_devices: bool = False
+
+    def passed_annotations(self, *sources: Mapping[str, str]) -> dict[str, str]:
+        """Return the annotations that the OCI runtime gets to see; of two with one name that of the later source."""
+        return {
+            name: value
+            for source in sources
+            for name, value in source.items()
+            if any(fnmatchcase(name, pattern) for pattern in self.annotations)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +212,7 @@ class Driver:
         return [*self._command(), "checkpoint", *options, container]
 
     def _command(self) -> list[str]:
-        command = [self.handler.path, f"--root={self.handler.root}"]
+        command = [self.handler.path, f"--root={self.handler.root}", *self.handler.options]
         return [*command, "--systemd-cgroup"] if self.systemd_cgroup else command
 
     def _run(self, *arguments: str) -> None:
@@ -213,6 +226,7 @@ class Driver:
             *("--cid", container, "--cuuid", container, "--name", container[:12]),
             *("--bundle", str(bundle), "--runtime", self.handler.path),
             *("--runtime-arg", f"--root={self.handler.root}"),
+            *(part for option in self.handler.options for part in ("--runtime-arg", option)),
             *("--container-pidfile", str(bundle / "pid"), "--conmon-pidfile", str(bundle / "conmon.pid")),
             *("--exit-dir", str(exits), "--persist-dir", str(bundle), "--socket-dir-path", str(bundle)),
             *("--log-path", "none" if stdio.log is None else str(stdio.log)),

@@ -64,16 +64,35 @@ def limit(text: bytes) -> int | None:
     return None if value < 0 or value >= UNLIMITED else value
 
 
-def table(text: bytes) -> dict[bytes, int]:
-    """Return the pairs of a file with a key and a number per line ("flat keyed").
+class Table:
+    """A file with a key and a number per line ("flat keyed"). Most of the lines of memory.stat are never asked for."""
 
-    :raises Internal: if it has another shape.
-    """
-    words = text.split()
-    try:
-        return dict(zip(words[::2], map(int, words[1::2]), strict=True))
-    except ValueError as error:
-        raise Internal(f"a cgroup file has no pairs of key and number: {text[:80]!r}") from error
+    __slots__ = ("_text", "_words")
+
+    def __init__(self, text: bytes) -> None:
+        words = text.split()
+        self._text = text
+        self._words = dict(zip(words[::2], words[1::2], strict=False))
+
+    def __getitem__(self, key: bytes) -> int:
+        """Return the number of ``key``.
+
+        :raises Internal: if the file has no such line, or no number in it.
+        """
+        try:
+            return int(self._words[key])
+        except (KeyError, ValueError) as error:
+            raise Internal(f"a cgroup file has no number for {key.decode()}: {self._text[:80]!r}") from error
+
+    def get(self, key: bytes, default: int = 0) -> int:
+        """Return the number of ``key``, or the default if there is no such line.
+
+        :raises Internal: if it is no number.
+        """
+        return self[key] if key in self._words else default
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._words
 
 
 def psi(text: bytes) -> Psi | None:

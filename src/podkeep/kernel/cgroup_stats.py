@@ -17,7 +17,7 @@ import msgspec
 
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel import cgroup_files as files
-from podkeep.kernel.cgroup_files import DeviceIo, Psi
+from podkeep.kernel.cgroup_files import DeviceIo, Psi, Table
 from podkeep.kernel.cgroups import CgroupLayout
 
 _READ_BYTES = 16 << 10
@@ -225,7 +225,7 @@ class _V1:
     def _usage_of_memory(self, relative: str) -> Memory:
         read = self._memory.read
         usage = files.number(read(f"{relative}/memory.usage_in_bytes"))
-        stat = files.table(read(f"{relative}/memory.stat"))
+        stat = Table(read(f"{relative}/memory.stat"))
         limit = files.limit(read(f"{relative}/memory.limit_in_bytes"))
         both = files.limit(self._memory.optional(f"{relative}/memory.memsw.limit_in_bytes") or b"max")
         return Memory(
@@ -235,7 +235,7 @@ class _V1:
             page_faults=stat[b"total_pgfault"],
             major_page_faults=stat[b"total_pgmajfault"],
             limit=limit,
-            swap=stat.get(b"total_swap"),
+            swap=stat[b"total_swap"],
             # memsw counts memory and swap together.
             swap_limit=None if both is None or limit is None else max(both - limit, 0),
         )
@@ -244,12 +244,12 @@ class _V1:
         relative = path[1:]
         memory = self._memory
         try:
-            ticks = files.table(self._cpuacct.read(f"{relative}/cpuacct.stat"))
-            stat = files.table(memory.read(f"{relative}/memory.stat"))
+            ticks = Table(self._cpuacct.read(f"{relative}/cpuacct.stat"))
+            stat = Table(memory.read(f"{relative}/memory.stat"))
         except _Gone:
             return None
-        throttling = files.table(self._cpu.optional(f"{relative}/cpu.stat")) if self._cpu is not None else {}
-        oom = files.table(memory.optional(f"{relative}/memory.oom_control"))
+        throttling = Table(self._cpu.optional(f"{relative}/cpu.stat")) if self._cpu is not None else Table(b"")
+        oom = Table(memory.optional(f"{relative}/memory.oom_control"))
         most = memory.optional(f"{relative}/memory.max_usage_in_bytes")
         tasks_limit = self._pids.optional(f"{relative}/pids.max") if self._pids is not None else b""
         return Detail(
@@ -297,7 +297,7 @@ class _V2:
 
     def cpu_ns(self, path: str) -> int | None:
         try:
-            return files.table(self._tree.read(f"{path[1:]}/cpu.stat"))[b"usage_usec"] * 1000
+            return Table(self._tree.read(f"{path[1:]}/cpu.stat"))[b"usage_usec"] * 1000
         except _Gone:
             return None
 
@@ -321,7 +321,7 @@ class _V2:
     def _usage_of_memory(self, relative: str) -> Memory:
         tree = self._tree
         usage = files.number(tree.read(f"{relative}/memory.current"))
-        stat = files.table(tree.read(f"{relative}/memory.stat"))
+        stat = Table(tree.read(f"{relative}/memory.stat"))
         swap = tree.optional(f"{relative}/memory.swap.current")
         return Memory(
             usage=usage,
@@ -337,11 +337,11 @@ class _V2:
     def detail(self, path: str) -> Detail | None:
         relative, tree = path[1:], self._tree
         try:
-            cpu = files.table(tree.read(f"{relative}/cpu.stat"))
-            stat = files.table(tree.read(f"{relative}/memory.stat"))
+            cpu = Table(tree.read(f"{relative}/cpu.stat"))
+            stat = Table(tree.read(f"{relative}/memory.stat"))
         except _Gone:
             return None
-        events = files.table(tree.optional(f"{relative}/memory.events"))
+        events = Table(tree.optional(f"{relative}/memory.events"))
         most = tree.optional(f"{relative}/memory.peak")  # Linux 5.19
         return Detail(
             cpu_user_ns=cpu[b"user_usec"] * 1000,
@@ -371,7 +371,7 @@ _NO_PRESSURE = Pressure()
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
-def _kernel_memory(stat: dict[bytes, int]) -> int:
+def _kernel_memory(stat: Table) -> int:
     if b"kernel" in stat:  # Linux 5.18
         return stat[b"kernel"]
     return sum(stat.get(key, 0) for key in (b"kernel_stack", b"pagetables", b"percpu", b"sock", b"slab"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -67,7 +66,7 @@ def parse(text: str) -> tuple[Interface, ...]:
     return tuple(found)
 
 
-def read_all(pins: Sequence[Path]) -> list[tuple[Interface, ...] | None]:
+def read_all(pins: Sequence[str]) -> list[tuple[Interface, ...] | None]:
     """Return the interfaces of the network namespaces pinned at ``pins``, in that order.
 
     One that is gone, or is no network namespace, is None.
@@ -92,7 +91,7 @@ def read_all(pins: Sequence[Path]) -> list[tuple[Interface, ...] | None]:
     return found
 
 
-def _read(pin: Path) -> tuple[Interface, ...] | None:
+def _read(pin: str) -> tuple[Interface, ...] | None:
     try:
         fd = os.open(pin, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -28,7 +27,7 @@ class TreeSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     inodes: int
 
 
-def measure(root: Path, *, stop: Callable[[], bool] = lambda: False) -> TreeSize | None:
+def measure(root: str, *, stop: Callable[[], bool] = lambda: False) -> TreeSize | None:
     """Return the size of the tree at ``root``; None if it is gone, or ``stop`` said so meanwhile.
 
     What vanishes during the walk, and what lies deeper than a path can be long, is not counted.

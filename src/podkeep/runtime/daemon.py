@@ -25,9 +25,10 @@ from podkeep.images.store import ImageStore
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.runtime import image_volumes
+from podkeep.runtime.cdi_registry import Registry
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices, systemd
-from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.checkpoint import Checkpoints
+from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.counting import Counting
@@ -140,6 +141,7 @@ class _Daemon:
             self._images,
             self._sandbox_executor,
             Path(config.runtime.seccomp_profile),
+            cdi=Registry(config.runtime.cdi_spec_dirs),
             image_volume_policy=image_volumes.Policy(
                 noexec=config.runtime.image_volume_noexec, files=config.runtime.image_volume_files
             ),
@@ -181,11 +183,13 @@ class _Daemon:
         grpc_server = server.create_server()
         watch = PullWatch()
         statistics = Statistics(self._state, self._layout, self._cgroups.layout, self._counting.stats_pass)
+        images_root = str(self._layout.images)
+        stats = StatsRpc(self._state, statistics.targets, statistics.collector, mountpoint=images_root)
         services = self._services(sandboxes, containers, watch, stop)
         streaming = StreamingServer(self._config.streaming)
         sessions = Sessions(self._state, sandboxes, self._layout)
         services[server.RUNTIME_SERVICE] |= _streaming_rpcs(StreamingRpc(sessions, streaming))
-        services[server.RUNTIME_SERVICE] |= _stats_rpcs(StatsRpc(self._state, self._layout, statistics.collector))
+        services[server.RUNTIME_SERVICE] |= _stats_rpcs(stats)
         for name_of_service, handlers in services.items():
             counted = {name: self._counted(name, rpc) for name, rpc in handlers.items()}
             server.bind(grpc_server, name_of_service, counted)
@@ -199,11 +203,13 @@ class _Daemon:
         self._options.on_ready()
         service.ready(f"serving {self._config.runtime.socket}")
         watchdog = asyncio.create_task(_feed_watchdog())
+        network_checks = asyncio.create_task(self._networks.check_all())
         try:
             await self._wait(stop)
         finally:
             service.stopping()
             watchdog.cancel()
+            network_checks.cancel()
             await reload.close()
             self._events.close()
             await grpc_server.stop(STOP_PATIENCE_S)

@@ -17,6 +17,7 @@ from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.namespaces import namespace_message
 from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
+from podkeep.runtime.rpc.encoded import Encoded
 from podkeep.runtime.sandboxes import Sandboxes, check_namespaces
 from podkeep.runtime.state import State
 from podkeep.runtime.updates import Updates
@@ -40,6 +41,7 @@ class SandboxRpc:
         self._sandboxes = sandboxes
         self._containers = containers
         self._default_cgroup_parent = default_cgroup_parent
+        self._items = Encoded(_item)
 
     async def run(self, request: api.RunPodSandboxRequest) -> api.RunPodSandboxResponse:
         config = sandbox_config(
@@ -57,7 +59,9 @@ class SandboxRpc:
         return api.RemovePodSandboxResponse()
 
     async def list(self, request: api.ListPodSandboxRequest) -> api.ListPodSandboxResponse:
-        return api.ListPodSandboxResponse(items=[_item(item) for item in self._chosen(request.filter)])
+        answer = api.ListPodSandboxResponse()
+        answer.MergeFromString(self._items.repeated(self._chosen(request.filter)))
+        return answer
 
     async def stream(self, request: api.StreamPodSandboxesRequest) -> AsyncIterator[api.StreamPodSandboxesResponse]:
         chosen = self._chosen(request.filter)

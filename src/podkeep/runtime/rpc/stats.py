@@ -7,90 +7,105 @@ What goes away while a list is made is left out of it, or listed as ended; no li
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeVar
-
-from google.protobuf.message import Message
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import SandboxID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.blockdev import device_name
-from podkeep.runtime.layout import Layout
 from podkeep.runtime.records import Container, ContainerState, Sandbox, SandboxState
 from podkeep.runtime.rpc.chunks import CHUNK_ITEMS, in_chunks
 from podkeep.runtime.rpc.convert.labels import labels_match
-from podkeep.runtime.rpc.convert.metrics import descriptor_messages, sandbox_metrics_message
-from podkeep.runtime.rpc.convert.stats import container_stats_message, sandbox_stats_message
+from podkeep.runtime.rpc.convert.metrics import descriptor_messages, fill_sandbox_metrics
+from podkeep.runtime.rpc.convert.stats import StatsMessages
 from podkeep.runtime.state import State
 from podkeep.runtime.stats.collector import Collector
-from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget, container_target, sandbox_target
+from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget, Targets
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as _Repeated
 
 _SHOWN = frozenset({ContainerState.CREATED, ContainerState.RUNNING, ContainerState.EXITED})
 
 Target = TypeVar("Target")
-Answer = TypeVar("Answer", bound=Message)
 
 
 class StatsRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, state: State, layout: Layout, collector: Collector) -> None:
-        self._state, self._layout, self._collector = state, layout, collector
-        # The same as ImageFsInfo's: the kubelet takes two names for two file systems.
-        self._mountpoint = str(layout.images)
+    def __init__(self, state: State, targets: Targets, collector: Collector, *, mountpoint: str) -> None:
+        """``mountpoint`` is that of ImageFsInfo: the kubelet takes two names for two file systems."""
+        self._state, self._targets, self._collector = state, targets, collector
+        self._messages = StatsMessages(mountpoint=mountpoint)
 
     async def container(self, request: api.ContainerStatsRequest) -> api.ContainerStatsResponse:
         container = self._state.container(_required(request.container_id, "container_id"))
         if container.status.state not in _SHOWN:
             raise NotFound(f"container {container.id} is {container.status.state.value}")
-        [message] = await asyncio.to_thread(self._read_containers, self._container_targets([container]))
-        return api.ContainerStatsResponse(stats=message)
+        answer = api.ListContainerStatsResponse()
+        await asyncio.to_thread(self._read_containers, self._container_targets([container]), answer.stats)
+        return api.ContainerStatsResponse(stats=answer.stats[0])
 
     async def list_containers(self, request: api.ListContainerStatsRequest) -> api.ListContainerStatsResponse:
         targets = self._container_targets(self._chosen_containers(request.filter))
-        return api.ListContainerStatsResponse(stats=await asyncio.to_thread(self._read_containers, targets))
+        answer = api.ListContainerStatsResponse()
+        await asyncio.to_thread(self._read_containers, targets, answer.stats)
+        return answer
 
     async def stream_containers(
         self, request: api.StreamContainerStatsRequest
     ) -> AsyncIterator[api.StreamContainerStatsResponse]:
         targets = self._container_targets(self._chosen_containers(request.filter))
-        async for chunk in _in_parts(targets, self._read_containers):
-            yield api.StreamContainerStatsResponse(container_stats=chunk)
+        for part in _parts(targets):
+            answer = api.ListContainerStatsResponse()
+            await asyncio.to_thread(self._read_containers, part, answer.stats)
+            async for chunk in in_chunks(answer.stats):
+                yield api.StreamContainerStatsResponse(container_stats=chunk)
 
     async def sandbox(self, request: api.PodSandboxStatsRequest) -> api.PodSandboxStatsResponse:
         sandbox = self._state.sandbox(_required(request.pod_sandbox_id, "pod_sandbox_id"))
-        found: list[api.PodSandboxStats] = []
+        answer = api.ListPodSandboxStatsResponse()
         if sandbox.status.state is SandboxState.READY:
-            found = await asyncio.to_thread(self._read_sandboxes, self._sandbox_targets([sandbox]))
-        if not found:
+            await asyncio.to_thread(self._read_sandboxes, self._sandbox_targets([sandbox]), answer.stats)
+        if not answer.stats:
             raise FailedPrecondition(f"pod sandbox {sandbox.id} is not ready: it uses nothing any more")
-        return api.PodSandboxStatsResponse(stats=found[0])
+        return api.PodSandboxStatsResponse(stats=answer.stats[0])
 
     async def list_sandboxes(self, request: api.ListPodSandboxStatsRequest) -> api.ListPodSandboxStatsResponse:
         targets = self._sandbox_targets(self._chosen_sandboxes(request.filter))
-        return api.ListPodSandboxStatsResponse(stats=await asyncio.to_thread(self._read_sandboxes, targets))
+        answer = api.ListPodSandboxStatsResponse()
+        await asyncio.to_thread(self._read_sandboxes, targets, answer.stats)
+        return answer
 
     async def stream_sandboxes(
         self, request: api.StreamPodSandboxStatsRequest
     ) -> AsyncIterator[api.StreamPodSandboxStatsResponse]:
         targets = self._sandbox_targets(self._chosen_sandboxes(request.filter))
-        async for chunk in _in_parts(targets, self._read_sandboxes):
-            yield api.StreamPodSandboxStatsResponse(pod_sandbox_stats=chunk)
+        for part in _parts(targets):
+            answer = api.ListPodSandboxStatsResponse()
+            await asyncio.to_thread(self._read_sandboxes, part, answer.stats)
+            async for chunk in in_chunks(answer.stats):
+                yield api.StreamPodSandboxStatsResponse(pod_sandbox_stats=chunk)
 
     async def descriptors(self, _request: api.ListMetricDescriptorsRequest) -> api.ListMetricDescriptorsResponse:
         return api.ListMetricDescriptorsResponse(descriptors=descriptor_messages())
 
     async def list_metrics(self, _request: api.ListPodSandboxMetricsRequest) -> api.ListPodSandboxMetricsResponse:
         targets = self._sandbox_targets(self._chosen_sandboxes(api.PodSandboxStatsFilter()))
-        return api.ListPodSandboxMetricsResponse(pod_metrics=await asyncio.to_thread(self._read_metrics, targets))
+        answer = api.ListPodSandboxMetricsResponse()
+        await asyncio.to_thread(self._read_metrics, targets, answer.pod_metrics)
+        return answer
 
     async def stream_metrics(
         self, _request: api.StreamPodSandboxMetricsRequest
     ) -> AsyncIterator[api.StreamPodSandboxMetricsResponse]:
         targets = self._sandbox_targets(self._chosen_sandboxes(api.PodSandboxStatsFilter()))
-        async for chunk in _in_parts(targets, self._read_metrics):
-            yield api.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=chunk)
+        for part in _parts(targets):
+            answer = api.ListPodSandboxMetricsResponse()
+            await asyncio.to_thread(self._read_metrics, part, answer.pod_metrics)
+            async for chunk in in_chunks(answer.pod_metrics):
+                yield api.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=chunk)
 
     def _chosen_containers(self, chosen: api.ContainerStatsFilter) -> list[Container]:
         return [
@@ -113,41 +128,32 @@ class StatsRpc:
 
     def _container_targets(self, containers: Sequence[Container]) -> list[ContainerTarget]:
         sandboxes = {item.id: item for item in self._state.sandboxes()}
-        return [container_target(item, sandboxes[item.sandbox_id], self._layout) for item in containers]
+        return [self._targets.container(item, sandboxes[item.sandbox_id]) for item in containers]
 
     def _sandbox_targets(self, sandboxes: Sequence[Sandbox]) -> list[SandboxTarget]:
         below: dict[SandboxID, list[Container]] = {item.id: [] for item in sandboxes}
         for container in self._state.containers():
             if container.sandbox_id in below and container.status.state in _SHOWN:
                 below[container.sandbox_id].append(container)
-        return [
-            sandbox_target(
-                sandbox,
-                tuple(container_target(item, sandbox, self._layout) for item in below[sandbox.id]),
-                self._layout,
-            )
-            for sandbox in sandboxes
-        ]
+        return [self._targets.sandbox(sandbox, below[sandbox.id]) for sandbox in sandboxes]
 
-    def _read_containers(self, targets: Sequence[ContainerTarget]) -> list[api.ContainerStats]:
-        return [container_stats_message(item, self._mountpoint) for item in self._collector.containers(targets)]
+    def _read_containers(self, targets: Sequence[ContainerTarget], into: _Repeated[api.ContainerStats]) -> None:
+        for reading in self._collector.containers(targets):
+            self._messages.fill_container(into.add(), reading)
 
-    def _read_sandboxes(self, targets: Sequence[SandboxTarget]) -> list[api.PodSandboxStats]:
-        return [sandbox_stats_message(item, self._mountpoint) for item in self._collector.sandboxes(targets)]
+    def _read_sandboxes(self, targets: Sequence[SandboxTarget], into: _Repeated[api.PodSandboxStats]) -> None:
+        for reading in self._collector.sandboxes(targets):
+            self._messages.fill_sandbox(into.add(), reading)
 
-    def _read_metrics(self, targets: Sequence[SandboxTarget]) -> list[api.PodSandboxMetrics]:
+    def _read_metrics(self, targets: Sequence[SandboxTarget], into: _Repeated[api.PodSandboxMetrics]) -> None:
         file_system = self._collector.file_system()
-        return [sandbox_metrics_message(item, file_system, device_name) for item in self._collector.metrics(targets)]
+        for found in self._collector.metrics(targets):
+            fill_sandbox_metrics(into.add(), found, file_system, device_name)
 
 
-async def _in_parts(
-    targets: Sequence[Target], read: Callable[[Sequence[Target]], list[Answer]]
-) -> AsyncIterator[list[Answer]]:
-    """Yield what ``read`` says of ``targets`` in lists for one message each."""
-    for start in range(0, len(targets), CHUNK_ITEMS):
-        messages = await asyncio.to_thread(read, targets[start : start + CHUNK_ITEMS])
-        async for chunk in in_chunks(messages):
-            yield chunk
+def _parts(targets: Sequence[Target]) -> Iterator[Sequence[Target]]:
+    """Yield ``targets`` in parts that are read in one go."""
+    return (targets[start : start + CHUNK_ITEMS] for start in range(0, len(targets), CHUNK_ITEMS))
 
 
 def _required(text: str, field: str) -> str:

@@ -158,7 +158,7 @@ class Collector:
                 samples[key] = Sample(at=now(), used=used)
         self._rates.add(samples)
 
-    def _networks(self, targets: Sequence[SandboxTarget]) -> dict[Path, tuple[Interface, ...] | None]:
+    def _networks(self, targets: Sequence[SandboxTarget]) -> dict[str, tuple[Interface, ...] | None]:
         pins = [target.network for target in targets if target.network is not None]
         return dict(zip(pins, netdev.read_all(pins), strict=True))
 

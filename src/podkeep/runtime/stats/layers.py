@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from podkeep.base.ids import ContainerID
 from podkeep.kernel import tree_size
@@ -34,7 +33,7 @@ class LayerSize:
 
 @dataclass(slots=True)
 class _Layer:
-    path: Path
+    path: str
     ended: bool
     """Whether nothing writes to it any more."""
     due: float = 0.0

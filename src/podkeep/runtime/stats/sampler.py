@@ -14,12 +14,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from podkeep.base.errors import PodkeepError
-from podkeep.runtime.layout import Layout
 from podkeep.runtime.records import ContainerState, SandboxState
 from podkeep.runtime.state import State
 from podkeep.runtime.stats.collector import Collector
 from podkeep.runtime.stats.layers import Layers
-from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget, container_target, sandbox_target
+from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget, Targets
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +32,13 @@ class Sampler:
     def __init__(
         self,
         state: State,
-        layout: Layout,
+        targets: Targets,
         collector: Collector,
         layers: Layers,
         on_pass: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         """``on_pass`` gets the seconds that each pass for the rates took."""
-        self._state, self._layout, self._collector, self._layers = state, layout, collector, layers
+        self._state, self._targets, self._collector, self._layers = state, targets, collector, layers
         self._on_pass = on_pass
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,12 +73,12 @@ class Sampler:
         """Return the sandboxes that are ready, and every container that a client is shown."""
         sandboxes = {item.id: item for item in self._state.sandboxes()}
         containers = [
-            container_target(item, sandboxes[item.sandbox_id], self._layout)
+            self._targets.container(item, sandboxes[item.sandbox_id])
             for item in self._state.containers()
             if item.status.state in _SHOWN and item.sandbox_id in sandboxes
         ]
         ready = [item for item in sandboxes.values() if item.status.state is SandboxState.READY]
-        return [sandbox_target(item, (), self._layout) for item in ready], containers
+        return [self._targets.sandbox(item, ()) for item in ready], containers
 
     async def _sample(self) -> None:
         sandboxes, containers = self.targets()

@@ -13,6 +13,7 @@ from podkeep.runtime.stats.collector import Collector
 from podkeep.runtime.stats.layers import Layers
 from podkeep.runtime.stats.rates import Rates
 from podkeep.runtime.stats.sampler import Sampler
+from podkeep.runtime.stats.targets import Targets
 
 
 class Statistics:
@@ -29,8 +30,9 @@ class Statistics:
         self._state = state
         self._reader = open_reader(cgroups)
         layers = Layers()
+        self.targets = Targets(layout)
         self.collector = Collector(self._reader, Rates(), layers, layout.root)
-        self._sampler = Sampler(state, layout, self.collector, layers, on_pass)
+        self._sampler = Sampler(state, self.targets, self.collector, layers, on_pass)
 
     def start(self) -> None:
         """Sample from now on; a new container's layer is looked at right away."""

@@ -24,11 +24,14 @@ def descriptor_messages() -> list[api.MetricDescriptor]:
     ]
 
 
-def sandbox_metrics_message(
-    found: SandboxMetrics, file_system: FileSystem, device_name: Callable[[int, int], str]
-) -> api.PodSandboxMetrics:
-    """Return the samples of a pod and its running containers."""
-    message = api.PodSandboxMetrics(pod_sandbox_id=found.sandbox.id)
+def fill_sandbox_metrics(
+    message: api.PodSandboxMetrics,
+    found: SandboxMetrics,
+    file_system: FileSystem,
+    device_name: Callable[[int, int], str],
+) -> None:
+    """Fill a new message with the samples of a pod and its running containers."""
+    message.pod_sandbox_id = found.sandbox.id
     _fill(message.metrics, metrics.network_samples(found.interfaces), metrics.sandbox_labels(found.sandbox), found.at)
     for item in found.containers:
         container = item.reading.container
@@ -36,7 +39,6 @@ def sandbox_metrics_message(
         below.container_id = container.id
         samples = metrics.container_samples(item, file_system, device_name)
         _fill(below.metrics, samples, metrics.container_labels(container, found.sandbox), item.reading.at)
-    return message
 
 
 def _fill(target: _Metrics, samples: Iterable[MetricSample], base: tuple[str, ...], at: int) -> None:

@@ -10,6 +10,7 @@ from podkeep.kernel.cgroup_files import Psi, PsiLine
 from podkeep.kernel.cgroup_stats import Memory, Usage
 from podkeep.kernel.netdev import Interface
 from podkeep.runtime.records import Container, Sandbox
+from podkeep.runtime.rpc.encoded import Encoded
 from podkeep.runtime.stats.collector import ContainerReading, SandboxReading
 from podkeep.runtime.stats.layers import LayerSize
 
@@ -19,70 +20,63 @@ DEFAULT_INTERFACE = "eth0"
 # Fields are set one by one: half the time of building a message from messages.
 
 
-def container_stats_message(reading: ContainerReading, mountpoint: str) -> api.ContainerStats:
-    """Return the statistics of a container; one that has ended still has a writable layer.
+class StatsMessages:
+    """Fills messages; what stays the same of a record is encoded once."""
 
-    :param mountpoint: what identifies the file system of writable layers.
-    """
-    message = api.ContainerStats()
-    _fill_container(message, reading, mountpoint)
-    return message
+    def __init__(self, *, mountpoint: str) -> None:
+        """``mountpoint`` is what identifies the file system of writable layers."""
+        self._mountpoint = mountpoint
+        self._containers, self._sandboxes = Encoded(_container_attributes), Encoded(_sandbox_attributes)
 
+    def fill_container(self, message: api.ContainerStats, reading: ContainerReading) -> None:
+        """Fill a new message; a container that has ended still has a writable layer."""
+        message.attributes.MergeFromString(self._containers.of(reading.container))
+        usage, at = reading.usage, reading.at
+        if usage is not None:
+            _fill_cpu(message.cpu, usage, at, reading.nano_cores)
+            _fill_memory(message.memory, usage, at)
+            if usage.pressure.io is not None:
+                message.io.timestamp = at
+                _fill_psi(message.io.psi, usage.pressure.io)
+            _fill_swap(message, usage.memory, at)
+        _fill_layer(message.writable_layer, reading.layer, self._mountpoint, at)
 
-def sandbox_stats_message(reading: SandboxReading, mountpoint: str) -> api.PodSandboxStats:
-    """Return the statistics of a sandbox and the containers in it."""
-    message = api.PodSandboxStats()
-    _fill_sandbox_attributes(message.attributes, reading.sandbox)
-    linux, usage = message.linux, reading.usage
-    _fill_cpu(linux.cpu, usage, reading.at, reading.nano_cores)
-    _fill_memory(linux.memory, usage.memory, reading.at)
-    if usage.pressure.memory is not None:
-        _fill_psi(linux.memory.psi, usage.pressure.memory)
-    if usage.pressure.io is not None:
-        linux.io.timestamp = reading.at
-        _fill_psi(linux.io.psi, usage.pressure.io)
-    if reading.interfaces is not None:
-        _fill_network(linux.network, reading.interfaces, reading.at)
-    linux.process.timestamp = reading.at
-    if usage.tasks is not None:
-        linux.process.process_count.value = usage.tasks
-    for container in reading.containers:
-        _fill_container(linux.containers.add(), container, mountpoint)
-    return message
-
-
-def _fill_container(message: api.ContainerStats, reading: ContainerReading, mountpoint: str) -> None:
-    _fill_attributes(message.attributes, reading.container)
-    usage, at = reading.usage, reading.at
-    if usage is not None:
-        _fill_cpu(message.cpu, usage, at, reading.nano_cores)
-        _fill_memory(message.memory, usage.memory, at)
-        if usage.pressure.memory is not None:
-            _fill_psi(message.memory.psi, usage.pressure.memory)
+    def fill_sandbox(self, message: api.PodSandboxStats, reading: SandboxReading) -> None:
+        """Fill a new message with a sandbox and the containers in it."""
+        message.attributes.MergeFromString(self._sandboxes.of(reading.sandbox))
+        linux, usage = message.linux, reading.usage
+        _fill_cpu(linux.cpu, usage, reading.at, reading.nano_cores)
+        _fill_memory(linux.memory, usage, reading.at)
         if usage.pressure.io is not None:
-            message.io.timestamp = at
-            _fill_psi(message.io.psi, usage.pressure.io)
-        _fill_swap(message, usage.memory, at)
-    _fill_layer(message.writable_layer, reading.layer, mountpoint, at)
+            linux.io.timestamp = reading.at
+            _fill_psi(linux.io.psi, usage.pressure.io)
+        if reading.interfaces is not None:
+            _fill_network(linux.network, reading.interfaces, reading.at)
+        linux.process.timestamp = reading.at
+        if usage.tasks is not None:
+            linux.process.process_count.value = usage.tasks
+        for container in reading.containers:
+            self.fill_container(linux.containers.add(), container)
 
 
-def _fill_attributes(message: api.ContainerAttributes, container: Container) -> None:
+def _container_attributes(container: Container) -> api.ContainerAttributes:
     config = container.config
-    message.id = container.id
-    message.metadata.name = config.name
-    message.metadata.attempt = config.attempt
-    message.labels.update(config.labels)
-    message.annotations.update(config.annotations)
+    return api.ContainerAttributes(
+        id=container.id,
+        metadata=api.ContainerMetadata(name=config.name, attempt=config.attempt),
+        labels=config.labels,
+        annotations=config.annotations,
+    )
 
 
-def _fill_sandbox_attributes(message: api.PodSandboxAttributes, sandbox: Sandbox) -> None:
+def _sandbox_attributes(sandbox: Sandbox) -> api.PodSandboxAttributes:
     config = sandbox.config
-    message.id = sandbox.id
-    metadata = message.metadata
-    metadata.name, metadata.uid, metadata.namespace = config.name, config.uid, config.namespace
-    metadata.attempt = config.attempt
-    message.labels.update(config.labels)
-    message.annotations.update(config.annotations)
+    metadata = api.PodSandboxMetadata(
+        name=config.name, uid=config.uid, namespace=config.namespace, attempt=config.attempt
+    )
+    return api.PodSandboxAttributes(
+        id=sandbox.id, metadata=metadata, labels=config.labels, annotations=config.annotations
+    )
 
 
 def _fill_cpu(message: api.CpuUsage, usage: Usage, at: int, nano_cores: int | None) -> None:
@@ -94,7 +88,8 @@ def _fill_cpu(message: api.CpuUsage, usage: Usage, at: int, nano_cores: int | No
         _fill_psi(message.psi, usage.pressure.cpu)
 
 
-def _fill_memory(message: api.MemoryUsage, memory: Memory, at: int) -> None:
+def _fill_memory(message: api.MemoryUsage, usage: Usage, at: int) -> None:
+    memory = usage.memory
     message.timestamp = at
     message.usage_bytes.value = memory.usage
     message.working_set_bytes.value = memory.working_set
@@ -103,6 +98,8 @@ def _fill_memory(message: api.MemoryUsage, memory: Memory, at: int) -> None:
     message.major_page_faults.value = memory.major_page_faults
     if memory.limit is not None:
         message.available_bytes.value = max(memory.limit - memory.working_set, 0)
+    if usage.pressure.memory is not None:
+        _fill_psi(message.psi, usage.pressure.memory)
 
 
 def _fill_swap(message: api.ContainerStats, memory: Memory, at: int) -> None:

@@ -270,8 +270,14 @@ def _enable_controllers(directory: Path) -> None:
     except OSError as error:
         raise KernelCallError(f"read({directory}/cgroup.controllers)", error.errno or 0) from error
     missing = [name for name in available if name not in enabled]
-    if missing:
-        _write(directory / "cgroup.subtree_control", " ".join(f"+{name}" for name in missing))
+    if not missing:
+        return
+    file, text = directory / "cgroup.subtree_control", " ".join(f"+{name}" for name in missing)
+    try:
+        _write(file, text)
+    except KernelCallError as error:
+        hint = "the cgroup has processes of its own, and so no children with controllers (cgroup-v2.rst)"
+        raise KernelCallError(error.call, error.errno, hint=hint if error.errno == errno.EBUSY else "") from error
 
 
 def _inherit_cpuset(directory: Path) -> None:

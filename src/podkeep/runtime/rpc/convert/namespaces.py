@@ -89,7 +89,8 @@ def container_namespaces(linux: api.LinuxContainerConfig, sandbox: SandboxConfig
             f"namespace_options.userns_options: the container asks for {_describe(options.userns)}, "
             f"its sandbox has {_describe(sandbox.namespaces.userns)}"
         )
-    if options.network is not sandbox.namespaces.network:
+    # POD is also what a caller says who says nothing, and the pod's network is the sandbox's, whichever that is.
+    if options.network not in {NamespaceMode.POD, sandbox.namespaces.network}:
         raise InvalidArgument(
             f"namespace_options.network: the container asks for {options.network.name}, "
             f"its sandbox has {sandbox.namespaces.network.name}"
@@ -105,7 +106,7 @@ def container_namespaces(linux: api.LinuxContainerConfig, sandbox: SandboxConfig
     if options.pid is NamespaceMode.TARGET and not options.target_id:
         raise InvalidArgument("namespace_options: pid TARGET needs target_id")
     return records.NamespaceOptions(
-        network=options.network,
+        network=sandbox.namespaces.network,
         pid=options.pid,
         ipc=options.ipc,
         target_id=options.target_id,

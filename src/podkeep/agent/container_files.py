@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Mapping
 from pathlib import Path
 
-from podkeep.agent.convert.container import PlannedMount
+from podkeep.agent.convert.container import PlannedImage, PlannedMount
 from podkeep.agent.environment import expand
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import sub_path
@@ -41,7 +41,7 @@ def mounts(
     container: Container,
     attempt: int,
     directory: PodDir,
-    volumes: Mapping[str, MountedVolume],
+    volumes: Mapping[str, MountedVolume | PlannedImage],
     environment: Mapping[str, str],
 ) -> list[PlannedMount]:
     """Prepare and return the mounts of one attempt of ``container``.
@@ -68,15 +68,23 @@ def _volume_mount(
     index: int,
     container: Container,
     directory: PodDir,
-    volumes: Mapping[str, MountedVolume],
+    volumes: Mapping[str, MountedVolume | PlannedImage],
     environment: Mapping[str, str],
 ) -> PlannedMount:
     volume = volumes[mount.name]
-    path = volume.path
     inner = mount.sub_path or expand(mount.sub_path_expr, environment)
+    if inner and (why := inner_path(inner)):
+        raise InvalidArgument(f'subPath "{inner}" of volume "{mount.name}" {why}')
+    if isinstance(volume, PlannedImage):
+        return PlannedMount(
+            image=volume,
+            sub_path=inner,
+            container_path=posixpath.join("/", mount.mount_path),
+            read_only=True,
+            propagation=mount.mount_propagation,
+        )
+    path = volume.path
     if inner:
-        if why := inner_path(inner):
-            raise InvalidArgument(f'subPath "{inner}" of volume "{mount.name}" {why}')
         path = sub_path.pin(path, inner, directory.sub_path(mount.name, container.name, index))
     return PlannedMount(
         host_path=path,

@@ -1,4 +1,4 @@
-"""Having a container's image on the node before it starts, by its pull policy."""
+"""Having an image on the node before what needs it starts, by its pull policy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from podkeep.agent.convert.security import ImageUser
 from podkeep.agent.events import Event, StepFailed
-from podkeep.api.containers import Container
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -25,6 +24,15 @@ class LocalImage:
     user: ImageUser
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """An image to have, pulled when ``policy`` says so. ``container`` is empty for one of the pod's volumes."""
+
+    image: str
+    policy: str
+    container: str = ""
+
+
 async def _silently(image: str, pull: Awaitable[str]) -> str:
     return await pull
 
@@ -37,50 +45,47 @@ class Images:
         self._show = show or _silently
 
     async def ensure(
-        self, container: Container, handler: str, sandbox: api_pb2.PodSandboxConfig, report: Callable[[Event], None]
+        self, wanted: Wanted, handler: str, sandbox: api_pb2.PodSandboxConfig, report: Callable[[Event], None]
     ) -> LocalImage:
-        """Return the image of ``container``, pulled if its policy says so.
+        """Return the image, pulled if its policy says so.
 
         :param handler: runtime handler of the pod.
         :param report: gets the events of the pull.
         :raises StepFailed: with the kubelet's waiting reason, if there is no image to run.
         """
-        image, name = container.image, container.name
+        image, policy = wanted.image, wanted.policy
         spec = api_pb2.ImageSpec(image=image, user_specified_image=image, runtime_handler=handler)
-        policy = container.image_pull_policy
         try:
             present = None if policy == "Always" else await self._find(spec)
         except InvalidArgument as error:
             raise _failed(
-                container, "InvalidImageName", f'Failed to apply default image tag "{image}": {error.message}'
+                wanted, "InvalidImageName", f'Failed to apply default image tag "{image}": {error.message}'
             ) from error
         except PodkeepError as error:
-            raise _failed(
-                container, "ImageInspectError", f'Failed to inspect image "{image}": {error.message}'
-            ) from error
+            raise _failed(wanted, "ImageInspectError", f'Failed to inspect image "{image}": {error.message}') from error
         if present is not None:
             message = f'Container image "{image}" already present on machine'
-            report(Event(type="Normal", reason="Pulled", message=message, container=name))
+            report(Event(type="Normal", reason="Pulled", message=message, container=wanted.container))
             return present
         if policy == "Never":
             raise StepFailed(
                 f'Container image "{image}" is not present with pull policy of Never',
                 reason="ErrImageNeverPull",
                 waiting="ErrImageNeverPull",
-                container=name,
+                container=wanted.container,
                 hint="load it with `podkeep image load`, or set imagePullPolicy",
             )
-        return await self._pull(container, spec, sandbox, report)
+        return await self._pull(wanted, spec, sandbox, report)
 
     async def _pull(
         self,
-        container: Container,
+        wanted: Wanted,
         spec: api_pb2.ImageSpec,
         sandbox: api_pb2.PodSandboxConfig,
         report: Callable[[Event], None],
     ) -> LocalImage:
-        image, name = container.image, container.name
-        report(Event(type="Normal", reason="Pulling", message=f'Pulling image "{image}"', container=name))
+        image = wanted.image
+        report(Event(type="Normal", reason="Pulling", message=f'Pulling image "{image}"', container=wanted.container))
         began = time.monotonic()
         request = api_pb2.PullImageRequest(image=spec, sandbox_config=sandbox)
 
@@ -92,15 +97,15 @@ class Images:
             found = await self._find(spec) or await self._find(api_pb2.ImageSpec(image=ref))
         except InvalidArgument as error:
             raise _failed(
-                container, "InvalidImageName", f'Failed to pull image "{image}": {error.message}', error.hint
+                wanted, "InvalidImageName", f'Failed to pull image "{image}": {error.message}', error.hint
             ) from error
         except PodkeepError as error:
             raise _failed(
-                container, "ErrImagePull", f'Failed to pull image "{image}": {error.message}', error.hint
+                wanted, "ErrImagePull", f'Failed to pull image "{image}": {error.message}', error.hint
             ) from error
         took = time.monotonic() - began
         message = f'Successfully pulled image "{image}" in {took:.3f}s'
-        report(Event(type="Normal", reason="Pulled", message=message, container=name))
+        report(Event(type="Normal", reason="Pulled", message=message, container=wanted.container))
         return LocalImage(ref=ref, user=ImageUser() if found is None else found.user)
 
     async def _find(self, spec: api_pb2.ImageSpec) -> LocalImage | None:
@@ -111,5 +116,5 @@ class Images:
         return LocalImage(ref=answer.image.id, user=ImageUser(uid=uid, name=answer.image.username))
 
 
-def _failed(container: Container, waiting: str, message: str, hint: str = "") -> StepFailed:
-    return StepFailed(message, reason="Failed", waiting=waiting, container=container.name, hint=hint)
+def _failed(wanted: Wanted, waiting: str, message: str, hint: str = "") -> StepFailed:
+    return StepFailed(message, reason="Failed", waiting=waiting, container=wanted.container, hint=hint)

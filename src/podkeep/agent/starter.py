@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from podkeep.agent import container_files, hosts, qos
 from podkeep.agent.admission import FAILED_SANDBOX, Admitted
 from podkeep.agent.convert import names
-from podkeep.agent.convert.container import ContainerPlan, PlannedMount, container_config
+from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.dns import resolv_conf
 from podkeep.agent.environment import PodFacts, environment
 from podkeep.agent.events import Event, PodListener, StepFailed
-from podkeep.agent.images import LocalImage
+from podkeep.agent.images import LocalImage, Wanted
 from podkeep.agent.node import Node
 from podkeep.agent.observed import Observed, SandboxView
 from podkeep.agent.plan import StartContainer
 from podkeep.agent.sources import Sources
 from podkeep.agent.volumes import setup
+from podkeep.agent.volumes.images import VolumeImages
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
@@ -33,6 +35,14 @@ from podkeep.base.failpoints import reach
 from podkeep.cri.v1 import api_pb2
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Had:
+    """The images of a container that are here: its own, and those of its volumes by their names."""
+
+    image: LocalImage
+    volumes: Mapping[str, PlannedImage]
 
 
 class Starter:
@@ -44,6 +54,7 @@ class Starter:
         self._node = node
         self._listener = listener
         self._handler = pod.spec.runtime_class_name or ""
+        self._volume_images = VolumeImages(pod, node.images)
         self._interrupted = asyncio.Event()
 
     def interrupt(self) -> None:
@@ -76,10 +87,17 @@ class Starter:
         if sandbox is None:
             raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
         config = self._sandbox_config(sandbox.attempt, admitted)
-        image = await self._unless_interrupted(
-            self._node.images.ensure(container, self._handler, config, self._listener.event), container
+        volumes = await self._unless_interrupted(
+            self._volume_images.ensure(container, config, self._listener.event), container
         )
-        message = await self._configure(action, sandbox, admitted, image)
+        wanted = Wanted(
+            image=container.image, policy=container.image_pull_policy or "IfNotPresent", container=container.name
+        )
+        image = await self._unless_interrupted(
+            self._node.images.ensure(wanted, self._handler, config, self._listener.event), container
+        )
+        had = Had(image=image, volumes=volumes)
+        message = await self._configure(action, sandbox, admitted, had)
         created = await self._create(container, sandbox, config, message)
         await self._start(action, created)
         await self._forget(observed, action)
@@ -103,13 +121,13 @@ class Starter:
             ) from error
 
     async def _configure(
-        self, action: StartContainer, sandbox: SandboxView, admitted: Admitted, image: LocalImage
+        self, action: StartContainer, sandbox: SandboxView, admitted: Admitted, had: Had
     ) -> api_pb2.ContainerConfig:
         """Return the container's configuration, after making the files it mounts."""
         pod, container = self._pod, action.container
         ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
         facts = PodFacts(pod_ips=ips, host_ips=self._node.host_ips, node_name=self._node.name)
-        volumes = await self._volumes(admitted)
+        volumes: dict[str, MountedVolume | PlannedImage] = {**await self._volumes(admitted), **had.volumes}
         try:
             variables = environment(pod, container, self._sources, facts)
             hosts_text = hosts.render(pod.spec, names.hostname(pod), sandbox.ips, self._node.hosts_file)
@@ -120,8 +138,8 @@ class Starter:
 
             plan = ContainerPlan(
                 attempt=action.attempt,
-                image_ref=image.ref,
-                image_user=image.user,
+                image_ref=had.image.ref,
+                image_user=had.image.user,
                 environment=variables,
                 mounts=await asyncio.to_thread(prepare),
                 resources=qos.linux_resources(pod, container, self._node.memory),

@@ -16,6 +16,7 @@ from podkeep.api.volumes import (
     ConfigMapVolumeSource,
     EmptyDirVolumeSource,
     HostPathVolumeSource,
+    ImageVolumeSource,
     SecretVolumeSource,
     Volume,
 )
@@ -115,6 +116,9 @@ def _volume(volume: Volume) -> Volume:
         changes["secret"] = _replace(volume.secret, default_mode=FILE_MODE)
     if isinstance(volume.host_path, HostPathVolumeSource) and volume.host_path.type is None:
         changes["host_path"] = _replace(volume.host_path, type="")
+    if isinstance(volume.image, ImageVolumeSource) and volume.image.pull_policy is None:
+        pull = "Always" if has_floating_tag(volume.image.reference) else "IfNotPresent"
+        changes["image"] = _replace(volume.image, pull_policy=pull)
     return _replace(volume, **changes)
 
 

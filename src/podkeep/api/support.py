@@ -44,7 +44,7 @@ _CONTAINER = (
     "volume_devices",
 )
 _SECURITY = ("selinux_options", "windows_options")
-_VOLUMES = frozenset({"config_map", "empty_dir", "host_path", "secret"})
+_VOLUMES = frozenset({"config_map", "empty_dir", "host_path", "image", "secret"})
 _RESOURCES = frozenset({"cpu", "memory"})
 
 

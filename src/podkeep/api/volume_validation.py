@@ -39,6 +39,8 @@ def _source(volume: Volume, path: str, errors: FieldErrors) -> None:
         errors.required(f"{path}.configMap.name", volume.config_map.name)
         validate_mode(volume.config_map.default_mode, f"{path}.configMap.defaultMode", errors)
         _items(volume.config_map.items, f"{path}.configMap", errors)
+    if volume.image is not None:
+        errors.required(f"{path}.image.reference", volume.image.reference)
     if volume.secret is not None:
         errors.required(f"{path}.secret.secretName", volume.secret.secret_name)
         validate_mode(volume.secret.default_mode, f"{path}.secret.defaultMode", errors)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from podkeep.agent.convert.container import ContainerPlan, PlannedMount, container_config
+from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.convert.security import ImageUser
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.qos import linux_resources
+from podkeep.agent.volumes.images import policies
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.errors import InvalidArgument
@@ -211,3 +212,48 @@ def test_resources(resources: dict[str, Any], cgroup: str, expected: tuple[int, 
     found = container(pod).linux.resources
     assert (found.cpu_shares, found.cpu_quota, found.memory_limit_in_bytes, found.oom_score_adj) == expected
     assert sandbox(pod).linux.cgroup_parent == f"/podkeep{cgroup}/pod{UID}"
+
+
+@pytest.mark.requirement("V32", "V33", "V35", "V36")
+def test_an_image_volume_is_asked_for_by_what_the_pull_returned() -> None:
+    pod = make({"runtimeClassName": "crun"})
+    image = PlannedImage(reference="data:1", ref="sha256:5")
+    mount = PlannedMount(image=image, sub_path="dir", container_path="/v", read_only=True)
+    (message,) = container(pod, mounts=[mount]).mounts
+    assert message == api_pb2.Mount(
+        container_path="/v",
+        readonly=True,
+        image=api_pb2.ImageSpec(
+            image="sha256:5",
+            user_specified_image="data:1",
+            runtime_handler="crun",
+            annotations=pod.metadata.annotations,
+        ),
+        image_sub_path="dir",
+    )
+
+
+def volume_pod(*volumes: tuple[str, str, str], mounted: str) -> Pod:
+    """Return a pod with image volumes of a name, a reference and a policy, those named in ``mounted`` mounted."""
+    return make(
+        {
+            "volumes": [
+                {"name": name, "image": {"reference": reference, "pullPolicy": policy}}
+                for name, reference, policy in volumes
+            ],
+        },
+        {"volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in mounted]},
+    )
+
+
+@pytest.mark.requirement("V21", "V26")
+def test_which_images_of_volumes_are_had() -> None:
+    volumes = (
+        ("a", "one:1", "Never"),
+        ("b", "two:1", "Always"),
+        ("c", "one:1", "IfNotPresent"),
+        ("d", "three:1", "Always"),
+    )
+    assert policies(volume_pod(*volumes, mounted="abc")) == {"one:1": "IfNotPresent", "two:1": "Always"}
+    assert policies(volume_pod(*volumes, mounted="a")) == {"one:1": "Never"}
+    assert policies(volume_pod(*volumes, mounted="")) == {}

@@ -121,6 +121,11 @@ def test_a_document_that_is_no_object_is_refused_by_its_line() -> None:
         ),
         (pod({"containers": []}), "spec.containers: Required value"),
         (pod({"containers": [{"name": "c"}]}), "spec.containers[0].image: Required value"),
+        (pod({"volumes": [{"name": "v", "image": {}}]}), "spec.volumes[0].image.reference: Required value"),
+        (
+            pod({"volumes": [{"name": "v", "image": {"reference": "i"}, "emptyDir": {}}]}),
+            "spec.volumes[0].image: Forbidden: may not specify more than 1 volume type",
+        ),
         (
             pod({"containers": [{"name": "c", "image": "i"}, {"name": "c", "image": "i"}]}),
             'spec.containers[1].name: Duplicate value: "c"',
@@ -209,7 +214,6 @@ def test_host_users_is_kept_as_it_was_sent(given: bool | None) -> None:
         (pod(container={"livenessProbe": {"exec": {"command": ["true"]}}}), "spec.containers[0].livenessProbe"),
         (pod(container={"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}), "spec.containers[0].lifecycle"),
         (pod(container={"ports": [{"containerPort": 80, "hostPort": 80}]}), "spec.containers[0].ports[0].hostPort"),
-        (pod({"volumes": [{"name": "v", "image": {"reference": "i"}}]}), "spec.volumes[0].image"),
         (pod({"volumes": [{"name": "v", "projected": {"sources": []}}]}), "spec.volumes[0].projected"),
         (pod({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}), "spec.volumes[0].nfs"),
         (pod({"nodeSelector": {"a": "b"}}), "spec.nodeSelector"),
@@ -266,6 +270,21 @@ def test_defaults() -> None:
 )
 def test_pull_policy_follows_the_tag(image: str, policy: str) -> None:
     assert one_pod(pod(container={"image": image})).spec.containers[0].image_pull_policy == policy
+
+
+@pytest.mark.requirement("V1", "V4")
+@pytest.mark.parametrize(
+    ("image", "given", "policy"),
+    [
+        ("data", None, "Always"), ("data:latest", None, "Always"), ("data:1", None, "IfNotPresent"),
+        ("data@sha256:" + "0" * 64, None, "IfNotPresent"), ("data", "Never", "Never"), ("data:1", "Always", "Always"),
+    ],
+)  # fmt: skip
+def test_pull_policy_of_a_volume_follows_the_tag(image: str, given: str | None, policy: str) -> None:
+    source = {"reference": image} | ({"pullPolicy": given} if given else {})
+    (volume,) = one_pod(pod({"volumes": [{"name": "v", "image": source}]})).spec.volumes
+    assert volume.image is not None
+    assert (volume.image.reference, volume.image.pull_policy) == (image, policy)
 
 
 def test_config_maps_and_secrets() -> None:

@@ -27,10 +27,21 @@ _PROPAGATION = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedMount:
-    """One bind mount: what of the node appears where in the container."""
+class PlannedImage:
+    """An image that is a volume: its name in the manifest, and what PullImage or ImageStatus returned for it."""
 
-    host_path: Path
+    reference: str
+    ref: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedMount:
+    """What appears where in the container: of the node, or of an image (then ``host_path`` is None)."""
+
+    host_path: Path | None = None
+    image: PlannedImage | None = None
+    sub_path: str = ""
+    """Of an image; that of a path of the node is resolved already."""
     container_path: str
     read_only: bool = False
     propagation: str | None = None
@@ -70,7 +81,7 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
         args=expand_all(container.args, plan.environment),
         working_dir=container.working_dir,
         envs=[api_pb2.KeyValue(key=key, value=value.encode()) for key, value in plan.environment.items()],
-        mounts=[_mount(mount, plan.userns_start) for mount in plan.mounts],
+        mounts=[_mount(mount, pod, plan.userns_start) for mount in plan.mounts],
         labels=names.pod_labels(pod) | {names.CONTAINER_NAME: container.name},
         annotations=_annotations(pod, container, plan.attempt),
         log_path=names.log_path(container.name, plan.attempt),
@@ -88,10 +99,20 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
     )
 
 
-def _mount(mount: PlannedMount, userns_start: int | None) -> api_pb2.Mount:
+def _mount(mount: PlannedMount, pod: Pod, userns_start: int | None) -> api_pb2.Mount:
     """Every mount of a pod with its own user namespace carries the pod's mapping (KEP-127, handling of volumes)."""
+    image = None
+    if mount.image is not None:
+        image = api_pb2.ImageSpec(
+            image=mount.image.ref,
+            user_specified_image=mount.image.reference,
+            runtime_handler=pod.spec.runtime_class_name or "",
+            annotations=pod.metadata.annotations,
+        )
     return api_pb2.Mount(
-        host_path=str(mount.host_path),
+        host_path="" if mount.host_path is None else str(mount.host_path),
+        image=image,
+        image_sub_path=mount.sub_path,
         container_path=mount.container_path,
         readonly=mount.read_only,
         propagation=_PROPAGATION[mount.propagation],

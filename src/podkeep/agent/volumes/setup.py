@@ -36,12 +36,16 @@ class MountedVolume:
 
 
 def set_up(pod: Pod, directory: PodDir, sources: Sources) -> Mapping[str, MountedVolume]:
-    """Make every volume of ``pod`` and return them by name. Doing it again brings files up to date and keeps the rest.
+    """Make the volumes of ``pod`` and return them by name. Doing it again brings files up to date and keeps the rest.
+
+    Images are not among them: nothing of those is on the node's file system (``volumes/images.py``).
 
     :raises FailedPrecondition: naming the volume and what is wrong with it.
     """
     ready = {}
     for volume in pod.spec.volumes:
+        if volume.image is not None:
+            continue
         try:
             ready[volume.name] = _set_up(pod, volume, directory, sources)
         except PodkeepError as error:

@@ -255,7 +255,8 @@ class Security(Record, frozen=True, kw_only=True, omit_defaults=True):
     masked_paths: tuple[str, ...] | None = None
     readonly_paths: tuple[str, ...] | None = None
     seccomp: Seccomp = Seccomp()
-    apparmor: AppArmor = AppArmor()
+    apparmor: AppArmor | None = None
+    """None: the request says nothing, which is the default profile where there is one."""
     selinux: SELinuxOptions = SELinuxOptions()
 
 
@@ -273,6 +274,8 @@ class ContainerConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
     envs: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    """Fully qualified names, of the request's field and of its annotations."""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     log_path: str = ""

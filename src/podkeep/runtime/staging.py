@@ -9,6 +9,7 @@ and neither of them makes submounts read-only. Called by ``container_executor.py
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,33 @@ class Staging:
                     result[number] = {"": str(target)}
                 else:
                     result[number] = _apart(mount, target)
+        return result
+
+    def stage_sources(
+        self, container: Container, sandbox: Sandbox, sources: Sequence[str]
+    ) -> dict[str, dict[str, str]]:
+        """Make idmapped copies of host paths for a pod in a user namespace, and return them by path, as ``stage`` does.
+
+        For a pod with the machine's users nothing is done: the host paths can be mounted as they are.
+
+        :raises KernelCallError: naming the path, if its file system cannot be idmapped.
+        """
+        idmap = sandbox.config.namespaces.userns
+        if idmap is None or not sources:
+            return {}
+        directory = self.layout.staged_mounts(container.id)
+        if not directory.exists():
+            make_passable(directory, idmap)
+        result = {}
+        userns = self.open_userns(sandbox, idmap)
+        try:
+            for number, source in enumerate(sources):
+                mount = Mount(container_path="", host_path=os.path.realpath(source), idmap=idmap)
+                target = directory / f"source-{number}"
+                _copy(mount, target, userns)
+                result[source] = _apart(mount, target)
+        finally:
+            os.close(userns)
         return result
 
     def unstage(self, container: Container) -> None:

@@ -133,7 +133,7 @@ BAD_PODS = {
     "hostname with newline": (lambda c: setattr(c, "hostname", "a\nb"), InvalidArgument, "hostname"),
     "dns newline": (lambda c: c.dns_config.servers.append("10.0.0.1\nsearch evil"), InvalidArgument, "dns_config"),
     "host port": (
-        lambda c: c.port_mappings.add(container_port=80, host_port=8080), Unimplemented, "config.port_mappings",
+        lambda c: c.port_mappings.add(container_port=0, host_port=8080), InvalidArgument, "config.port_mappings",
     ),
     "selinux": (
         lambda c: setattr(c.linux.security_context.selinux_options, "level", "s0,c1"), InvalidArgument, "selinux_options",
@@ -176,7 +176,11 @@ BAD_CONTAINERS: dict[str, tuple[Callable[[api.ContainerConfig], object], type[Po
     "missing image": (lambda c: setattr(c.image, "image", "nowhere:1"), NotFound, "nowhere:1"),
     "no reference": (lambda c: setattr(c.image, "image", "A B\n"), NotFound, "A B"),
     "windows": (lambda c: c.windows.SetInParent(), InvalidArgument, "config.windows"),
-    "cdi": (lambda c: c.CDI_devices.add(name="a.b/c=d"), Unimplemented, "config.CDI_devices"),
+    "cdi": (lambda c: c.CDI_devices.add(name="a.b/c=d"), NotFound, "unresolvable CDI devices a.b/c=d"),
+    "cdi name": (lambda c: c.CDI_devices.add(name="/dev/x"), InvalidArgument, "not the name of a CDI device"),
+    "cdi annotation": (
+        lambda c: c.annotations.update({"cdi.k8s.io/x": "a.b/c=d,"}), InvalidArgument, "not the name of a CDI device"
+    ),
     "log path": (lambda c: setattr(c, "log_path", "/etc/passwd"), InvalidArgument, "config.log_path"),
     "log path up": (lambda c: setattr(c, "log_path", "a/../../b"), InvalidArgument, "config.log_path"),
     "working directory": (lambda c: setattr(c, "working_dir", "tmp"), InvalidArgument, "config.working_dir"),

@@ -158,7 +158,8 @@ SANDBOX_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     ),
     (lambda c: c.windows.SetInParent(), InvalidArgument, "windows"),
     (lambda c: c.class_resources.SetInParent(), Unimplemented, "class_resources"),
-    (lambda c: c.port_mappings.add(host_port=80, container_port=8080), Unimplemented, "8080"),
+    (lambda c: c.port_mappings.add(host_port=80, container_port=65536), InvalidArgument, "65536"),
+    (lambda c: c.port_mappings.add(host_port=80, container_port=80, protocol=9), InvalidArgument, "protocol 9"),
     (lambda c: set_field("linux.security_context.selinux_options.level", "s0,c1")(c), InvalidArgument, "selinux"),
     (
         lambda c: set_field("linux.security_context.apparmor.profile_type", UNKNOWN)(c),
@@ -456,7 +457,7 @@ CONTAINER_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     *((set_field("metadata.name", bad), InvalidArgument, "metadata.name") for bad in ("a\nb", "a/b", "\0", "a\x7f")),
     (lambda c: c.ClearField("image"), InvalidArgument, "config.image.image"),
     (lambda c: c.windows.SetInParent(), InvalidArgument, "windows"),
-    (lambda c: c.CDI_devices.add(name="a.b/c=d"), Unimplemented, "CDI"),
+    (lambda c: c.CDI_devices.add(name="a.b/c"), InvalidArgument, "CDI"),
     (lambda c: c.class_resources.SetInParent(), Unimplemented, "class_resources"),
     *((set_field("log_path", bad), InvalidArgument, "log_path") for bad in ("/abs", "../a", "a/../../b", "a\0b", "..")),
     *((set_field("working_dir", bad), InvalidArgument, "working_dir") for bad in ("rel", "/a/../..", "/\0")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from podkeep.base.errors import InvalidArgument, Unimplemented
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime import records
+from podkeep.runtime import cdi, records
 from podkeep.runtime.oci import resources
 from podkeep.runtime.records import SandboxConfig
 from podkeep.runtime.rpc.convert.checks import absolute, quote, refuse_nul, refuse_plain_text
@@ -28,8 +28,6 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         raise InvalidArgument("config.image.image is required")
     if config.HasField("windows"):
         raise InvalidArgument("config.windows: this is a Linux machine")
-    if config.CDI_devices:
-        raise Unimplemented("config.CDI_devices: CDI devices are not implemented by this version")
     if config.HasField("class_resources"):
         raise Unimplemented("config.class_resources: class resources are not implemented by this version")
     if config.log_path.startswith("/") or ".." in config.log_path.split("/"):
@@ -51,6 +49,7 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         envs=tuple(_env(item) for item in config.envs),
         mounts=tuple(mount_record(number, mount) for number, mount in enumerate(config.mounts)),
         devices=tuple(device_record(number, device) for number, device in enumerate(config.devices)),
+        cdi_devices=cdi.requested((device.name for device in config.CDI_devices), config.annotations),
         labels=dict(config.labels),
         annotations=dict(config.annotations),
         log_path=config.log_path,

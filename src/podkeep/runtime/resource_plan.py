@@ -1,7 +1,8 @@
 """From resources to writes into a cgroup's files. Pure.
 
-Owns: what of an update is refused, what is in force after it, and which files get which text in which order. Does not
-own: reading and writing (``updates.py``), or the limits a container starts with, which the OCI runtime sets.
+Owns: what is in force after an update, and which files get which text in which order. Does not own: reading and
+writing (``updates.py``), the ranges of values (``oci/resources.py``), or the limits a container starts with, which the
+OCI runtime sets.
 
 Sources: CRI, LinuxContainerResources; OCI runtime-spec, config-linux.md (swap is memory and swap together); the
 kernel's cgroup-v1/memory.rst, cgroup-v2.rst and sched-bwc.rst; KEP-2254 for shares and weight.
@@ -16,14 +17,10 @@ from dataclasses import dataclass
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.runtime.oci.resources import CPU_SHARES, UNLIMITED, check_values, check_whole
 from podkeep.runtime.records import Resources
 
-MIN_SHARES, MAX_SHARES = 2, 262144
-MIN_PERIOD_US, MAX_PERIOD_US = 1000, 1_000_000
-MIN_QUOTA_US = 1000
 DEFAULT_PERIOD_US = 100_000
-UNLIMITED = -1
-_UNIFIED_KEY = re.compile(r"(?!cgroup\.)[a-z]+\.[a-zA-Z0-9_.]+")
 _LIST_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
@@ -44,49 +41,22 @@ def merge(current: Resources, asked: Resources) -> Resources:
 
     :raises InvalidArgument: if a value is out of range or contradicts another.
     """
-    _check_ranges(asked)
+    check_values("linux", asked)
     changes = {
         name: value
         for name in ("cpu_period", "cpu_quota", "cpuset_cpus", "cpuset_mems", "memory_limit", "memory_swap_limit")
         if (value := getattr(asked, name))
     }
     if asked.cpu_shares:
-        changes["cpu_shares"] = min(max(asked.cpu_shares, MIN_SHARES), MAX_SHARES)
+        changes["cpu_shares"] = min(max(asked.cpu_shares, CPU_SHARES[0]), CPU_SHARES[1])
     follows = current.memory_swap_limit in {0, current.memory_limit}
     if asked.memory_limit and not asked.memory_swap_limit and current.memory_swap_limit and follows:
         changes["memory_swap_limit"] = asked.memory_limit
     changes["hugepage_limits"] = {**current.hugepage_limits, **asked.hugepage_limits}
     changes["unified"] = {**current.unified, **asked.unified}
     merged = msgspec.structs.replace(current, **changes)
-    swap, limit = merged.memory_swap_limit, merged.memory_limit
-    if swap > 0 and (limit < 0 or swap < limit):
-        raise InvalidArgument(
-            f"memory_swap_limit_in_bytes: {swap} is less than the memory limit {'of none' if limit < 0 else limit}",
-            hint="it limits memory and swap together",
-        )
+    check_whole("linux", merged)
     return merged
-
-
-def _check_ranges(asked: Resources) -> None:
-    if asked.cpu_period and not MIN_PERIOD_US <= asked.cpu_period <= MAX_PERIOD_US:
-        raise InvalidArgument(f"cpu_period: {asked.cpu_period} µs is not between {MIN_PERIOD_US} and {MAX_PERIOD_US}")
-    if asked.cpu_quota and asked.cpu_quota != UNLIMITED and asked.cpu_quota < MIN_QUOTA_US:
-        raise InvalidArgument(
-            f"cpu_quota: {asked.cpu_quota} µs is less than {MIN_QUOTA_US}", hint="-1 means without limit"
-        )
-    if asked.cpu_shares < 0:
-        raise InvalidArgument(f"cpu_shares: {asked.cpu_shares} is negative")
-    for name in ("memory_limit", "memory_swap_limit"):
-        if getattr(asked, name) < UNLIMITED:
-            raise InvalidArgument(f"{name}_in_bytes: {getattr(asked, name)} is negative", hint="-1: without limit")
-    for name in ("cpuset_cpus", "cpuset_mems"):
-        parse_list(name, getattr(asked, name))
-    for size, limit in asked.hugepage_limits.items():
-        if not re.fullmatch(r"[1-9]\d*[KMG]B", size) or limit < 0:
-            raise InvalidArgument(f"hugepage_limits: {size[:40]!r}: {limit} is no limit of a page size like 2MB")
-    for key, value in asked.unified.items():
-        if not _UNIFIED_KEY.fullmatch(key) or "\0" in value:
-            raise InvalidArgument(f"unified: {key[:80]!r} is no file of a controller", hint="for example memory.high")
 
 
 def parse_list(field: str, text: str) -> frozenset[int]:
@@ -129,7 +99,8 @@ def check_usage(limit: int, current: int, reclaimable: int) -> None:
 
 def weight_of(shares: int) -> int:
     """Return version 2's cpu.weight (1 to 10000) for version 1's cpu.shares (2 to 262144), as OCI runtimes do."""
-    return 1 + (shares - MIN_SHARES) * 9999 // (MAX_SHARES - MIN_SHARES)
+    least, most = CPU_SHARES
+    return 1 + (shares - least) * 9999 // (most - least)
 
 
 def files(version: int, asked: Resources) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from podkeep.kernel import lsm, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime import apparmor_loader
 from podkeep.runtime.oci import apparmor, rlimits, selinux
+from podkeep.runtime.oci.apparmor import AppArmorSupport
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.rlimits import Rlimit
 from podkeep.runtime.oci.selinux import SELinux
@@ -29,7 +30,6 @@ from podkeep.runtime.sysctls import DefaultSysctls, check_defaults
 log = logging.getLogger(__name__)
 
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
-_NO_APPARMOR = "this kernel does not enforce AppArmor profiles"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,7 @@ class Confinement:
     """What every container and sandbox gets. The default confines with nothing but what each request asks for."""
 
     selinux: SELinux = field(default_factory=SELinux)
-    no_apparmor: str = _NO_APPARMOR
-    """Why AppArmor profiles are not enforced; empty if they are."""
+    apparmor: AppArmorSupport = field(default_factory=AppArmorSupport)
     sysctls: DefaultSysctls = field(default_factory=DefaultSysctls)
     rlimits: tuple[Rlimit, ...] = ()
     pids_limit: int = 0
@@ -48,7 +47,6 @@ class Confinement:
         """Look at the machine, and load the default AppArmor profile if it is to be used.
 
         :raises InvalidArgument: if a value of the configuration is not understood.
-        :raises FailedPrecondition: if AppArmor is on and the default profile cannot be loaded.
         """
         check_defaults(config.default_sysctls)
         modules = SELinux()
@@ -56,7 +54,7 @@ class Confinement:
             modules = SELinux.from_policy(lsm.selinux_contexts())
         return cls(
             selinux=modules,
-            no_apparmor=_prepare_apparmor(config),
+            apparmor=_prepare_apparmor(config),
             sysctls=DefaultSysctls(
                 unprivileged_ports=config.unprivileged_ports,
                 unprivileged_icmp=config.unprivileged_icmp,
@@ -72,10 +70,7 @@ class Confinement:
         :raises FailedPrecondition: if it asks for one that cannot be enforced.
         """
         return apparmor.profile(
-            security.apparmor,
-            privileged=security.privileged,
-            why_not=self.no_apparmor,
-            loaded=lsm.apparmor_profiles,
+            security.apparmor, self.apparmor, privileged=security.privileged, loaded=lsm.apparmor_profiles
         )
 
     def new_level(self, taken: Iterable[str]) -> str:
@@ -90,7 +85,7 @@ class Confinement:
         """Return what is in force, for the verbose status."""
         return {
             "lsm": ",".join(lsm.active()) or "none",
-            "apparmor": self.no_apparmor or f"default profile {apparmor.DEFAULT_PROFILE}",
+            "apparmor": self.apparmor.why_not or self.apparmor.why_no_default or apparmor.DEFAULT_PROFILE,
             "selinux": f"{self.selinux.process}" if self.selinux.enabled else "off",
         }
 
@@ -110,22 +105,24 @@ class Confinement:
         )
 
 
-def _prepare_apparmor(config: RuntimeConfig) -> str:
-    """Return why AppArmor is not used, or load the default profile and return nothing."""
+def _prepare_apparmor(config: RuntimeConfig) -> AppArmorSupport:
+    """Load the default profile where profiles are used.
+
+    Without the parser a machine still runs containers that ask for nothing, as unconfined as everywhere without it; one
+    that asks for the default profile is refused.
+    """
     if config.apparmor == "off":
-        return 'runtime.apparmor is "off"'
+        return AppArmorSupport(why_not='runtime.apparmor is "off"')
     if not lsm.apparmor_enabled():
-        return _NO_APPARMOR
+        return AppArmorSupport()
     try:
         apparmor_loader.load_default()
     except FailedPrecondition as error:
         if apparmor.DEFAULT_PROFILE not in lsm.apparmor_profiles():
-            raise FailedPrecondition(
-                f"the AppArmor profile {apparmor.DEFAULT_PROFILE} cannot be loaded: {error.message}",
-                hint='install apparmor_parser (Debian: apparmor), or set runtime.apparmor = "off"',
-            ) from error
-        log.warning("AppArmor profile %s stays as it was loaded: %s", apparmor.DEFAULT_PROFILE, error.message)
-    return ""
+            log.warning("AppArmor profile %s cannot be loaded: %s", apparmor.DEFAULT_PROFILE, error)
+            return AppArmorSupport(why_not="", why_no_default=error.message)
+        log.warning("AppArmor profile %s stays as it was loaded: %s", apparmor.DEFAULT_PROFILE, error)
+    return AppArmorSupport(why_not="")
 
 
 def resource_facts(cgroups: Cgroups, *, pids_limit: int = 0, pages: Path = HUGE_PAGES) -> ResourceFacts:

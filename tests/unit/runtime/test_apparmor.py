@@ -13,20 +13,24 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel import lsm
 from podkeep.runtime import apparmor_loader
 from podkeep.runtime.oci import apparmor
+from podkeep.runtime.oci.apparmor import AppArmorSupport
 from podkeep.runtime.records import AppArmor, ProfileKind
 
-DEFAULT, UNCONFINED = AppArmor(), AppArmor(kind=ProfileKind.UNCONFINED)
+DEFAULT, UNCONFINED = AppArmor(kind=ProfileKind.RUNTIME_DEFAULT), AppArmor(kind=ProfileKind.UNCONFINED)
 WEB = AppArmor(kind=ProfileKind.LOCALHOST, profile="web")
 OFF = "this kernel has none"
 
 
-def profile(asked: AppArmor, *, privileged: bool = False, why_not: str = "") -> str:
-    return apparmor.profile(asked, privileged=privileged, why_not=why_not, loaded=lambda: {"web", "podkeep-default"})
+def profile(asked: AppArmor | None, *, privileged: bool = False, why_not: str = "", why_no_default: str = "") -> str:
+    support = AppArmorSupport(why_not=why_not, why_no_default=why_no_default)
+    return apparmor.profile(asked, support, privileged=privileged, loaded=lambda: {"web", "podkeep-default"})
 
 
 @pytest.mark.parametrize(
     ("asked", "privileged", "expected"),
     [
+        (None, False, "podkeep-default"),
+        (None, True, "unconfined"),
         (DEFAULT, False, "podkeep-default"),
         (DEFAULT, True, "unconfined"),
         (UNCONFINED, False, "unconfined"),
@@ -35,14 +39,23 @@ def profile(asked: AppArmor, *, privileged: bool = False, why_not: str = "") -> 
         (WEB, True, "web"),
     ],
 )
-def test_where_it_is_on(asked: AppArmor, privileged: bool, expected: str) -> None:
+def test_where_it_is_on(asked: AppArmor | None, privileged: bool, expected: str) -> None:
     assert profile(asked, privileged=privileged) == expected
 
 
-@pytest.mark.parametrize("asked", [DEFAULT, UNCONFINED])
+@pytest.mark.parametrize("asked", [None, DEFAULT, UNCONFINED])
 @pytest.mark.parametrize("privileged", [False, True])
-def test_where_it_is_off_nothing_is_written(asked: AppArmor, privileged: bool) -> None:
+def test_where_it_is_off_nothing_is_written(asked: AppArmor | None, privileged: bool) -> None:
     assert profile(asked, privileged=privileged, why_not=OFF) == ""
+
+
+def test_without_the_default_profile_only_who_asks_for_it_is_refused() -> None:
+    assert profile(None, why_no_default="no parser") == ""
+    assert profile(UNCONFINED, why_no_default="no parser") == "unconfined"
+    assert profile(WEB, why_no_default="no parser") == "web"
+    assert profile(DEFAULT, privileged=True, why_no_default="no parser") == "unconfined"
+    with pytest.raises(FailedPrecondition, match="'podkeep-default' is not loaded: no parser"):
+        profile(DEFAULT, why_no_default="no parser")
 
 
 def test_a_named_profile_that_cannot_be_enforced_is_an_error() -> None:

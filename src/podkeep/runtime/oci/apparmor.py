@@ -8,6 +8,7 @@ applied is an error, because the container would run without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.runtime.records import AppArmor, ProfileKind
@@ -27,14 +28,27 @@ def check_name(field: str, name: str) -> str:
     return name
 
 
-def profile(asked: AppArmor, *, privileged: bool, why_not: str, loaded: Callable[[], Collection[str]]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class AppArmorSupport:
+    """What this machine can do. Both are empty where it can."""
+
+    why_not: str = "this kernel does not enforce AppArmor profiles"
+    """Why no profile is enforced here."""
+    why_no_default: str = ""
+    """Why the default profile is not loaded."""
+
+
+def profile(
+    asked: AppArmor | None, support: AppArmorSupport, *, privileged: bool, loaded: Callable[[], Collection[str]]
+) -> str:
     """Return ``process.apparmorProfile``, empty for none.
 
-    :param why_not: why profiles are not enforced here; empty if they are.
+    :param asked: None: the request says nothing.
     :param loaded: returns the profiles that the kernel knows; called only for a profile that the request names.
-    :raises FailedPrecondition: if a profile is named and cannot be enforced.
+    :raises FailedPrecondition: if a profile is asked for and cannot be enforced.
     """
-    if asked.kind is ProfileKind.LOCALHOST:
+    why_not = support.why_not
+    if asked is not None and asked.kind is ProfileKind.LOCALHOST:
         if why_not:
             raise FailedPrecondition(
                 f"AppArmor profile {asked.profile!r} cannot be enforced: {why_not}",
@@ -47,6 +61,13 @@ def profile(asked: AppArmor, *, privileged: bool, why_not: str, loaded: Callable
         return asked.profile
     if why_not:
         return ""
-    if privileged or asked.kind is ProfileKind.UNCONFINED:
+    if privileged or (asked is not None and asked.kind is ProfileKind.UNCONFINED):
         return UNCONFINED
-    return DEFAULT_PROFILE
+    if not support.why_no_default:
+        return DEFAULT_PROFILE
+    if asked is None:
+        return ""
+    raise FailedPrecondition(
+        f"AppArmor profile {DEFAULT_PROFILE!r} is not loaded: {support.why_no_default}",
+        hint="install apparmor_parser (Debian: apparmor) and start the runtime again",
+    )

@@ -135,8 +135,8 @@ def to_oci(asked: Resources, facts: ResourceFacts) -> dict[str, Any]:
     Where a machine does not account for swap or huge pages there is nothing to limit, and the limits are left out, as
     every CRI runtime does: the kubelet sends them with every container.
 
-    :raises InvalidArgument: if files of cgroup version 2 are asked for on version 1, or the machine has no huge pages of
-        a size.
+    :raises InvalidArgument: if files of cgroup version 2 are asked for on version 1, or the machine has no huge pages
+        of a size.
     """
     result: dict[str, Any] = {}
     low, high = CPU_SHARES

@@ -105,7 +105,9 @@ def _profile_of_text(field: str, text: str, *, nothing: ProfileKind) -> tuple[Pr
     return ProfileKind.LOCALHOST, reference
 
 
-def _apparmor(context: api.LinuxContainerSecurityContext) -> AppArmor:
+def _apparmor(context: api.LinuxContainerSecurityContext) -> AppArmor | None:
+    if not context.HasField("apparmor") and not context.apparmor_profile:
+        return None
     field = "security_context.apparmor"
     if context.HasField("apparmor"):
         kind = enum_value(f"{field}.profile_type", ProfileKind, context.apparmor.profile_type)

@@ -67,6 +67,10 @@ class Daemon:
         self.token = os.urandom(3).hex()
         self.cgroup_parent = f"/pktest-{self.token}"
         self.config = self.base / "config.toml"
+        self.write()
+
+    def write(self) -> None:
+        """Write the configuration file."""
         self.config.write_text(
             f"""
 [runtime]

@@ -10,6 +10,7 @@ it, whatever is chosen by then. Does not own: how either is made (``bridge.py``,
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -87,6 +88,21 @@ class Networks:
             )
         if self.chosen() is NetworkMaker.CNI:
             self.cni.collect_garbage(self._attached())
+
+    async def check_all(self) -> None:
+        """Let CNI plugins look at the pods that were there when the daemon started, and log what is not as it was.
+
+        Nothing else comes of it: the pod's own probes say whether it can do without.
+        """
+        for sandbox_id in [item.id for item in self._state.sandboxes()]:
+            sandbox = self._state.find_sandbox(sandbox_id)
+            if sandbox is None or sandbox.status.state is not SandboxState.READY:
+                continue
+            try:
+                await asyncio.to_thread(self.check, sandbox)
+            except PodkeepError as error:
+                if self._state.find_sandbox(sandbox_id) is sandbox:
+                    log.warning("the network of sandbox %s is not as it was made: %s", sandbox_id, error)
 
     def stop(self) -> None:
         """Remove what serves all pods; called when there are none."""

@@ -1,0 +1,181 @@
+"""``podkeep run`` and pods with image volumes (KEP-4639): the cases of its e2e tests, and when images are pulled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.conftest import Runner, until
+from agent.manifests import pod, shell
+
+from support.images import directory, file, layers_layout
+from support.registry import Registry
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+def push(registry: Registry, path: Path, name: str, text: str) -> str:
+    """Push an image that is nothing but data, and return its reference."""
+    layers = [[directory("dir"), file("dir/file", f"{text} in dir\n")], [file("file", f"{text}\n")]]
+    return registry.push(layers_layout(path, layers), name)
+
+
+def forget(registry: Registry, reference: str) -> None:
+    """Remove a manifest from the registry: nobody can pull the image any more."""
+    name = reference.partition("/")[2].rpartition(":")[0]
+    tag = reference.rpartition(":")[2]
+    _, headers, _ = registry.request("HEAD", f"/v2/{name}/manifests/{tag}", headers={"Accept": MANIFEST})
+    registry.request("DELETE", f"/v2/{name}/manifests/{headers['Docker-Content-Digest']}")
+
+
+@pytest.fixture
+def data(runner: Runner, registry: Registry, tmp_path: Path) -> str:
+    """Reference of an image with two files, of the test's own."""
+    return push(registry, tmp_path / "data", f"volume-{tmp_path.name.replace('_', '-')}:1", "data")
+
+
+def image_volume(reference: str, name: str = "volume", **more: Any) -> dict[str, Any]:
+    return {"name": name, "image": {"reference": reference} | more}
+
+
+def mount(path: str = "/volume", name: str = "volume", **more: Any) -> dict[str, Any]:
+    return {"name": name, "mountPath": path} | more
+
+
+@pytest.mark.requirement("V1", "V20", "V34", "V39", "V51")
+@pytest.mark.parametrize("spec", [{}, {"hostUsers": False}])
+def test_content_of_an_image_volume(runner: Runner, image: str, data: str, spec: dict[str, Any]) -> None:
+    script = "cat /volume/file /volume/dir/file; stat -c '%u %g' /volume/file; touch /volume/new 2>/dev/null || echo ro"
+    document = pod(shell(image, script, volumeMounts=[mount()]), volumes=[image_volume(data)], **spec)
+    done = runner.run(document)
+    assert (done.returncode, done.stdout) == (0, "data\ndata in dir\n0 0\nro\n"), done.stderr
+
+
+@pytest.mark.requirement("V27")
+def test_should_fail_if_image_volume_is_not_existing(runner: Runner, image: str) -> None:
+    missing = image.rpartition("/")[0] + "/nothing:1"
+    done = runner.run(pod(shell(image, "true", volumeMounts=[mount()]), volumes=[image_volume(missing)]))
+    assert done.returncode == 1
+    assert f'Failed to pull image "{missing}": ' in done.stderr
+
+
+@pytest.mark.requirement("V26", "V105")
+def test_should_succeed_if_image_volume_is_not_existing_but_unused(runner: Runner, image: str) -> None:
+    missing = image.rpartition("/")[0] + "/nothing:1"
+    done = runner.run(pod(shell(image, "ls /volume 2>/dev/null || echo none"), volumes=[image_volume(missing)]))
+    assert (done.returncode, done.stdout) == (0, "none\n"), done.stderr
+
+
+@pytest.mark.requirement("V106")
+def test_should_succeed_with_multiple_pods_and_same_image_on_the_same_node(
+    runner: Runner, image: str, data: str
+) -> None:
+    wait = "cat /volume/file; touch /peer/$ME; until [ -e /peer/$OTHER ]; do sleep 0.05; done; cat /volume/dir/file"
+    peer = runner.file().parent
+    peer.chmod(0o777)
+
+    def one(me: str, other: str) -> dict[str, Any]:
+        mounts = [mount(), mount("/peer", "peer")]
+        env = [{"name": "ME", "value": me}, {"name": "OTHER", "value": other}]
+        volumes = [image_volume(data), {"name": "peer", "hostPath": {"path": str(peer)}}]
+        return pod(shell(image, wait, volumeMounts=mounts, env=env), volumes=volumes, name=me)
+
+    with runner.start(one("one", "other")) as first:
+        second = runner.run(one("other", "one"))
+        out, err = first.communicate(timeout=60)
+    assert (second.returncode, second.stdout) == (0, "data\ndata in dir\n"), second.stderr
+    assert (first.returncode, out) == (0, "data\ndata in dir\n"), err
+
+
+@pytest.mark.requirement("V7", "V107")
+def test_should_succeed_with_pod_and_multiple_volumes(
+    runner: Runner, registry: Registry, image: str, data: str, tmp_path: Path
+) -> None:
+    other = push(registry, tmp_path / "other", f"other-{tmp_path.name.replace('_', '-')}:1", "other")
+    mounts = [mount("/one", "one"), mount("/two", "two"), mount("/again", "one", subPath="dir")]
+    script = "cat /one/file /two/file /again/file"
+    containers = [shell(image, script, name, volumeMounts=mounts) for name in ("a", "b")]
+    init = shell(image, script, "init", volumeMounts=mounts)
+    volumes = [image_volume(data, "one"), image_volume(other, "two")]
+    done = runner.run(pod(*containers, initContainers=[init], volumes=volumes))
+    assert done.returncode == 0, done.stderr
+    for name in ("init", "a", "b"):
+        lines = [line.partition("] ")[2] for line in done.stdout.splitlines() if line.startswith(f"[{name}]")]
+        assert lines == ["data", "other", "data in dir"]
+
+
+@pytest.mark.requirement("V22", "V24", "V108")
+def test_should_succeed_with_pod_and_pull_policy_of_always(
+    runner: Runner, registry: Registry, image: str, data: str, tmp_path: Path
+) -> None:
+    container = shell(image, "cat /volume/file", volumeMounts=[mount()])
+    document = pod(container, volumes=[image_volume(data, pullPolicy="Always")])
+    assert runner.run(document).stdout == "data\n"
+    push(registry, tmp_path / "newer", data.partition("/")[2], "newer")
+    assert runner.run(document).stdout == "newer\n"
+
+
+@pytest.mark.requirement("V23")
+def test_image_that_is_here_needs_no_registry(runner: Runner, registry: Registry, image: str, data: str) -> None:
+    container = shell(image, "cat /volume/file", volumeMounts=[mount()])
+    for policy in ("IfNotPresent", "Never"):
+        document = pod(container, volumes=[image_volume(data, pullPolicy=policy)])
+        done = runner.run(document)
+        assert (done.returncode, done.stdout) == (0, "data\n"), done.stderr
+        if policy == "IfNotPresent":
+            forget(registry, data)
+
+
+@pytest.mark.requirement("V21")
+def test_container_that_is_started_again_pulls_nothing(
+    runner: Runner, registry: Registry, image: str, data: str, tmp_path: Path
+) -> None:
+    """The volume of a tag that moved meanwhile, or whose registry has nothing any more, is what it was."""
+    script = """
+        cat /volume/file; test -e /state/again && exit 0
+        touch /state/again; until [ -e /state/go ]; do sleep 0.05; done; exit 1
+    """
+    mounts = [mount(), mount("/state", "state")]
+    volumes = [image_volume(data, pullPolicy="Always"), {"name": "state", "emptyDir": {}}]
+    document = pod(shell(image, script, volumeMounts=mounts), volumes=volumes, restartPolicy="OnFailure")
+    with runner.start(document) as process:
+        state = "volumes/*/state/again"
+        (made,) = until(lambda: [path for item in runner.pods() for path in item.glob(state)], "the first start")
+        forget(registry, data)
+        (made.parent / "go").touch()
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "data\ndata\n"), err
+
+
+@pytest.mark.requirement("V25")
+def test_image_that_may_not_be_pulled(runner: Runner, image: str, data: str) -> None:
+    container = shell(image, "true", volumeMounts=[mount()])
+    done = runner.run(pod(container, volumes=[image_volume(data, pullPolicy="Never")]))
+    assert done.returncode == 1
+    assert f'Container image "{data}" is not present with pull policy of Never' in done.stderr
+
+
+@pytest.mark.requirement("V10", "V36", "V37", "V109")
+def test_sub_paths(runner: Runner, image: str, data: str) -> None:
+    def document(**path: str) -> dict[str, Any]:
+        container = shell(
+            image,
+            "cat /volume/file",
+            volumeMounts=[mount(**path)],
+            env=[{"name": "WHERE", "value": "dir"}],
+        )
+        return pod(container, volumes=[image_volume(data)])
+
+    for path in ({"subPath": "dir"}, {"subPathExpr": "$(WHERE)"}):
+        done = runner.run(document(**path))
+        assert (done.returncode, done.stdout) == (0, "data in dir\n"), done.stderr
+    done = runner.run(document(subPath="not-existing"))
+    assert done.returncode == 1
+    assert "ImageVolumeMountFailed: sub path 'not-existing'" in done.stderr
+
+
+def test_a_volume_without_a_reference(runner: Runner, image: str) -> None:
+    done = runner.run(pod(shell(image, "true"), volumes=[{"name": "v", "image": {}}]))
+    assert done.returncode == 1
+    assert "spec.volumes[0].image.reference: Required value" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, NotFound, Unavailable
+from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mountinfo
 from support import scratch
@@ -188,6 +190,15 @@ def test_owners_in_a_user_namespace_are_the_images(pods: Pods, data: str, mapped
     # Who is not in the pod's block is nobody.
     assert pods.read(container, "stat -c '%u' /volume/far") == "65534"
     assert list(pods.status(container).mounts[0].uidMappings) == (mappings(BLOCK) if mapped else [])
+
+
+@pytest.mark.requirement("V51")
+@pytest.mark.parametrize(("of_pod", "seen"), [(None, 65536), (OTHER_BLOCK, 65534)])
+def test_volume_is_mapped_as_its_own_mappings_say(pods: Pods, data: str, of_pod: Triple | None, seen: int) -> None:
+    sandbox = pods.run(pod(options=namespaces(user=of_pod)))
+    wanted = volume(data, uidMappings=mappings(BLOCK), gidMappings=mappings(BLOCK))
+    container = pods.launch(sandbox, mounts=[wanted])
+    assert pods.read(container, "stat -c '%u %g' /volume/file") == f"{seen} {seen}"
 
 
 @pytest.mark.requirement("V38", "V51")
@@ -435,6 +446,44 @@ def test_image_that_is_a_volume_is_not_removed(pods: Pods, daemon: Daemon, data:
     assert image_id not in images(pods)
     assert len(list((daemon.layout.images / "layers").iterdir())) == layers - 2
     pull(pods, data)
+
+
+def test_removal_and_creation_at_the_same_time(pods: Pods, daemon: Daemon, registry: Registry, tmp_path: Path) -> None:
+    """Whoever comes first wins: a container with its volume, or no image and no container."""
+    reference = push(registry, tmp_path, "raced:1", (file("file", "content"),))
+    sandbox = pods.run()
+    before = at_rest(daemon)
+    outcomes = set()
+    for turn in range(10):
+        image_id = pull(pods, reference)
+        request = pods.create_request(sandbox, name=f"c{turn}", mounts=[volume(image_id)])
+        created, removed = pods.wait(_at_once(daemon.socket, request, image_id, creation_first=bool(turn % 2)))
+        outcomes.add((created is None, removed is None))
+        if created is None:
+            (container,) = pods.containers()
+            assert isinstance(removed, FailedPrecondition)
+            assert pods.read(pods.start(container.id), "cat /volume/file") == "content"
+            pods.remove_container(container.id)
+        else:
+            assert isinstance(created, NotFound)
+            assert removed is None
+            assert pods.containers() == []
+    assert outcomes == {(True, False), (False, True)}
+    assert at_rest(daemon) == before
+    remove_image(pods, reference)
+
+
+async def _at_once(
+    socket: str, create: api.CreateContainerRequest, image_id: str, *, creation_first: bool
+) -> list[BaseException | None]:
+    """Create a container and remove an image at the same time; return what each failed with, or None."""
+    remove = api.RemoveImageRequest(image=_spec(image_id))
+    async with CriClient(socket) as client:
+        calls = [client.runtime.CreateContainer(create), client.images.RemoveImage(remove)]
+        tasks = [asyncio.ensure_future(call) for call in (calls if creation_first else calls[::-1])]
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    failed = [item if isinstance(item, BaseException) else None for item in ended]
+    return failed if creation_first else failed[::-1]
 
 
 def test_image_of_a_failed_creation_can_be_removed(pods: Pods, data: str) -> None:

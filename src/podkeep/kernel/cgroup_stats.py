@@ -49,11 +49,10 @@ class Pressure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is asked for often. ``tasks``: processes and threads; None where the pids controller is missing."""
+    """What is asked for often."""
 
     cpu_ns: int
     memory: Memory
-    tasks: int | None
     pressure: Pressure
 
 
@@ -79,6 +78,8 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """By page size ("2MB"): bytes in use, and the most there were."""
     processes: tuple[int, ...]
     """Process IDs."""
+    tasks: int | None
+    """Processes and threads."""
     tasks_limit: int | None
 
 
@@ -94,6 +95,10 @@ class StatsReader(Protocol):
 
         :raises KernelCallError: if the kernel refuses to say.
         """
+        ...
+
+    def tasks(self, path: str) -> int | None:
+        """Return how many processes and threads a cgroup and those below it have; None where nobody counts them."""
         ...
 
     def detail(self, path: str) -> Detail | None:
@@ -219,15 +224,21 @@ class _V1:
             memory = self._usage_of_memory(relative)
         except _Gone:
             return None
-        tasks = self._pids.optional(f"{relative}/pids.current") if self._pids is not None else b""
-        return Usage(cpu_ns=cpu, memory=memory, tasks=int(tasks) if tasks else None, pressure=_NO_PRESSURE)
+        return Usage(cpu_ns=cpu, memory=memory, pressure=_NO_PRESSURE)
+
+    def tasks(self, path: str) -> int | None:
+        return None if self._pids is None else _tasks(self._pids, path)
 
     def _usage_of_memory(self, relative: str) -> Memory:
         read = self._memory.read
         usage = files.number(read(f"{relative}/memory.usage_in_bytes"))
         stat = Table(read(f"{relative}/memory.stat"))
-        limit = files.limit(read(f"{relative}/memory.limit_in_bytes"))
-        both = files.limit(self._memory.optional(f"{relative}/memory.memsw.limit_in_bytes") or b"max")
+        limit = both = None
+        # Opening a file costs more than all else here. Where nothing above has a limit, this cgroup has none either.
+        if stat[b"hierarchical_memory_limit"] < files.UNLIMITED:
+            limit = files.limit(read(f"{relative}/memory.limit_in_bytes"))
+        if limit is not None:
+            both = files.limit(self._memory.optional(f"{relative}/memory.memsw.limit_in_bytes") or b"max")
         return Memory(
             usage=usage,
             working_set=max(usage - stat[b"total_inactive_file"], 0),
@@ -269,6 +280,7 @@ class _V1:
             devices=self._devices(relative),
             hugepages=_hugepages(self._hugetlb, relative, ".usage_in_bytes", ".max_usage_in_bytes"),
             processes=tuple(map(int, memory.whole(f"{relative}/cgroup.procs").split())),
+            tasks=self.tasks(path),
             tasks_limit=files.limit(tasks_limit or b"max"),
         )
 
@@ -310,13 +322,15 @@ class _V2:
             memory = self._usage_of_memory(relative)
         except _Gone:
             return None
-        tasks = tree.optional(f"{relative}/pids.current")
         pressure = Pressure(
             cpu=files.psi(tree.optional(f"{relative}/cpu.pressure")),
             memory=files.psi(tree.optional(f"{relative}/memory.pressure")),
             io=files.psi(tree.optional(f"{relative}/io.pressure")),
         )
-        return Usage(cpu_ns=cpu_ns, memory=memory, tasks=int(tasks) if tasks else None, pressure=pressure)
+        return Usage(cpu_ns=cpu_ns, memory=memory, pressure=pressure)
+
+    def tasks(self, path: str) -> int | None:
+        return _tasks(self._tree, path)
 
     def _usage_of_memory(self, relative: str) -> Memory:
         tree = self._tree
@@ -360,6 +374,7 @@ class _V2:
             devices=files.io_stat(tree.whole(f"{relative}/io.stat")),
             hugepages=_hugepages(tree, relative, ".current", ".max_usage_in_bytes"),
             processes=tuple(map(int, tree.whole(f"{relative}/cgroup.procs").split())),
+            tasks=self.tasks(path),
             tasks_limit=files.limit(tree.optional(f"{relative}/pids.max") or b"max"),
         )
 
@@ -369,6 +384,11 @@ class _V2:
 
 _NO_PRESSURE = Pressure()
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def _tasks(hierarchy: _Hierarchy, path: str) -> int | None:
+    text = hierarchy.optional(f"{path[1:]}/pids.current")
+    return int(text) if text else None
 
 
 def _kernel_memory(stat: Table) -> int:

@@ -18,6 +18,7 @@ from podkeep.kernel.libc import CloneFlag
 
 _OWN_TABLE = "/proc/thread-self/net/dev"
 _COLUMNS = 16
+_READ_BYTES = 16 << 10
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -91,6 +92,17 @@ def read_all(pins: Sequence[str]) -> list[tuple[Interface, ...] | None]:
     return found
 
 
+def _own_table() -> str:
+    content = bytearray()
+    fd = os.open(_OWN_TABLE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while part := os.read(fd, _READ_BYTES):
+            content += part
+    finally:
+        os.close(fd)
+    return os.fsdecode(bytes(content))
+
+
 def _read(pin: str) -> tuple[Interface, ...] | None:
     try:
         fd = os.open(pin, os.O_RDONLY | os.O_CLOEXEC)
@@ -98,7 +110,6 @@ def _read(pin: str) -> tuple[Interface, ...] | None:
             libc.setns(fd, CloneFlag.NEWNET)
         finally:
             os.close(fd)
-        with open(_OWN_TABLE, encoding="utf-8", errors="surrogateescape") as table:  # noqa: PTH123 - a magic link
-            return parse(table.read())
+        return parse(_own_table())
     except (OSError, KernelCallError):
         return None

@@ -44,6 +44,8 @@ class SandboxReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sandbox: Sandbox
     at: int
     usage: Usage
+    tasks: int | None = None
+    """Processes and threads."""
     nano_cores: int | None = None
     interfaces: tuple[Interface, ...] | None = None
     containers: tuple[ContainerReading, ...] = ()
@@ -109,9 +111,10 @@ class Collector:
                     sandbox=target.sandbox,
                     at=time.time_ns(),
                     usage=usage,
+                    tasks=self._reader.tasks(target.cgroup),
                     nano_cores=self._rates.rate(target.sandbox.id, sample),
                     interfaces=networks.get(target.network) if target.network is not None else None,
-                    containers=tuple(self._container(item) for item in target.containers),
+                    containers=tuple([self._container(item) for item in target.containers]),
                 )
             )
         return found

@@ -141,7 +141,7 @@ def _device(io: DeviceIo, name: str) -> Iterator[MetricSample]:
 def _processes(metrics: ContainerMetrics) -> Iterator[MetricSample]:
     detail, held = metrics.detail, metrics.processes
     yield MetricSample("container_processes", len(detail.processes))
-    yield MetricSample("container_threads", metrics.usage.tasks or 0)
+    yield MetricSample("container_threads", detail.tasks or 0)
     yield MetricSample("container_threads_max", detail.tasks_limit or 0)
     yield MetricSample("container_file_descriptors", held.descriptors)
     yield MetricSample("container_sockets", held.sockets)

@@ -53,8 +53,8 @@ class StatsMessages:
         if reading.interfaces is not None:
             _fill_network(linux.network, reading.interfaces, reading.at)
         linux.process.timestamp = reading.at
-        if usage.tasks is not None:
-            linux.process.process_count.value = usage.tasks
+        if reading.tasks is not None:
+            linux.process.process_count.value = reading.tasks
         for container in reading.containers:
             self.fill_container(linux.containers.add(), container)
 

@@ -1,4 +1,4 @@
-"""``podkeep exec``: a command in a running container, its output and its exit status."""
+"""``podkeep exec``: a command in a running container, its streams and its exit status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base.errors import Unimplemented
+from podkeep.base.errors import InvalidArgument
 from podkeep.cli import connection
 from podkeep.cli.invocation import Invocation, pass_invocation
 from podkeep.cli.pods import Target, find_target, target_arguments
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @target_arguments
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option("--timeout", type=click.IntRange(min=0), default=0, metavar="SECONDS", help="0, the default: none.")
-@click.option("-i", "--stdin", is_flag=True, help="Pass standard input on (not in this version).")
-@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal (not in this version).")
+@click.option("-i", "--stdin", is_flag=True, help="Pass standard input on.")
+@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
 @click.pass_context
 @pass_invocation
 def command(
@@ -36,22 +36,38 @@ def command(
 ) -> None:
     """Run a command in a container.
 
-    Its output is shown when it has ended, and podkeep ends with its exit status.
+    podkeep ends with the command's exit status; if podkeep is interrupted, the command is killed. With --timeout the
+    output is shown when the command has ended.
     """
-    if stdin or tty:
-        raise Unimplemented(
-            "exec with -i or -t needs the CRI streaming calls, which this version does not serve",
-            hint="without them the command runs with no input and no terminal",
-        )
+    if timeout and (stdin or tty):
+        raise InvalidArgument("--timeout does not go with -i or -t", hint="interrupt the command instead")
 
-    async def execute(client: CriClient) -> api_pb2.ExecSyncResponse:
+    async def collect(client: CriClient) -> api_pb2.ExecSyncResponse:
         from podkeep.cri.v1 import api_pb2
 
         found = await find_target(client, target)
         request = api_pb2.ExecSyncRequest(container_id=found.id, cmd=argv, timeout=timeout)
         return await client.runtime.ExecSync(request)
 
-    answer = connection.run(invocation, execute)
+    async def stream(client: CriClient) -> int:
+        from podkeep.cli.stream_client import CommandClient
+        from podkeep.cli.terminal import converse
+        from podkeep.cri.v1 import api_pb2
+
+        found = await find_target(client, target)
+        request = api_pb2.ExecRequest(
+            container_id=found.id, cmd=argv, stdin=stdin, stdout=True, stderr=not tty, tty=tty
+        )
+        answer = await client.runtime.Exec(request)
+        session = await CommandClient.connect(answer.url, invocation.config.streaming.tls_cert)
+        try:
+            return await converse(session, stdin=stdin, terminal=tty)
+        finally:
+            await session.close()
+
+    if not timeout:
+        ctx.exit(connection.run(invocation, stream))
+    answer = connection.run(invocation, collect)
     sys.stdout.buffer.write(answer.stdout)
     sys.stdout.buffer.flush()
     sys.stderr.buffer.write(answer.stderr)

@@ -40,11 +40,13 @@ class Verb:
 
 
 VERBS = {
+    "attach": Verb(module="podkeep.cli.attach", help="Show what a container writes, and write to it."),
     "config": Verb(module="podkeep.cli.config", help="Check and show the configuration."),
     "doctor": Verb(module="podkeep.cli.doctor", help="Say what this machine lacks, and the command that mends it."),
     "exec": Verb(module="podkeep.cli.exec", help="Run a command in a container."),
     "image": Verb(module="podkeep.cli.image", help="Pull, list, remove and load images."),
     "logs": Verb(module="podkeep.cli.logs", help="Print the log of a container."),
+    "port-forward": Verb(module="podkeep.cli.port_forward", help="Let local ports lead into a pod."),
     "ps": Verb(module="podkeep.cli.ps", help="List pods."),
     "rm": Verb(module="podkeep.cli.rm", help="Stop and remove pods."),
     "run": Verb(module="podkeep.cli.run", help="Run the pods of a manifest until they end."),

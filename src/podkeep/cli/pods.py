@@ -40,13 +40,16 @@ def namespace_option(function: Function) -> Function:
 
 
 def target_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``POD``, ``-c CONTAINER`` and ``-n NAMESPACE`` to a verb, passed to it as one ``target``."""
+    """Add ``POD[/CONTAINER]``, ``-c CONTAINER`` and ``-n NAMESPACE`` to a verb, passed to it as one ``target``."""
 
     @functools.wraps(function)
     def with_target(*args: Any, pod: str, container: str | None, namespace: str, **kwargs: Any) -> Any:
-        return function(*args, target=Target(pod=pod, namespace=namespace, container=container), **kwargs)
+        # POD/CONTAINER: no name of Kubernetes holds a slash.
+        pod, _, named = pod.partition("/")
+        target = Target(pod=pod, namespace=namespace, container=container or named or None)
+        return function(*args, target=target, **kwargs)
 
-    argument = click.argument("pod")
+    argument = click.argument("pod", metavar="POD[/CONTAINER]")
     option = click.option("-c", "--container", metavar="NAME", help="Container; may be left out if the pod has one.")
     return argument(option(namespace_option(with_target)))
 

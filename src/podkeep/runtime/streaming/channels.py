@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from podkeep.base.errors import Cancelled
 
@@ -55,13 +55,16 @@ class Sink(Protocol):
 
 
 class Inbox:
-    """A :class:`Source` that a connection's reader fills."""
+    """A :class:`Source` that a connection's reader fills. One task may put and one may receive at a time."""
 
     def __init__(self, hangup: asyncio.Event) -> None:
         self._hangup = hangup
         self._parts: deque[bytes] = deque()
         self._waiting = 0
-        self._changed = asyncio.Event()
+        self._filler: asyncio.Future[None] | None = None
+        """Who waits for room."""
+        self._taker: asyncio.Future[None] | None = None
+        """Who waits for bytes."""
         self._ended = self._broken = self._discarding = False
 
     async def put(self, data: bytes) -> None:
@@ -73,55 +76,66 @@ class Inbox:
             return
         self._parts.append(data)
         self._waiting += len(data)
-        self._changed.set()
+        _wake(self._taker)
         while self._waiting > QUEUE_BYTES:
-            await self._taken()
+            self._filler = asyncio.get_running_loop().create_future()
+            try:
+                await self._taken(self._filler)
+            finally:
+                self._filler = None
 
-    async def _taken(self) -> None:
-        """Wait until something changed. A client that left must not be waited for, so that is looked at as well."""
-        self._changed.clear()
+    async def _taken(self, taken: asyncio.Future[None]) -> None:
+        """Wait until something was taken, but not for ever for a client that has left."""
         if self._hangup.is_set():
             try:
-                await asyncio.wait_for(self._changed.wait(), HANGUP_PATIENCE_S)
+                await asyncio.wait_for(taken, HANGUP_PATIENCE_S)
             except TimeoutError as error:
                 raise ClientGone("the client left, and nobody takes what it sent") from error
             return
-        waits = {asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(self._hangup.wait())}
+        leaving = asyncio.ensure_future(self._hangup.wait())
+        waits: set[asyncio.Future[Any]] = {taken, leaving}
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
-                wait.cancel()
+            leaving.cancel()
 
     def finish(self) -> None:
         """Nothing more comes: the client ended this direction."""
         self._ended = True
-        self._changed.set()
+        _wake(self._taker)
 
     def fail(self) -> None:
         """Nothing more comes: the client is gone."""
         self._broken = self._broken or not self._ended
         self._ended = True
-        self._changed.set()
+        _wake(self._taker)
 
     def discard(self) -> None:
         self._discarding = True
         self._parts.clear()
         self._waiting = 0
-        self._changed.set()
+        _wake(self._filler)
 
     async def receive(self) -> bytes:
         while not self._parts and not self._ended:
-            self._changed.clear()
-            await self._changed.wait()
+            self._taker = asyncio.get_running_loop().create_future()
+            try:
+                await self._taker
+            finally:
+                self._taker = None
         if self._parts:
             data = self._parts.popleft()
             self._waiting -= len(data)
-            self._changed.set()
+            _wake(self._filler)
             return data
         if self._broken:
             raise ClientGone("the client closed the connection")
         return b""
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,42 @@
+"""``podkeep attach``: the streams of a container's own program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from podkeep.cli import connection
+from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.pods import Target, find_target, target_arguments
+
+if TYPE_CHECKING:
+    from podkeep.cri.client import CriClient
+
+
+@click.command(name="attach")
+@target_arguments
+@click.option("-i", "--stdin", is_flag=True, help="Pass standard input on; the container must have been made with it.")
+@click.option("-t", "--tty", is_flag=True, help="The container has a terminal: pass keys and sizes on.")
+@pass_invocation
+def command(invocation: Invocation, target: Target, stdin: bool, tty: bool) -> None:
+    """Show what a container writes, from now on, until it ends.
+
+    If podkeep is interrupted, the container runs on.
+    """
+
+    async def stream(client: CriClient) -> None:
+        from podkeep.cli.stream_client import CommandClient
+        from podkeep.cli.terminal import converse
+        from podkeep.cri.v1 import api_pb2
+
+        found = await find_target(client, target)
+        request = api_pb2.AttachRequest(container_id=found.id, stdin=stdin, stdout=True, stderr=not tty, tty=tty)
+        answer = await client.runtime.Attach(request)
+        session = await CommandClient.connect(answer.url, invocation.config.streaming.tls_cert)
+        try:
+            await converse(session, stdin=stdin, terminal=tty)
+        finally:
+            await session.close()
+
+    connection.run(invocation, stream)

@@ -1,0 +1,277 @@
+"""The client's side of CRI's streams: commands over WebSocket (v5.channel.k8s.io), ports over SPDY/3.1.
+
+Owns: the connection to the URL that a runtime answered with, and the protocols on it. Does not own: terminals and
+files of this process (``terminal.py``) or verbs. It speaks to any CRI runtime. Each forwarded connection has a SPDY
+connection of its own, so that none waits for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import h11
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping
+
+from podkeep.base.errors import Internal, Unavailable
+from podkeep.runtime.streaming import spdy
+
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+COMMAND_PROTOCOL = "v5.channel.k8s.io"
+FORWARD_PROTOCOL = "portforward.k8s.io"
+MESSAGE_BYTES = 32 * 1024
+CONNECT_TIMEOUT_S = 10.0
+_READ_BYTES = 64 * 1024
+
+
+@dataclass
+class Upgraded:
+    """A connection that has changed its protocol; ``first``: bytes that came with the answer."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    headers: Mapping[str, str]
+    first: bytes = b""
+
+    async def receive(self) -> bytes:
+        """Return the next bytes; nothing at the end."""
+        first, self.first = self.first, b""
+        try:
+            return first or await self.reader.read(_READ_BYTES)
+        except OSError:
+            return b""
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes, waiting while the runtime does not take them.
+
+        :raises Unavailable: if the connection broke.
+        """
+        try:
+            self.writer.write(data)
+            await self.writer.drain()
+        except OSError as error:
+            raise Unavailable(f"the connection to the runtime broke: {error}") from error
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self.writer.close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1):
+                await self.writer.wait_closed()
+
+
+async def upgrade(url: str, method: str, headers: Mapping[str, str], certificate: str = "") -> Upgraded:
+    """Connect to a URL of Exec, Attach or PortForward and change the protocol.
+
+    :param certificate: PEM file with the one certificate that the server may have; empty: any the machine trusts.
+    :raises Unavailable: if it is not possible; the server's words are in the message.
+    """
+    parts = urlsplit(url)
+    tls = None
+    if parts.scheme == "https":
+        tls = ssl.create_default_context(cafile=certificate or None)
+        tls.check_hostname = not certificate
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=tls)
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(f"the runtime's streaming server on {parts.netloc} does not answer: {error}") from error
+    http = h11.Connection(h11.CLIENT)
+    fields = [("host", parts.netloc), ("connection", "Upgrade"), *headers.items()]
+    if method == "POST":
+        fields.append(("content-length", "0"))
+    target = parts.path + (f"?{parts.query}" if parts.query else "")
+    for event in (h11.Request(method=method, target=target, headers=fields), h11.EndOfMessage()):
+        writer.write(http.send(event) or b"")
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            return await _answer(http, reader, writer)
+    except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
+        writer.transport.abort()
+        raise Unavailable(f"the runtime's streaming server gave no answer: {error}") from error
+    except Unavailable:
+        writer.transport.abort()
+        raise
+
+
+async def _answer(http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Upgraded:
+    status, words = 0, b""
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(await reader.read(_READ_BYTES))
+        elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
+            headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+            return Upgraded(reader, writer, headers, http.trailing_data[0])
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            words += bytes(event.data)
+        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+            text = words.decode(errors="replace").strip()
+            raise Unavailable(f"the runtime's streaming server refused: HTTP status {status}: {text}")
+
+
+class CommandClient:
+    """A client of Exec or Attach."""
+
+    def __init__(self, connection: Upgraded) -> None:
+        self._connection = connection
+        self._frames = Connection(ConnectionType.CLIENT)
+        self._status = b""
+
+    @classmethod
+    async def connect(cls, url: str, certificate: str = "", protocol: str = COMMAND_PROTOCOL) -> CommandClient:
+        """Connect; the session begins.
+
+        :raises Unavailable: if that is not possible.
+        """
+        headers = {
+            "upgrade": "websocket",
+            "sec-websocket-version": "13",
+            "sec-websocket-key": base64.b64encode(os.urandom(16)).decode(),
+            "sec-websocket-protocol": protocol,
+        }
+        return cls(await upgrade(url, "GET", headers, certificate))
+
+    async def send_input(self, data: bytes) -> None:
+        """Send bytes to the command's standard input."""
+        for start in range(0, len(data), MESSAGE_BYTES):
+            await self._send(bytes((STDIN,)) + data[start : start + MESSAGE_BYTES])
+
+    async def end_input(self) -> None:
+        """Say that no more input comes."""
+        await self._send(bytes((CLOSE, STDIN)))
+
+    async def resize(self, width: int, height: int) -> None:
+        """Say how large the terminal is, in characters."""
+        await self._send(bytes((RESIZE,)) + json.dumps({"Width": width, "Height": height}).encode() + b"\n")
+
+    async def _send(self, message: bytes) -> None:
+        await self._connection.send(self._frames.send(BytesMessage(data=message)))
+
+    async def outputs(self) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield what comes, with its channel (STDOUT, STDERR), until the session ends."""
+        channel = -1
+        while data := await self._connection.receive():
+            self._frames.receive_data(data)
+            for event in self._frames.events():
+                if isinstance(event, BytesMessage):
+                    payload = bytes(event.data)
+                    if channel < 0 and payload:
+                        channel, payload = payload[0], payload[1:]
+                    if channel == ERROR:
+                        self._status += payload
+                    elif channel in {STDOUT, STDERR} and payload:
+                        yield channel, payload
+                    if event.message_finished:
+                        channel = -1
+                elif isinstance(event, Ping):
+                    await self._connection.send(self._frames.send(event.response()))
+                elif isinstance(event, CloseConnection):
+                    with suppress(Unavailable):
+                        await self._connection.send(self._frames.send(event.response()))
+                    return
+
+    def exit_code(self) -> int:
+        """Return the command's exit code, once :meth:`outputs` has ended.
+
+        :raises Internal: with the runtime's words, if the session failed.
+        :raises Unavailable: if the connection ended without a status.
+        """
+        return exit_code(self._status)
+
+    async def close(self) -> None:
+        """Close the connection; a command that still runs is killed."""
+        await self._connection.close()
+
+
+def exit_code(status: bytes) -> int:
+    """Return the exit code in a ``v1.Status``.
+
+    :raises Internal: with the runtime's words, if it says that the session failed.
+    :raises Unavailable: if there is none.
+    """
+    if not status:
+        raise Unavailable("the runtime closed the connection without a status")
+    try:
+        message = json.loads(status)
+        if message["status"] == "Success":
+            return 0
+        if message.get("reason") == "NonZeroExitCode":
+            causes = message["details"]["causes"]
+            return int(next(cause["message"] for cause in causes if cause.get("reason") == "ExitCode"))
+        words = str(message["message"])
+    except (ValueError, KeyError, TypeError, StopIteration) as error:
+        raise Internal(f"the runtime sent a status that cannot be read: {status[:200]!r}") from error
+    raise Internal(words)
+
+
+class ForwardClient:
+    """One connection to one port of a pod."""
+
+    _ERROR_STREAM, _DATA_STREAM = 1, 3
+
+    def __init__(self, connection: Upgraded) -> None:
+        self._connection = connection
+        self._encoder, self._decoder = spdy.Encoder(), spdy.Decoder()
+        self._words = b""
+
+    @classmethod
+    async def connect(cls, url: str, port: int, certificate: str = "") -> ForwardClient:
+        """Connect and ask for ``port``.
+
+        :raises Unavailable: if that is not possible; that nothing listens on the port is said later.
+        """
+        headers = {"upgrade": "SPDY/3.1", "x-stream-protocol-version": FORWARD_PROTOCOL}
+        client = cls(await upgrade(url, "POST", headers, certificate))
+        for number, kind in ((cls._ERROR_STREAM, "error"), (cls._DATA_STREAM, "data")):
+            fields = {"streamtype": kind, "port": str(port), "requestid": "0"}
+            await client._send(spdy.SynStream(stream_id=number, headers=fields))
+        await client._send(spdy.Data(stream_id=cls._ERROR_STREAM, data=b"", fin=True))
+        return client
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes to the pod."""
+        await self._send(spdy.Data(stream_id=self._DATA_STREAM, data=data))
+
+    async def end(self) -> None:
+        """Say that no more comes."""
+        await self._send(spdy.Data(stream_id=self._DATA_STREAM, data=b"", fin=True))
+
+    async def _send(self, frame: spdy.Frame) -> None:
+        await self._connection.send(self._encoder.encode(frame))
+
+    async def received(self) -> AsyncIterator[bytes]:
+        """Yield what comes from the pod until it ends its side.
+
+        :raises Unavailable: with the runtime's words, if it could not connect.
+        """
+        ended: set[int] = set()
+        while len(ended) < 2 and (data := await self._connection.receive()):
+            for frame in self._decoder.feed(data):
+                if isinstance(frame, spdy.Data):
+                    if frame.stream_id == self._ERROR_STREAM:
+                        self._words += frame.data
+                    elif frame.data:
+                        yield frame.data
+                    if frame.fin:
+                        ended.add(frame.stream_id)
+                elif isinstance(frame, spdy.RstStream):
+                    ended.add(frame.stream_id)
+                elif isinstance(frame, spdy.Ping) and frame.ping_id % 2 == 0:
+                    await self._send(frame)
+        if self._words:
+            raise Unavailable(self._words.decode(errors="replace"))
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._connection.close()

@@ -1,0 +1,110 @@
+"""This process's terminal and standard streams, tied to a command in a container.
+
+Owns: raw mode, window sizes, reading standard input without blocking. Does not own: the connection
+(``stream_client.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import termios
+import tty
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+
+from podkeep.base.errors import Unavailable
+from podkeep.cli.stream_client import STDOUT, CommandClient
+
+_READ_BYTES = 32 * 1024
+
+
+async def converse(client: CommandClient, *, stdin: bool, terminal: bool) -> int:
+    """Pass everything on between this process and a command until its end, and return its exit code.
+
+    :param terminal: the command has a terminal; this process's, if it has one, only passes keys on meanwhile.
+    :raises PodkeepError: if the session fails.
+    """
+    loop = asyncio.get_running_loop()
+    helpers: set[asyncio.Task[None]] = set()
+
+    def resize() -> None:
+        task = loop.create_task(_send_size(client))
+        helpers.add(task)
+        task.add_done_callback(helpers.discard)
+
+    with _raw_mode(terminal and stdin):
+        if terminal:
+            await _send_size(client)
+            loop.add_signal_handler(signal.SIGWINCH, resize)
+        if stdin:
+            helpers.add(loop.create_task(_send_input(client)))
+        try:
+            async for channel, data in client.outputs():
+                stream = sys.stdout if channel == STDOUT else sys.stderr
+                stream.buffer.write(data)
+                stream.buffer.flush()
+        finally:
+            if terminal:
+                loop.remove_signal_handler(signal.SIGWINCH)
+            for helper in list(helpers):
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+    return client.exit_code()
+
+
+@contextmanager
+def _raw_mode(wanted: bool) -> Iterator[None]:
+    fd = sys.stdin.fileno()
+    if not wanted or not os.isatty(fd):
+        yield
+        return
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setraw(fd)
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+async def _send_size(client: CommandClient) -> None:
+    for stream in (sys.stdout, sys.stdin):
+        with suppress(OSError):
+            size = os.get_terminal_size(stream.fileno())
+            with suppress(Unavailable):
+                await client.resize(size.columns, size.lines)
+            return
+
+
+async def _send_input(client: CommandClient) -> None:
+    with suppress(Unavailable):  # its end is seen by reading
+        async for data in _standard_input():
+            await client.send_input(data)
+        await client.end_input()
+
+
+async def _standard_input() -> AsyncIterator[bytes]:
+    """Yield what comes. The descriptor stays as it is: a terminal shares its mode with whoever has it open."""
+    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+    while True:
+        ready = loop.create_future()
+        try:
+            loop.add_reader(fd, ready.set_result, None)
+        except PermissionError:
+            pass  # a file: always ready, so epoll takes none
+        else:
+            try:
+                await ready
+            finally:
+                loop.remove_reader(fd)
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            continue
+        except OSError:
+            return  # the terminal went away
+        if not data:
+            return
+        yield data

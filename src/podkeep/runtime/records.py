@@ -217,7 +217,10 @@ class VolumeImage(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Mount(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """CRI: Mount, of a host path or, where ``image`` is given and ``host_path`` is empty, of an image. ``host_path`` is resolved: it has no symbolic link."""
+    """CRI: Mount, of a host path or, where ``image`` is given and ``host_path`` is empty, of an image.
+
+    ``host_path`` is resolved: it has no symbolic link.
+    """
 
     container_path: str
     host_path: str

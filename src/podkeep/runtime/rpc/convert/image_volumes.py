@@ -1,6 +1,6 @@
 """Mounts of images: the ``image`` part of CRI's Mount to its record and back. Pure.
 
-Every refusal starts with ``ImageVolumeMountFailed: ``, by which the kubelet tells failures of image volumes from others.
+Every refusal starts with ``ImageVolumeMountFailed: ``, by which the kubelet knows failures of image volumes.
 """
 
 from __future__ import annotations

@@ -236,6 +236,7 @@ class Probe:
             mount = {"source": str(copy), "options": ["rbind", "rprivate", "ro"]}
             (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, mount, None)))
             process = driver.create_detached(container, bundle)
+            failpoints.reach("handlers.probe-read-only")
             inside = Path(f"/proc/{process.pid}/root/probe")
             if (inside / "below").stat().st_dev == inside.stat().st_dev:
                 raise FailedPrecondition(f"{driver.handler.path} leaves out what is mounted below a bind mount")

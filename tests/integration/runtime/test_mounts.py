@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mountinfo, mounts
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.images import busybox_layout, directory, symlink
+from support.mortal import Mortal
 from support.registry import Registry
 
 PRIVATE = api.PROPAGATION_PRIVATE
@@ -97,6 +99,30 @@ def test_recursive_read_only_and_what_contradicts_it(
     assert pods.containers() == []
 
 
+@pytest.mark.parametrize("name", ["container.staged", "container.created"])
+@pytest.mark.parametrize("how", ["kill", "error"])
+def test_copies_are_gone_after_a_failure(mortal: Mortal, volume: Path, name: str, how: str) -> None:
+    """And with the copies nothing of the volume is."""
+    pods = mortal.start(failpoints=f"{name}={how}")
+    before = mortal.daemon.resources()
+    asked = [
+        bind(volume, "/r", readonly=True, recursive_read_only=True),
+        bind(volume, "/m", BLOCK, propagation=TO_CONTAINER),
+        bind(volume / "file", "/file", BLOCK),
+    ]
+    sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
+    error_of(lambda: pods.create(sandbox, mounts=asked), Unavailable if how == "kill" else Internal)
+    assert mortal.daemon.process is not None
+    if how == "kill":
+        mortal.daemon.process.wait(timeout=30)
+        pods = mortal.start()
+    assert pods.containers() == []
+    pods.remove(sandbox)
+    assert mortal.daemon.resources() == before
+    assert mountinfo.is_mount_point(volume / "below")
+    assert (volume / "file").read_text() == "of the volume\n"
+
+
 def test_handlers_say_that_they_can(pods: Pods) -> None:
     handlers = pods.call("Status", api.StatusRequest()).runtime_handlers
     assert {item.name: item.features.recursive_read_only_mounts for item in handlers} == {"": True, "crun": True}
@@ -175,6 +201,16 @@ def test_mount_points_are_made(pods: Pods, volume: Path, user: tuple[int, int, i
     container = launch(pods, user, directory_mount, file_mount, over_file)
     read = pods.read(container, "cat /no/such/file.txt /no/such/directory/file /etc/os-release")
     assert read.splitlines() == ["of the volume"] * 3
+
+
+@WHERE
+def test_socket_and_pipe(pods: Pods, volume: Path, user: tuple[int, int, int] | None) -> None:
+    os.mkfifo(volume / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(volume / "socket"))
+        asked = [bind(volume / name, f"/run/{name}", *mapped(user)) for name in ("socket", "pipe")]
+        container = launch(pods, user, *asked)
+    assert pods.read(container, "stat -c '%F %u' /run/socket /run/pipe") == "socket 0\nfifo 0"
 
 
 @pytest.fixture(scope="module")

@@ -141,6 +141,7 @@ def test_all_failpoints_are_tried() -> None:
         for name in re.findall(r'failpoints\.reach\("([^"]+)"\)', path.read_text())
     }
     elsewhere = {"handlers.probe", "container.started", "image_volume.mounted", "image_volume.narrowing"}
+    elsewhere |= {"handlers.probe-read-only", "volume.directory"}
     assert found == {*FAILPOINTS, *elsewhere, "update.noted", "update.written"}
 
 
@@ -178,12 +179,13 @@ def test_killed_after_a_program_started_and_before_it_is_noted(mortal: Mortal) -
     assert again.host_pid(container) == process
 
 
-def test_killed_while_handlers_are_probed(mortal: Mortal) -> None:
+@pytest.mark.parametrize("name", ["handlers.probe", "handlers.probe-read-only"])
+def test_killed_while_handlers_are_probed(mortal: Mortal, name: str) -> None:
     daemon = mortal.daemon
     mortal.start()
     before = daemon.resources()
     daemon.kill()
-    daemon.environment = {"PODKEEP_FAILPOINTS": "handlers.probe=kill"}
+    daemon.environment = {"PODKEEP_FAILPOINTS": f"{name}=kill"}
     with pytest.raises(AssertionError, match="the runtime ended with -9"):
         daemon.start()
     pods = mortal.start()

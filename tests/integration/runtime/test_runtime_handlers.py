@@ -14,6 +14,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, Internal, NotFound
 from podkeep.base.ids import ContainerID
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel import mounts
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.registry import Registry
@@ -66,6 +67,32 @@ def test_features_are_what_handlers_really_do(runc_pods: Pods) -> None:
         "special": True,
     }  # fmt: skip
     assert len(handlers) == 6
+    # runc 1.1.5 does not know such mounts; it needs not, the runtime makes them.
+    assert {item.name: item.features.recursive_read_only_mounts for item in handlers} == {
+        "": True, "crun": True, "runc": True, "broken": False, "missing": False, "special": True,
+    }  # fmt: skip
+
+
+def test_recursive_read_only_mount_with_a_handler_that_does_not_work(runc_pods: Pods, tmp_path: Path) -> None:
+    sandbox = runc_pods.run(handler="broken")
+    mount = bind(tmp_path, "/v", readonly=True, recursive_read_only=True)
+    message = error_of(lambda: runc_pods.create(sandbox, mounts=[mount]), FailedPrecondition)
+    assert message.startswith("RROUnsupported: runtime handler 'broken' does not support recursive read-only mounts: ")
+    assert runc_pods.containers() == []
+
+
+def test_recursive_read_only_mount_with_runc(runc_pods: Pods, open_directory: Path) -> None:
+    volume = open_directory / "with-runc"
+    (volume / "below").mkdir(parents=True)
+    mounts.tmpfs(volume / "below", "mode=777")
+    try:
+        sandbox = runc_pods.run(handler="runc")
+        mount = bind(volume, "/v", readonly=True, recursive_read_only=True)
+        container = runc_pods.launch(sandbox, mounts=[mount, bind(volume, "/w", readonly=True)])
+        for path, code in (("/v/new", 1), ("/v/below/new", 1), ("/w/new", 1), ("/w/below/new", 0)):
+            assert runc_pods.exec(container, "touch", path).exit_code == code, path
+    finally:
+        mounts.unmount(volume / "below")
 
 
 @pytest.mark.requirement("U25", "U85")

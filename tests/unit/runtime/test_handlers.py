@@ -71,6 +71,15 @@ def test_a_default_handler_without_user_namespaces_is_named() -> None:
         handlers.require_user_namespaces(HandlerName(""))
 
 
+def test_mounts_that_are_read_only_in_depth_are_a_matter_of_each_handler() -> None:
+    handlers = table()
+    handlers.features[HandlerName("crun")] = Features(user_namespaces=False, recursive_read_only_mounts=True)
+    handlers.features[HandlerName("kata")] = Features(user_namespaces=True, why_writable="it binds the top alone")
+    handlers.require_recursive_read_only(HandlerName(""))
+    with pytest.raises(FailedPrecondition, match=r"^RROUnsupported: runtime handler 'kata' .*: it binds the top alone"):
+        handlers.require_recursive_read_only(HandlerName("kata"))
+
+
 def test_the_default_configuration_makes_a_table() -> None:
     runtime: RuntimeConfig = Config().runtime
     handlers = HandlerTable.from_config(runtime.handlers, runtime.default_handler, conmon=runtime.conmon, layout=LAYOUT)

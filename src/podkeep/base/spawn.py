@@ -46,12 +46,13 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
-    capture: bool = True,
+    output: int | None = None,
 ) -> Completed:
     """Run a program to its end and return what it left; blocks the calling thread.
 
     :param timeout: seconds after which the program is killed.
-    :param capture: False drops both outputs: for a program that leaves a process behind which keeps them open.
+    :param output: a descriptor for both outputs, which are not captured then: for a program that leaves a process
+        behind which keeps them open.
     :raises NotFound: if the program does not exist.
     :raises DeadlineExceeded: if it did not finish in time.
     """
@@ -60,8 +61,8 @@ def run(
         done = subprocess.run(
             list(argv),
             input=stdin,
-            stdout=subprocess.PIPE if capture else subprocess.DEVNULL,
-            stderr=subprocess.PIPE if capture else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if output is None else output,
+            stderr=subprocess.PIPE if output is None else output,
             timeout=timeout,
             env=env,
             cwd=cwd,

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import select
+import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.exec import ExecCommand, ExecProcess, ExecStdio
+from podkeep.runtime.oci.null_device import open_null
 
 CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
@@ -125,6 +127,8 @@ class Driver:
             pid = self._read_pid(container, read_end)
         finally:
             os.close(read_end)
+        if _has_closed_stdin(stdio):
+            _close_stdin(bundle)
         monitor = int((bundle / "conmon.pid").read_text())
         return Created(process=procfs.identify(pid), monitor=procfs.identify(monitor))
 
@@ -160,7 +164,11 @@ class Driver:
         argv = [*self._command(), f"--log={log}", "create"]
         argv += ["--bundle", str(bundle), "--pid-file", str(pid_file), container]
         # The container's process keeps the outputs it is given, so the runtime's words are taken from a file.
-        done = spawn.run(argv, env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S, capture=False)
+        null = open_null()
+        try:
+            done = spawn.run(argv, env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S, output=null)
+        finally:
+            os.close(null)
         if done.returncode != 0:
             raise Internal(f"OCI runtime create failed: {_said(log.read_bytes() if log.exists() else b'')}")
         return procfs.identify(int(pid_file.read_text()))
@@ -232,10 +240,10 @@ class Driver:
             *("--log-path", "none" if stdio.log is None else str(stdio.log)),
             *("--log-level", "warning", "--full-attach", "--no-sync-log"),
         ]
-        if stdio.stdin:
+        if stdio.stdin or _has_closed_stdin(stdio):
             argv.append("--stdin")
-            if not stdio.stdin_once:
-                argv.append("--leave-stdin-open")
+        if stdio.stdin and not stdio.stdin_once:
+            argv.append("--leave-stdin-open")
         if stdio.tty:
             argv.append("--terminal")
         if self.systemd_cgroup:
@@ -265,6 +273,30 @@ class Driver:
         return pid
 
 
+def _has_closed_stdin(stdio: Stdio) -> bool:
+    """Return whether a container reads nothing: it gets a pipe that is closed, and not conmon's /dev/null.
+
+    See ``null_device.py`` for why.
+    """
+    return not stdio.stdin and not stdio.tty
+
+
+def _close_stdin(bundle: Path) -> None:
+    """Have conmon close its end of a container's standard input, as it does when a client that attached goes.
+
+    :raises Internal: if conmon does not listen.
+    """
+    directory = os.open(bundle, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as client:
+            # The path of a socket has at most 107 bytes.
+            client.connect(f"/proc/self/fd/{directory}/attach")
+    except OSError as error:
+        raise Internal(f"conmon does not listen at {bundle}/attach: {error}") from error
+    finally:
+        os.close(directory)
+
+
 def _said(stderr: bytes) -> str:
     """Return an OCI runtime's message on one line, without what some put around it: time stamps, runc's log fields."""
     lines = []
@@ -276,10 +308,11 @@ def _said(stderr: bytes) -> str:
 
 def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits) -> ExecResult:
     """Run ``argv`` with bounded memory; the command inside is killed with its process group when time is up."""
+    null = open_null()
     try:
         process = subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=null,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_ENVIRONMENT,
@@ -287,6 +320,8 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits) -> ExecRes
         )
     except FileNotFoundError as error:
         raise NotFound(f"cannot run {argv[0]}: {error}", hint="`podkeep doctor` lists what podkeep needs") from error
+    finally:
+        os.close(null)
     assert process.stdout is not None
     assert process.stderr is not None
     outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}

@@ -26,6 +26,7 @@ from typing import Any
 
 from podkeep.base.errors import DeadlineExceeded, Internal, NotFound
 from podkeep.kernel import procfs
+from podkeep.runtime.oci.null_device import open_null
 
 START_TIMEOUT_S = 30.0
 """How long an OCI runtime may take until a command has its terminal."""
@@ -168,8 +169,10 @@ def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> E
 
 
 def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subprocess.Popen[bytes]:
+    null = open_null()
+
     def end(wanted: bool) -> int:
-        return subprocess.PIPE if wanted else subprocess.DEVNULL
+        return subprocess.PIPE if wanted else null
 
     try:
         return subprocess.Popen(
@@ -183,6 +186,8 @@ def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subproces
         )
     except FileNotFoundError as error:
         raise NotFound(f"cannot run {argv[0]}: {error}", hint="`podkeep doctor` lists what podkeep needs") from error
+    finally:
+        os.close(null)
 
 
 def _receive_terminal(listener: socket.socket, popen: subprocess.Popen[bytes]) -> int:

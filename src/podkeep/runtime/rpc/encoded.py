@@ -51,6 +51,9 @@ class Encoded(Generic[Record]):
             parts += (b"\x0a", _varint(len(data)), data)
         return b"".join(parts)
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
 
 def _varint(number: int) -> bytes:
     out = bytearray()

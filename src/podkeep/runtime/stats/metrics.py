@@ -150,7 +150,7 @@ def _processes(metrics: ContainerMetrics) -> Iterator[MetricSample]:
 
 
 def _spec(container: Container) -> Iterator[MetricSample]:
-    resources: Resources = container.config.resources
+    resources: Resources = container.status.resources or container.config.resources
     yield MetricSample("container_spec_cpu_period", resources.cpu_period or _DEFAULT_PERIOD_US)
     if resources.cpu_quota > 0:
         yield MetricSample("container_spec_cpu_quota", resources.cpu_quota)

@@ -1,0 +1,88 @@
+"""Sizes of trees that somebody else fills."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from kernel.isolation import in_new_namespaces
+from podkeep.kernel import mounts, tree_size
+
+BLOCK = 4096
+
+
+def fill(root: Path) -> None:
+    root.mkdir()
+    (root / "dir").mkdir()
+    (root / "dir/large").write_bytes(b"x" * 100_000)
+    os.link(root / "dir/large", root / "same")
+    (root / "link").symlink_to("/")
+    (root / "sparse").touch()
+    os.truncate(root / "sparse", 1 << 40)
+    os.mkfifo(root / "pipe")
+    (root / b"\xff\n".decode("utf-8", "surrogateescape")).write_text("odd name")
+
+
+def test_it_counts_as_du_does(tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    fill(root)
+    size = tree_size.measure(str(root))
+    assert size is not None
+    du = subprocess.run(["du", "-s", "-x", "-B1", root], capture_output=True, text=True, check=True)
+    assert size.used_bytes == int(du.stdout.split()[0])
+    du = subprocess.run(["du", "-s", "-x", "--inodes", root], capture_output=True, text=True, check=True)
+    assert size.inodes == int(du.stdout.split()[0])
+
+
+def test_what_is_gone_has_no_size(tmp_path: Path) -> None:
+    assert tree_size.measure(str(tmp_path / "missing")) is None
+    (tmp_path / "file").touch()
+    assert tree_size.measure(str(tmp_path / "file")) is None
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert tree_size.measure(str(tmp_path / "link")) is None, "a link is not followed"
+
+
+def test_it_stops_when_told_and_leaves_nothing_open(tmp_path: Path) -> None:
+    fill(tmp_path / "tree")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    asked: list[bool] = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) == 2
+
+    assert tree_size.measure(str(tmp_path / "tree"), stop=stop) is None
+    assert len(asked) == 2
+    assert tree_size.measure(str(tmp_path / "tree")) is not None
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_tree_deeper_than_a_path_can_be_long(tmp_path: Path) -> None:
+    root = tmp_path / "deep"
+    root.mkdir()
+    fd = os.open(root, os.O_RDONLY)
+    for _ in range(40):
+        os.mkdir("d" * 200, dir_fd=fd)
+        deeper = os.open("d" * 200, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = deeper
+    os.close(fd)
+    size = tree_size.measure(str(root))
+    assert size is not None
+    assert 20 <= size.inodes <= 41
+    subprocess.run(["rm", "-rf", root], check=True)
+
+
+@in_new_namespaces()
+def test_other_file_systems_are_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    fill(root)
+    before = tree_size.measure(str(root))
+    mounts.tmpfs(root / "dir", "mode=755")
+    (root / "dir/in-memory").write_bytes(b"x" * 1_000_000)
+    after = tree_size.measure(str(root))
+    assert before is not None
+    assert after is not None
+    assert after.used_bytes <= before.used_bytes
+    assert after.inodes == before.inodes - 1, "not the directory; its file has another name"

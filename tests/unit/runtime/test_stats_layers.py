@@ -1,0 +1,84 @@
+"""When writable layers are walked, and that nothing waits for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from runtime_values import container
+
+from podkeep.base.ids import ContainerID
+from podkeep.runtime.records import Container
+from podkeep.runtime.stats.layers import Layers
+from podkeep.runtime.stats.targets import ContainerTarget
+
+FIRST, SECOND = ContainerID("c1"), ContainerID("c2")
+
+
+def target(container_id: str, layer: Path, *, ended: bool = False) -> ContainerTarget:
+    record: Container = container(container_id)
+    return ContainerTarget(container=record, cgroup=None if ended else "/c", layer=str(layer))
+
+
+def test_a_layer_has_a_size_once_it_was_walked(tmp_path: Path) -> None:
+    layers = Layers()
+    layers.follow([target("c1", tmp_path)])
+    assert layers.size(FIRST) is None
+    layers.walk_due()
+    found = layers.size(FIRST)
+    assert found is not None
+    assert found.size.inodes == 1
+    assert found.at > 0
+
+
+def test_a_layer_is_not_walked_again_at_once(tmp_path: Path) -> None:
+    layers = Layers()
+    layers.follow([target("c1", tmp_path)])
+    layers.walk_due()
+    before = layers.size(FIRST)
+    (tmp_path / "file").touch()
+    layers.follow([target("c1", tmp_path)])
+    layers.walk_due()
+    assert layers.size(FIRST) is before
+
+
+def test_a_container_that_ended_is_walked_once_more(tmp_path: Path) -> None:
+    layers = Layers()
+    layers.follow([target("c1", tmp_path)])
+    layers.walk_due()
+    (tmp_path / "file").touch()
+    layers.follow([target("c1", tmp_path, ended=True)])
+    layers.walk_due()
+    after = layers.size(FIRST)
+    assert after is not None
+    assert after.size.inodes == 2
+    layers.follow([target("c1", tmp_path, ended=True)])
+    layers.walk_due()
+    assert layers.size(FIRST) is after
+
+
+def test_removed_containers_are_forgotten(tmp_path: Path) -> None:
+    layers = Layers()
+    layers.follow([target("c1", tmp_path), target("c2", tmp_path)])
+    layers.walk_due()
+    layers.follow([target("c2", tmp_path)])
+    assert layers.size(FIRST) is None
+    assert layers.size(SECOND) is not None
+
+
+def test_a_layer_that_is_gone_has_no_size(tmp_path: Path) -> None:
+    layers = Layers()
+    layers.follow([target("c1", tmp_path / "missing"), target("c2", tmp_path)])
+    layers.walk_due()
+    assert layers.size(FIRST) is None
+    assert layers.size(SECOND) is not None
+
+
+def test_a_walk_ends_when_the_daemon_stops(tmp_path: Path) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    layers = Layers()
+    layers.follow([target("c1", tmp_path)])
+    layers.stop()
+    layers.walk_due()
+    assert layers.size(FIRST) is None
+    assert len(os.listdir("/proc/self/fd")) == descriptors

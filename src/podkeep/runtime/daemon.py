@@ -203,6 +203,7 @@ class _Daemon:
         self._options.on_ready()
         service.ready(f"serving {self._config.runtime.socket}")
         watchdog = asyncio.create_task(_feed_watchdog())
+        self._networks.watch()
         network_checks = asyncio.create_task(self._networks.check_all())
         try:
             await self._wait(stop)
@@ -210,6 +211,7 @@ class _Daemon:
             service.stopping()
             watchdog.cancel()
             network_checks.cancel()
+            self._networks.close()
             await reload.close()
             self._events.close()
             await grpc_server.stop(STOP_PATIENCE_S)

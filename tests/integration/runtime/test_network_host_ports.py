@@ -15,7 +15,7 @@ import pytest
 from podkeep.base.errors import AlreadyExists, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.namespaces import run_in_netns
-from support.cri import BLOCK, Pods, error_of, namespaces, pod
+from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon, host_ports
 from support.mortal import Mortal
 from support.netpeer import Server, ask, netns_of, outside
@@ -304,14 +304,41 @@ def test_a_repeated_request_finds_its_ports_taken_by_itself(dual: Pods) -> None:
 
 
 def test_rules_that_somebody_flushed_come_back(dual: Pods, dual_daemon: Daemon, place: Place, neighbour: int) -> None:
+    """As ``systemctl restart nftables`` does."""
     server = dual.run(pod("server", port_mappings=[mapping(12080)]))
     place.serve(server)
-    subprocess.run(["nft", "flush", "ruleset"], check=True)
-    with pytest.raises(ConnectionRefusedError):
-        ask(neighbour, MACHINE, 12080)
-    dual.run(pod("next", port_mappings=[mapping(12081)]))
+    before = host_ports(f"pkt{dual_daemon.token}")
+    for _ in range(3):
+        subprocess.run(["nft", "flush", "ruleset"], check=True)
+        wait_for(lambda: host_ports(f"pkt{dual_daemon.token}") == before, "the rules")
     assert ask(neighbour, MACHINE, 12080) == "192.0.2.2"
-    assert len(host_ports(f"pkt{dual_daemon.token}")) == 8
+    assert dual_daemon.log.read_text().count("it is back") == 3
+
+
+def test_a_udp_client_that_goes_on_sending_reaches_the_next_pod(
+    dual: Pods, place: Place, neighbour: int, scratch_machine: None
+) -> None:
+    """A flow is judged by its first packet; those of before are forgotten when a port changes hands."""
+
+    def client() -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        made.settimeout(5)
+        made.connect((MACHINE, 12053))
+        return made
+
+    def turn(number: int) -> str:
+        sandbox = dual.run(pod("dns", attempt=number, port_mappings=[mapping(12053, 53, kind="udp")]))
+        place.serve(sandbox, 53, kind="udp")
+        asking.send(b"hello")
+        answer = asking.recv(64).decode()
+        dual.remove(sandbox)
+        return answer
+
+    with run_in_netns(neighbour, client) as asking:
+        asking.send(b"too early")
+        with pytest.raises(ConnectionRefusedError):
+            asking.recv(64)
+        assert [turn(number) for number in range(3)] == ["hello 192.0.2.2"] * 3
 
 
 @pytest.mark.parametrize("failpoint", ["sandbox.pinned", "network.ports", "sandbox.namespaces", "sandbox.cgroups"])

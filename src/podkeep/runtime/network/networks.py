@@ -21,7 +21,7 @@ import msgspec
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.base.ids import SandboxID
-from podkeep.kernel import namespaces
+from podkeep.kernel import namespaces, nfnetlink
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.runtime.layout import Layout, sandbox_cgroup
 from podkeep.runtime.network import ports
@@ -62,6 +62,8 @@ class Networks:
         self._mode = config.mode
         self._configured = f"{config.subnet},{config.subnet6}"
         self._layout = layout
+        self._watch: nfnetlink.TableWatch | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._state = state
         self.bridge = Bridge.from_config(config, layout.run)
         self.cni = CniNetwork(
@@ -88,6 +90,34 @@ class Networks:
             )
         if self.chosen() is NetworkMaker.CNI:
             self.cni.collect_garbage(self._attached())
+
+    def watch(self) -> None:
+        """Put the bridge's rules back when somebody removes them; called once on the event loop.
+
+        :raises KernelCallError: if the kernel does not tell.
+        """
+        self._watch = nfnetlink.TableWatch()
+        asyncio.get_running_loop().add_reader(self._watch.fileno(), self._rules_changed, self._watch)
+
+    def close(self) -> None:
+        """End the watch; networks stay."""
+        if self._watch is not None:
+            asyncio.get_running_loop().remove_reader(self._watch.fileno())
+            self._watch.close()
+            self._watch = None
+
+    def _rules_changed(self, watch: nfnetlink.TableWatch) -> None:
+        if watch.was_removed(nfnetlink.INET, self.bridge.rules.table):
+            task = asyncio.get_running_loop().create_task(self._restore())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _restore(self) -> None:
+        try:
+            if await asyncio.to_thread(self.bridge.rules.restore):
+                log.warning("somebody removed the nftables table %s; it is back", self.bridge.rules.table)
+        except PodkeepError as error:
+            log.warning("the nftables table %s is gone: %s", self.bridge.rules.table, error)
 
     async def check_all(self) -> None:
         """Let CNI plugins look at the pods that were there when the daemon started, and log what is not as it was.

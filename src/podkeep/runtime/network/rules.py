@@ -6,19 +6,24 @@ waits for its readers), and happens only for pods that have host ports.
 
 A host port is an element of a map, so a packet costs one look-up however many there are, and adding or removing those
 of a pod is one transaction that no other pod notices. Somebody may flush the machine's rules (``systemctl restart
-nftables``): what is missing is then put back as a whole with the next change, and when the daemon starts.
+nftables``): the kernel says so, and the table is put back as a whole (``networks.py``).
 """
 
 from __future__ import annotations
 
+import logging
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 
 from podkeep.base import spawn
-from podkeep.base.errors import CommandFailed
+from podkeep.base.errors import CommandFailed, KernelCallError
 from podkeep.base.ids import SandboxID
+from podkeep.kernel import nfnetlink
 from podkeep.runtime.network.ports import Forward
 from podkeep.runtime.network.subnets import Subnet
+
+log = logging.getLogger(__name__)
 
 
 class Rules:
@@ -56,6 +61,7 @@ class Rules:
             self._ports[sandbox] = forwards
             try:
                 self._change([("add", forwards)])
+                _forget_flows(forwards)
             except BaseException:
                 del self._ports[sandbox]
                 raise
@@ -69,6 +75,18 @@ class Rules:
             self._ports.pop(sandbox, None)
             # Added first, so that removing one that is not there is no error: the key can be nobody else's.
             self._change([("add", forwards), ("delete", forwards)])
+            _forget_flows(forwards)
+
+    def restore(self) -> bool:
+        """Put the table back if somebody removed it, and return whether that was so.
+
+        :raises CommandFailed: if nft refuses.
+        """
+        with self._lock:
+            if not self._installed or spawn.run(["nft", "-t", "list", "table", "inet", self.table]).returncode == 0:
+                return False
+            self._install()
+            return True
 
     def drop(self) -> None:
         """Remove the table; a missing one is no error.
@@ -94,6 +112,19 @@ class Rules:
         text = definition(self.table, self._bridge, self._pods, masquerade=self._masquerade)
         _nft(text + elements(self.table, "add", forwards))
         self._installed = True
+
+
+def _forget_flows(forwards: Sequence[Forward]) -> None:
+    """Let the next packet of a UDP client go where the rules now say.
+
+    Rules are asked for the first packet of a flow only, and a client that goes on sending (DNS, QUIC, syslog) keeps its
+    flow alive: to the pod that was, or past the pod that is.
+    """
+    for family, port in sorted({(item.family, item.port) for item in forwards if item.protocol == "udp"}):
+        try:
+            nfnetlink.forget_flows(socket.AF_INET if family == 4 else socket.AF_INET6, socket.IPPROTO_UDP, port)
+        except KernelCallError as error:
+            log.warning("UDP clients of port %d that are sending now may not reach it: %s", port, error)
 
 
 def _nft(commands: str) -> None:

@@ -1,0 +1,77 @@
+"""Netfilter's own messages: flows that are forgotten, tables whose removal is noticed."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from podkeep.kernel import nfnetlink
+from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+
+RULES = """
+table ip t {
+  chain output { type nat hook output priority -100 ; udp dport 53 dnat to 127.0.0.1:PORT ; }
+}
+"""
+
+
+@pytest.fixture
+def inside(helper: NamespaceHelper) -> Iterator[Callable[[Callable[[], None]], None]]:
+    fd = helper.create(NamespaceRequest(kinds=frozenset({NamespaceKind.NET})))[NamespaceKind.NET]
+    yield lambda body: run_in_netns(fd, body)
+    os.close(fd)
+
+
+def nft(commands: str) -> None:
+    subprocess.run(["nft", "-f", "-"], input=commands.encode(), check=True)
+
+
+def test_a_forgotten_flow_is_judged_anew(inside: Callable[[Callable[[], None]], None]) -> None:
+    def server() -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        made.bind(("127.0.0.1", 0))
+        made.settimeout(5)
+        return made
+
+    def body() -> None:
+        with server() as first, server() as second, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.connect(("127.0.0.1", 53))
+            nft(RULES.replace("PORT", str(first.getsockname()[1])))
+            client.send(b"one")
+            assert first.recv(16) == b"one"
+            nft("delete table ip t\n" + RULES.replace("PORT", str(second.getsockname()[1])))
+            client.send(b"two")
+            assert first.recv(16) == b"two", "the kernel remembers"
+            nfnetlink.forget_flows(socket.AF_INET, socket.IPPROTO_UDP, 54)
+            nfnetlink.forget_flows(socket.AF_INET, socket.IPPROTO_TCP, 53)
+            nfnetlink.forget_flows(socket.AF_INET6, socket.IPPROTO_UDP, 53)
+            client.send(b"three")
+            assert first.recv(16) == b"three", "another one's flow"
+            nfnetlink.forget_flows(socket.AF_INET, socket.IPPROTO_UDP, 53)
+            client.send(b"four")
+            assert second.recv(16) == b"four"
+
+    inside(body)
+
+
+def test_a_removed_table_is_noticed(inside: Callable[[Callable[[], None]], None]) -> None:
+    def body() -> None:
+        nft("add table inet mine\nadd table inet other\nadd table ip mine\n")
+        watch = nfnetlink.TableWatch()
+        try:
+            nft("delete table inet other\ndelete table ip mine\nadd chain inet mine c\n")
+            assert select.select([watch], [], [], 5)[0] == [watch]
+            assert not watch.was_removed(nfnetlink.INET, "mine")
+            nft("flush ruleset\n")
+            assert select.select([watch], [], [], 5)[0] == [watch]
+            assert watch.was_removed(nfnetlink.INET, "mine")
+            assert not watch.was_removed(nfnetlink.INET, "mine"), "told once"
+        finally:
+            watch.close()
+
+    inside(body)

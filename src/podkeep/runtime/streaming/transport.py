@@ -1,7 +1,8 @@
 """An upgraded connection as a stream of bytes, with back-pressure, an idle clock and a look whether the peer is there.
 
-The peer's end is noticed in two ways: by reading, and, while nothing is read because a session is slow, by asking the
-kernel whether the peer has closed its side (EPOLLRDHUP, epoll_ctl(2)).
+The peer's end is noticed by reading. While nothing is read because a session is slow, the kernel is asked: whether the
+end has arrived (EPOLLRDHUP, epoll_ctl(2)), and, as it may be stuck behind bytes for which there is no room, whether a
+peer on this machine has closed its socket.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import socket
 from contextlib import suppress
 from typing import Protocol
 
+from podkeep.kernel import tcp
 from podkeep.runtime.streaming.channels import ClientGone
 
 READ_BYTES = 64 * 1024
+LOOK_S = 3.0
+"""How often the peer of a connection that is not read is looked at."""
 LINGER_S = 5.0
 """How long a client may take to close its side of a connection after us."""
 
@@ -63,10 +67,23 @@ class SocketTransport:
         self._poll = select.epoll()
         self._poll.register(sock.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
         self._loop.add_reader(self._poll.fileno(), self._hung_up)
+        self._ends = (sock.getsockname()[:2], sock.getpeername()[:2])
+        self._looking = asyncio.ensure_future(self._look_at_peer())
 
     def _hung_up(self) -> None:
         self._loop.remove_reader(self._poll.fileno())
         self.hangup.set()
+
+    async def _look_at_peer(self) -> None:
+        while not self.hangup.is_set():
+            await asyncio.sleep(LOOK_S)
+            # A transport whose buffer is full has stopped reading.
+            if not self._reading() and await asyncio.to_thread(tcp.peer_has_closed, *self._ends):
+                self.hangup.set()
+
+    def _reading(self) -> bool:
+        transport = self._writer.transport
+        return transport.is_reading() if isinstance(transport, asyncio.ReadTransport) else True
 
     def _look_at_clock(self) -> None:
         left = self._active + self._idle_timeout - self._loop.time()
@@ -114,6 +131,7 @@ class SocketTransport:
     def dispose(self) -> None:
         """Give back what is held; the last call."""
         self._clock.cancel()
+        self._looking.cancel()
         self._loop.remove_reader(self._poll.fileno())
         self._poll.close()
         self._writer.transport.abort()

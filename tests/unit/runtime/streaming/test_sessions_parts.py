@@ -1,0 +1,325 @@
+"""What sessions stand on: queues, sizes, statuses, tokens, handshakes, channels."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podkeep.base.errors import InvalidArgument, ResourceExhausted
+from podkeep.runtime.streaming import handshake, pending, status, websocket
+from podkeep.runtime.streaming.channels import (
+    QUEUE_BYTES,
+    ClientGone,
+    Inbox,
+    ResizeDecoder,
+    Size,
+    parse_size,
+)
+from podkeep.runtime.streaming.handshake import Refused, Request
+from podkeep.runtime.streaming.pending import PendingRequests
+from podkeep.runtime.streaming.port_forward import parse_port
+from podkeep.runtime.streaming.websocket import ChannelConnection, Part, Protocol
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    async def limited() -> Any:
+        async with asyncio.timeout(20):
+            return await coroutine
+
+    return asyncio.run(limited())
+
+
+# queues
+
+
+@given(st.lists(st.binary(min_size=1, max_size=QUEUE_BYTES // 2), max_size=12))
+def test_a_queue_passes_everything_on_in_order_and_is_bounded(parts: list[bytes]) -> None:
+    async def go() -> tuple[bytes, int]:
+        inbox, most = Inbox(asyncio.Event()), 0
+
+        async def fill() -> None:
+            for part in parts:
+                await inbox.put(part)
+            inbox.finish()
+
+        filling = asyncio.ensure_future(fill())
+        taken = b""
+        while data := await inbox.receive():
+            taken += data
+            most = max(most, inbox._waiting)
+            await asyncio.sleep(0)
+        await filling
+        return taken, most
+
+    taken, most = run(go())
+    assert taken == b"".join(parts)
+    assert most <= 2 * QUEUE_BYTES
+
+
+def test_a_full_queue_is_emptied_before_its_filler_waits() -> None:
+    """A taker that is faster than the filler's next step must not leave it asleep."""
+
+    async def go() -> int:
+        inbox = Inbox(asyncio.Event())
+
+        async def fill() -> None:
+            for _ in range(200):
+                await inbox.put(bytes(QUEUE_BYTES + 1))
+            inbox.finish()
+
+        filling = asyncio.ensure_future(fill())
+        total = 0
+        while data := await inbox.receive():
+            total += len(data)
+        await filling
+        return total
+
+    assert run(go()) == 200 * (QUEUE_BYTES + 1)
+
+
+def test_a_queue_nobody_takes_from_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podkeep.runtime.streaming.channels.HANGUP_PATIENCE_S", 0.05)
+
+    async def go() -> None:
+        hangup = asyncio.Event()
+        inbox = Inbox(hangup)
+        filling = asyncio.ensure_future(inbox.put(bytes(QUEUE_BYTES + 1)))
+        await asyncio.sleep(0)
+        assert not filling.done()
+        hangup.set()
+        await filling
+
+    with pytest.raises(ClientGone):
+        run(go())
+
+
+def test_a_queue_whose_taker_lost_interest_takes_everything() -> None:
+    async def go() -> None:
+        inbox = Inbox(asyncio.Event())
+        inbox.discard()
+        for _ in range(10):
+            await inbox.put(bytes(QUEUE_BYTES))
+        inbox.finish()
+        assert await inbox.receive() == b""
+
+    run(go())
+
+
+def test_a_client_that_ended_its_input_and_left_was_not_cut_off() -> None:
+    async def go() -> None:
+        ended, cut_off = Inbox(asyncio.Event()), Inbox(asyncio.Event())
+        ended.finish()
+        ended.fail()
+        assert await ended.receive() == b""
+        await cut_off.put(b"x")
+        cut_off.fail()
+        assert await cut_off.receive() == b"x"
+        with pytest.raises(ClientGone):
+            await cut_off.receive()
+
+    run(go())
+
+
+# sizes
+
+
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [
+        (b'{"Width":80,"Height":24}', Size(width=80, height=24)),
+        (b'{"Height":24,"Width":80,"x":1}', Size(width=80, height=24)),
+        (b'{"Width":0,"Height":24}', None),
+        (b'{"Width":70000,"Height":24}', None),
+        (b'{"Width":true,"Height":24}', None),
+        (b'{"Width":"80","Height":24}', None),
+        (b"[80,24]", None),
+        (b"[" * 100_000, None),
+        (b"\xff", None),
+        (b"", None),
+    ],
+)
+def test_sizes(line: bytes, size: Size | None) -> None:
+    assert parse_size(line) == size
+
+
+@given(st.lists(st.tuples(st.integers(1, 65535), st.integers(1, 65535)), max_size=5), st.integers(1, 40), st.booleans())
+def test_sizes_are_found_however_they_are_cut(sizes: list[tuple[int, int]], step: int, ended: bool) -> None:
+    lines = [json.dumps({"Width": width, "Height": height}).encode() for width, height in sizes]
+    data = b"\n".join(lines) + (b"\n" if ended else b"")
+    decoder = ResizeDecoder()
+    found = [size for start in range(0, len(data), step) for size in decoder.feed(data[start : start + step])]
+    assert found == [Size(width=width, height=height) for width, height in sizes]
+
+
+def test_a_line_without_end_is_not_kept() -> None:
+    decoder = ResizeDecoder()
+    for _ in range(100):
+        assert decoder.feed(b"x" * 1000) == []
+    assert len(decoder._rest) <= 4096
+
+
+# statuses
+
+
+def test_statuses() -> None:
+    assert json.loads(status.exit_code(0))["status"] == "Success"
+    failed = json.loads(status.exit_code(3))
+    assert (failed["status"], failed["reason"]) == ("Failure", "NonZeroExitCode")
+    assert failed["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
+    assert json.loads(status.failure("broken"))["message"] == "Internal error occurred: broken"
+    assert status.plain(status.success()) == b""
+    assert status.plain(status.exit_code(3)).startswith(b"command terminated with non-zero exit code")
+
+
+# tokens
+
+
+def test_a_token_works_once_and_for_a_minute() -> None:
+    now = [0.0]
+    requests: PendingRequests[str] = PendingRequests(lambda: now[0])
+    first, second = requests.add("a"), requests.add("b")
+    assert len(base64.urlsafe_b64decode(first + "==")) * 8 >= 256
+    assert requests.take(first) == "a"
+    assert requests.take(first) is None
+    now[0] = pending.LIFETIME_S
+    assert requests.take(second) is None
+
+
+def test_tokens_are_bounded_and_old_ones_make_room() -> None:
+    now = [0.0]
+    requests: PendingRequests[int] = PendingRequests(lambda: now[0])
+    tokens = {requests.add(number) for number in range(pending.MAX_PENDING)}
+    assert len(tokens) == pending.MAX_PENDING
+    with pytest.raises(ResourceExhausted):
+        requests.add(-1)
+    now[0] = pending.LIFETIME_S
+    assert requests.take(requests.add(-1)) == -1
+    assert len(requests) == 0
+
+
+# handshakes
+
+
+def ask(**headers: str) -> Request:
+    fields = {name.replace("_", "-"): [value] for name, value in headers.items()}
+    return Request(method="GET", path="/exec/x", headers=fields)
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [
+        ("v4.channel.k8s.io, v3.channel.k8s.io", "v4.channel.k8s.io"),
+        ("v9.channel.k8s.io,v2.channel.k8s.io", "v2.channel.k8s.io"),
+    ],
+)
+def test_the_first_protocol_of_the_client_that_is_known_is_spoken(asked: str, chosen: str) -> None:
+    supported = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io")
+    protocol, headers = handshake.spdy_answer(ask(x_stream_protocol_version=asked), supported)
+    assert protocol == chosen
+    assert ("x-stream-protocol-version", chosen) in headers
+
+
+def test_protocols_that_nobody_knows_are_refused_with_those_that_are() -> None:
+    with pytest.raises(Refused) as caught:
+        handshake.spdy_answer(ask(x_stream_protocol_version="v9"), ("v4", "v3"))
+    assert caught.value.status == 403
+    assert [value for _, value in caught.value.headers] == ["v4", "v3"]
+    assert handshake.spdy_answer(ask(), ("v4",))[0] == ""
+
+
+def test_websocket_handshake() -> None:
+    request = ask(
+        sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==",  # the example of RFC 6455, section 1.3
+        sec_websocket_version="13",
+        sec_websocket_protocol="v5.channel.k8s.io",
+    )
+    protocol, headers = handshake.websocket_answer(request, list(websocket.COMMAND_PROTOCOLS))
+    assert protocol == "v5.channel.k8s.io"
+    assert ("sec-websocket-accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=") in headers
+    for broken in (ask(), ask(sec_websocket_key="x", sec_websocket_version="8")):
+        with pytest.raises(Refused):
+            handshake.websocket_answer(broken, [""])
+
+
+def test_an_upgrade_needs_both_headers() -> None:
+    assert ask(connection="keep-alive, Upgrade", upgrade="SPDY/3.1").upgrade == "spdy/3.1"
+    assert ask(connection="keep-alive", upgrade="SPDY/3.1").upgrade == ""
+    assert ask(connection="upgrade").upgrade == ""
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", "-1", "+1", "8o", "1" * 100, "٣"])
+def test_what_is_no_port(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_port(text)
+
+
+# channels
+
+
+class _Wire:
+    """A Transport that gives what a test has put into it."""
+
+    def __init__(self) -> None:
+        self.hangup = asyncio.Event()
+
+    async def receive(self) -> bytes:
+        return b""
+
+    async def send(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+    async def close(self) -> None:
+        return
+
+
+@given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=50)), max_size=20), st.integers(1, 20))
+def test_channels_are_told_apart_however_messages_are_cut(messages: list[tuple[int, bytes]], step: int) -> None:
+    async def go() -> None:
+        connection = ChannelConnection(websocket.WebSocket(_Wire()), Protocol("v4.channel.k8s.io"), (0, 4))
+        for number, payload in messages:
+            message = bytes((number,)) + payload
+            starts = range(0, len(message), step)
+            for start in starts:
+                part = Part(message[start : start + step], first=start == 0, last=start == starts[-1])
+                await connection._take(part)
+        for number in (0, 4):
+            connection.inboxes[number].finish()
+            taken = b""
+            while data := await connection.inboxes[number].receive():
+                taken += data
+            assert taken == b"".join(payload for channel, payload in messages if channel == number)
+
+    run(go())
+
+
+def test_the_close_signal_ends_a_channel_in_version_5_only() -> None:
+    async def go(protocol: Protocol) -> bool:
+        connection = ChannelConnection(websocket.WebSocket(_Wire()), protocol, (0,))
+        await connection._take(Part(b"\xff\x00", first=True, last=True))
+        return connection.inboxes[0]._ended
+
+    assert run(go(websocket.COMMAND_PROTOCOLS["v5.channel.k8s.io"]))
+    assert not run(go(websocket.COMMAND_PROTOCOLS["v4.channel.k8s.io"]))
+
+
+def test_base64_channels() -> None:
+    async def go(message: bytes) -> bytes:
+        protocol = websocket.COMMAND_PROTOCOLS["v4.base64.channel.k8s.io"]
+        connection = ChannelConnection(websocket.WebSocket(_Wire()), protocol, (0,))
+        for start in range(0, len(message), 3):
+            await connection._take_text(
+                Part(message[start : start + 3], first=start == 0, last=start + 3 >= len(message))
+            )
+        connection.inboxes[0].finish()
+        return await connection.inboxes[0].receive()
+
+    assert run(go(b"0" + base64.b64encode(b"hello"))) == b"hello"
+    with pytest.raises(InvalidArgument):
+        run(go(b"0*****"))

@@ -13,7 +13,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -22,6 +22,9 @@ from podkeep.cri import status
 from podkeep.runtime.counting import Counting
 from podkeep.runtime.records import Container, ContainerState, Sandbox, SandboxState
 from podkeep.runtime.state import State
+
+# When each counter was made is a second series for every one, and the process says when it was started.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 _ENDED = frozenset({ContainerState.EXITED, ContainerState.REMOVING})

@@ -156,3 +156,22 @@ mirrors = ["a", "b"]
 """,
     )
     assert load(tmp_path, config.to_toml(first)) == first
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint"),
+    [
+        ("", None),
+        ("127.0.0.1:9090", ("127.0.0.1", 9090)),
+        ("[::1]:9090", ("::1", 9090)),
+        ("/run/podkeep/metrics.sock", "/run/podkeep/metrics.sock"),
+    ],
+)
+def test_where_metrics_are_served(address: str, endpoint: object) -> None:
+    assert config.MetricsConfig(address=address).endpoint() == endpoint
+
+
+@pytest.mark.parametrize("address", ["9090", ":9090", "localhost:9090", "127.0.0.1", "127.0.0.1:0", "::1:70000", "a"])
+def test_an_address_of_metrics_that_cannot_work(address: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"metrics\.address"):
+        load(tmp_path, f'[metrics]\naddress = "{address}"\n')

@@ -20,6 +20,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[runtime.handlers.NAME]": config.HandlerConfig,
     "[network]": config.NetworkConfig,
     "[images]": config.ImagesConfig,
+    "[metrics]": config.MetricsConfig,
     "[agent]": config.AgentConfig,
     "[streaming]": config.StreamingConfig,
     '[registries."HOST[:PORT]"]': config.RegistryConfig,

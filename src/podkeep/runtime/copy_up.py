@@ -91,7 +91,10 @@ def _copy_file(source: int, target: int, name: str, found: os.stat_result) -> No
         try:
             new = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
             try:
-                _copy_data(old, new, found.st_size)
+                if found.st_blocks * 512 >= found.st_size:
+                    _copy_range(old, new, 0, found.st_size)
+                else:
+                    _copy_data(old, new, found.st_size)
                 _copy_attributes(old, new)
             finally:
                 os.close(new)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,16 +92,15 @@ class Confinement:
     def host_facts(self, cgroups: Cgroups) -> HostFacts:
         """Return what the machine and this process can give to containers."""
         capabilities = procfs.capability_bounding_set()
-        free = "CAP_SYS_RESOURCE" in capabilities
-        own = int(Path("/proc/self/oom_score_adj").read_text())
-        ceilings = {} if free else rlimits.own_ceilings()
         return HostFacts(
             capabilities=capabilities,
             machine=os.uname().machine,
-            oom_score_floor=-1000 if free else own,
+            oom_score_floor=oom_score_floor(capabilities),
             has_mqueue=Path("/dev/mqueue").is_dir(),
             resources=resource_facts(cgroups, pids_limit=self.pids_limit),
-            rlimits=tuple(rlimits.to_oci(self.rlimits, ceilings=ceilings)),
+            # Not even with CAP_SYS_RESOURCE more than its own: a process in a user namespace has that for the
+            # namespace only.
+            rlimits=tuple(rlimits.to_oci(self.rlimits, ceilings=rlimits.own_ceilings())),
         )
 
 
@@ -123,6 +122,11 @@ def _prepare_apparmor(config: RuntimeConfig) -> AppArmorSupport:
             return AppArmorSupport(why_not="", why_no_default=error.message)
         log.warning("AppArmor profile %s stays as it was loaded: %s", apparmor.DEFAULT_PROFILE, error)
     return AppArmorSupport(why_not="")
+
+
+def oom_score_floor(capabilities: Collection[str]) -> int:
+    """Return the lowest oom_score_adj that this process may give: without CAP_SYS_RESOURCE its own."""
+    return -1000 if "CAP_SYS_RESOURCE" in capabilities else int(Path("/proc/self/oom_score_adj").read_text())
 
 
 def resource_facts(cgroups: Cgroups, *, pids_limit: int = 0, pages: Path = HUGE_PAGES) -> ResourceFacts:

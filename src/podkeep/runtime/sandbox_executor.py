@@ -33,7 +33,7 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.removal import remove_tree
 from podkeep.runtime import pod_files, sysctls
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
-from podkeep.runtime.confinement import Confinement
+from podkeep.runtime.confinement import Confinement, oom_score_floor
 from podkeep.runtime.layout import Layout, cgroup_parents, sandbox_cgroup
 from podkeep.runtime.network.networks import Networks, addresses
 from podkeep.runtime.oci import selinux
@@ -53,6 +53,8 @@ from podkeep.runtime.records import (
 
 SHM_BYTES = 64 << 20
 """Size of a pod's /dev/shm, as everywhere in the field."""
+INFRA_OOM_SCORE = -998
+"""The process that all of a pod hangs on is among the last to be killed (kubelet: PodInfraOOMAdj)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +280,7 @@ class SandboxExecutor:
                 "args": [program, "-P"],
                 "cwd": "/",
                 "noNewPrivileges": True,
+                "oomScoreAdj": max(INFRA_OOM_SCORE, oom_score_floor(procfs.capability_bounding_set())),
                 "capabilities": {},
             },
             "root": {"path": rootfs, "readonly": True},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -398,3 +399,41 @@ def test_a_configuration_that_cannot_be_ends_the_daemon(own_daemon: Daemon, sett
     done = own_daemon.run("runtime", timeout=30)
     assert done.returncode != 0
     assert told in done.stderr
+
+
+# sandboxes
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda context: setattr(context.run_as_group, "value", 5), "run_as_group"),
+        (lambda context: setattr(context.run_as_user, "value", -1), "run_as_user"),
+        (lambda context: context.supplemental_groups.append(-1), "supplemental_groups"),
+        (lambda context: setattr(context, "supplemental_groups_policy", 9), "supplemental_groups_policy"),
+        (lambda context: setattr(context.seccomp, "profile_type", 9), "seccomp"),
+        (lambda context: setattr(context.apparmor, "profile_type", 9), "apparmor"),
+    ],
+)
+def test_contexts_of_sandboxes_that_are_refused(pods: Pods, change: Callable[[Any], object], told: str) -> None:
+    config = pod()
+    change(config.linux.security_context)
+    assert f"security_context.{told}" in error_of(lambda: pods.run(config), InvalidArgument)
+    assert pods.sandboxes() == []
+
+
+def test_what_holds_a_pod_is_killed_last(pods: Pods) -> None:
+    sandbox = pods.run(pod(options=namespaces(pid=api.POD)))
+    container = pods.launch(sandbox)
+    status = json.loads(pods.pod_status(sandbox, verbose=True).info["info"])
+    score = int(Path(f"/proc/{status['status']['infra']['pid']}/oom_score_adj").read_text())
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert score == (-998 if "CAP_SYS_RESOURCE" in procfs.capability_bounding_set() else max(-998, own))
+    assert pods.read(container, "cat /proc/1/comm") == "catatonit"
+
+
+def test_a_container_says_nothing_of_the_network(pods: Pods) -> None:
+    """A caller that names only the PID namespace says POD for the network; it is the sandbox's."""
+    sandbox = pods.run(pod(options=namespaces(network=api.NODE)))
+    container = pods.launch(sandbox, options=api.NamespaceOption(pid=api.CONTAINER))
+    assert Path(f"/proc/{pods.host_pid(container)}/ns/net").readlink() == Path("/proc/self/ns/net").readlink()

@@ -63,7 +63,7 @@ def _number(text: str) -> int:
 def to_oci(limits: tuple[Rlimit, ...], *, ceilings: Mapping[str, int]) -> list[dict[str, str | int]]:
     """Return ``process.rlimits``.
 
-    :param ceilings: the most that can be given, by name: the daemon's own hard limits where it may not raise them.
+    :param ceilings: the most that can be given, by name.
     """
     result: list[dict[str, str | int]] = []
     for limit in limits:

@@ -12,7 +12,7 @@ from podkeep.runtime.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, quote, refuse_plain_text, token
 from podkeep.runtime.rpc.convert.namespaces import namespace_options
 from podkeep.runtime.rpc.convert.resources import resources_record
-from podkeep.runtime.rpc.convert.security import check_sandbox_apparmor, selinux_options
+from podkeep.runtime.rpc.convert.security import check_sandbox_context, selinux_options
 
 MAX_CGROUP_PATH = 1024
 """Characters of a pod's cgroup parent; the kubelet's have about 100."""
@@ -35,7 +35,7 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         raise Unimplemented("config.class_resources: class resources are not implemented by this version")
     context = linux.security_context
     namespaces = namespace_options(context.namespace_options)
-    check_sandbox_apparmor(context)
+    check_sandbox_context(context)
     return SandboxConfig(
         name=metadata.name,
         uid=metadata.uid,

@@ -121,10 +121,27 @@ def _apparmor(context: api.LinuxContainerSecurityContext) -> AppArmor | None:
     return AppArmor(kind=kind, profile=apparmor.check_name(field, name.removeprefix("localhost/")))
 
 
-def check_sandbox_apparmor(context: api.LinuxSandboxSecurityContext) -> None:
-    """Check the profile of a sandbox: none of its processes runs a program of the pod, so nothing is applied."""
-    if context.HasField("apparmor"):
-        enum_value("security_context.apparmor.profile_type", ProfileKind, context.apparmor.profile_type)
+def check_sandbox_context(context: api.LinuxSandboxSecurityContext) -> None:
+    """Check what a sandbox's context says of its processes.
+
+    None of them runs a program of the pod, so nothing of it is applied.
+
+    :raises InvalidArgument: naming the field that cannot be, or contradicts another.
+    """
+    for name in ("apparmor", "seccomp"):
+        if context.HasField(name):
+            enum_value(f"security_context.{name}.profile_type", ProfileKind, getattr(context, name).profile_type)
+    for field in ("run_as_user", "run_as_group"):
+        if context.HasField(field):
+            identifier(field, getattr(context, field).value)
+    if context.HasField("run_as_group") and not context.HasField("run_as_user"):
+        raise InvalidArgument(
+            f"security_context.run_as_group: {context.run_as_group.value} is given without a user",
+            hint="set run_as_user",
+        )
+    for group in context.supplemental_groups:
+        identifier("supplemental_groups", group)
+    enum_value("security_context.supplemental_groups_policy", records.GroupsPolicy, context.supplemental_groups_policy)
 
 
 def selinux_options(given: api.SELinuxOption) -> SELinuxOptions:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
+import threading
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 from wsproto.connection import Connection, ConnectionType
@@ -13,18 +18,94 @@ from wsproto.events import BytesMessage
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podkeep.cli.stream_client import ForwardClient, upgrade
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel.namespaces import run_in_netns
 from podkeep.runtime.streaming import spdy
 from support import streams
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
 
-SERVER = "nc -lk -p 7000 -s 127.0.0.1 -e cat & nc -lk -p 7006 -s ::1 -e cat & nc -lk -p 7002 -e wc -c & sleep 1000"
+ECHO, ECHO6, COUNT = 7000, 7006, 7002
 
 
-def launch(pods: Pods, config: api.PodSandboxConfig | None = None) -> str:
-    """Run a pod with servers on 127.0.0.1:7000 and [::1]:7006, which say what they hear, and 7002, which counts."""
+class PodServers:
+    """Servers inside a pod's network namespace: two say what they hear, on IPv4 and on IPv6, one counts it."""
+
+    def __init__(self) -> None:
+        self.connections: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._servers: list[asyncio.Server] = []
+
+    def start(self, pid: int) -> None:
+        """Start them in the network namespace of process ``pid``."""
+        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+        try:
+            for family, address, port in (
+                (socket.AF_INET, "127.0.0.1", ECHO),
+                (socket.AF_INET6, "::1", ECHO6),
+                (socket.AF_INET, "127.0.0.1", COUNT),
+            ):
+                sock = run_in_netns(namespace, partial(_listener, family, address, port))
+                self._servers.append(self._wait(asyncio.start_server(partial(self._serve, port), sock=sock)))
+        finally:
+            os.close(namespace)
+
+    async def _serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.connections.add(task)
+        try:
+            total = 0
+            while data := await reader.read(65536):
+                total += len(data)
+                if port != COUNT:
+                    writer.write(data)
+                    await writer.drain()
+            if port == COUNT:
+                writer.write(b"%d\n" % total)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            self.connections.discard(task)
+            writer.close()
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def close(self) -> None:
+        async def stop() -> None:
+            for server in self._servers:
+                server.close()
+            for task in list(self.connections):
+                task.cancel()
+            await asyncio.gather(*self.connections, return_exceptions=True)
+
+        self._wait(stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _listener(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    sock = socket.socket(family)
+    sock.bind((address, port))
+    sock.listen(128)
+    return sock
+
+
+@pytest.fixture
+def servers() -> Iterator[PodServers]:
+    """Servers to start in a pod; they end before the pod is removed."""
+    found = PodServers()
+    yield found
+    found.close()
+
+
+def launch(pods: Pods, servers: PodServers, config: api.PodSandboxConfig | None = None) -> str:
+    """Run a pod with servers in it."""
     sandbox = pods.run(config)
-    container = pods.launch(sandbox, "sh", "-c", SERVER)
-    wait_for(lambda: pods.read(container, "netstat -ltn | grep -c :700") == "3", "the servers")
+    servers.start(pods.host_pid(pods.launch(sandbox)))
     return sandbox
 
 
@@ -34,25 +115,25 @@ def url(pods: Pods, sandbox: str, *ports: int) -> str:
 
 @pytest.mark.parametrize("port", [7000, 7006])
 @pytest.mark.parametrize("user", [None, BLOCK])
-def test_a_connection(pods: Pods, port: int, user: tuple[int, int, int] | None) -> None:
-    sandbox = launch(pods, pod(options=namespaces(user=user)))
+def test_a_connection(pods: Pods, servers: PodServers, port: int, user: tuple[int, int, int] | None) -> None:
+    sandbox = launch(pods, servers, pod(options=namespaces(user=user)))
     data = os.urandom(3_000_000)
     assert pods.wait(streams.forward_once(url(pods, sandbox), port, data)) == data
 
 
-def test_the_end_of_a_side_is_passed_on(pods: Pods) -> None:
-    sandbox = launch(pods)
+def test_the_end_of_a_side_is_passed_on(pods: Pods, servers: PodServers) -> None:
+    sandbox = launch(pods, servers)
     assert pods.wait(streams.forward_once(url(pods, sandbox), 7002, bytes(12345))) == b"12345\n"
 
 
-def test_a_closed_port_is_said_in_the_error_stream(pods: Pods) -> None:
-    sandbox = launch(pods)
+def test_a_closed_port_is_said_in_the_error_stream(pods: Pods, servers: PodServers) -> None:
+    sandbox = launch(pods, servers)
     with pytest.raises(Unavailable, match=r"port 81 .*127.0.0.1: Connection refused; ::1: Connection refused"):
         pods.wait(streams.forward_once(url(pods, sandbox), 81, b""))
 
 
-def test_a_pod_on_the_hosts_network(pods: Pods) -> None:
-    sandbox = launch(pods, pod(options=namespaces(network=api.NODE)))
+def test_a_pod_on_the_hosts_network(pods: Pods, servers: PodServers) -> None:
+    sandbox = launch(pods, servers, pod(options=namespaces(network=api.NODE)))
     assert pods.wait(streams.forward_once(url(pods, sandbox), 7000, b"host")) == b"host"
 
 
@@ -104,8 +185,8 @@ async def many(request: str, ports: list[int], *, tunnel: bool) -> dict[int, byt
 
 
 @pytest.mark.parametrize("tunnel", [False, True])
-def test_many_connections_and_ports_over_one(pods: Pods, tunnel: bool) -> None:
-    sandbox = launch(pods)
+def test_many_connections_and_ports_over_one(pods: Pods, servers: PodServers, tunnel: bool) -> None:
+    sandbox = launch(pods, servers)
     ports = [7000, 7006, 81, 7002] * 10
     found = pods.wait(many(url(pods, sandbox), ports, tunnel=tunnel))
     for index, port in enumerate(ports):
@@ -118,8 +199,8 @@ def test_many_connections_and_ports_over_one(pods: Pods, tunnel: bool) -> None:
             assert data == (b"%d\n" % len(b"%d" % index) if port == 7002 else b"%d" % index)
 
 
-def test_websocket_channels(pods: Pods) -> None:
-    sandbox = launch(pods)
+def test_websocket_channels(pods: Pods, servers: PodServers) -> None:
+    sandbox = launch(pods, servers)
 
     async def go() -> dict[int, bytes]:
         request = (
@@ -157,8 +238,10 @@ def test_websocket_channels(pods: Pods) -> None:
         {"port": "7000"},
     ],
 )
-def test_a_stream_that_makes_no_sense_is_refused_and_others_go_on(pods: Pods, fields: dict[str, str]) -> None:
-    sandbox = launch(pods)
+def test_a_stream_that_makes_no_sense_is_refused_and_others_go_on(
+    pods: Pods, servers: PodServers, fields: dict[str, str]
+) -> None:
+    sandbox = launch(pods, servers)
 
     async def go() -> tuple[bool, bytes]:
         client = await ForwardClient.connect(url_, 7000)
@@ -171,8 +254,8 @@ def test_a_stream_that_makes_no_sense_is_refused_and_others_go_on(pods: Pods, fi
     assert pods.wait(go()) == (True, b"on")
 
 
-def test_connections_end_with_their_client(pods: Pods) -> None:
-    sandbox = launch(pods)
+def test_connections_end_with_their_client(pods: Pods, servers: PodServers) -> None:
+    sandbox = launch(pods, servers)
 
     async def go() -> None:
         clients = [await ForwardClient.connect(request, 7000) for request in requests]
@@ -185,9 +268,8 @@ def test_connections_end_with_their_client(pods: Pods) -> None:
             client._connection.writer.transport.abort()
 
     requests = [url(pods, sandbox) for _ in range(10)]
-    container = pods.containers(pod_sandbox_id=sandbox)[0].id
     pods.wait(go())
-    wait_for(lambda: pods.read(container, "netstat -tn | grep -c ESTABLISHED || true") == "0", "the connections' end")
+    wait_for(lambda: not servers.connections, "the connections' end")
 
 
 def test_what_cannot_be_is_refused_at_once(pods: Pods) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -21,9 +22,9 @@ def test_a_peer_whose_end_is_stuck_behind_its_bytes(family: socket.AddressFamily
             own, peer = server.getsockname()[:2], server.getpeername()[:2]
             assert not tcp.peer_has_closed(own, peer)
             client.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                while True:
-                    client.send(bytes(1 << 16))
+            with suppress(BlockingIOError):
+                while client.send(bytes(1 << 16)):
+                    pass
             client.close()
             poll = select.poll()
             poll.register(server, select.POLLRDHUP)

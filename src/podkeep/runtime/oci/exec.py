@@ -20,7 +20,7 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,8 @@ class ExecProcess:
     stdout: int = -1
     stderr: int = -1
     terminal: int = -1
-    _ended: bool = field(default=False, init=False)
+    relayed: bool = False
+    """The terminal is one in front of the command's, and the OCI runtime passes on what comes."""
 
     def kill(self) -> None:
         """Kill the command, its session and its descendants, and wait until they are gone or time is up."""
@@ -100,6 +101,9 @@ class ExecProcess:
     def resize(self, width: int, height: int) -> None:
         """Tell the terminal its size, in characters."""
         set_terminal_size(self.terminal, width, height)
+        if self.relayed:
+            # It is not this terminal's session leader, so the kernel does not tell it.
+            self.runtime.send_signal(signal.SIGWINCH)
 
     def _path(self, kind: str) -> Path:
         return self.command.files / f"exec-{self.token}.{kind}"
@@ -107,6 +111,10 @@ class ExecProcess:
     def _remove_files(self) -> None:
         for kind in ("json", "pid", "log"):
             self._path(kind).unlink(missing_ok=True)
+
+
+class _NoConsoleSocket(Exception):
+    """The OCI runtime ended before it sent a terminal."""
 
 
 def set_terminal_size(terminal: int, width: int, height: int) -> None:
@@ -142,7 +150,7 @@ def _start_with_pipes(command: ExecCommand, argv: list[str], token: str, stdio: 
     popen = _popen(command, [*argv, command.container], stdio)
     streams = {"stdin": popen.stdin, "stdout": popen.stdout, "stderr": popen.stderr}
     # Taken out of Popen's hands: it would close them when it is collected.
-    fds = {name: os.dup(stream.fileno()) for name, stream in streams.items() if stream is not None}
+    fds: dict[str, Any] = {name: os.dup(stream.fileno()) for name, stream in streams.items() if stream is not None}
     for stream in filter(None, streams.values()):
         stream.close()
     return ExecProcess(runtime=popen, command=command, token=token, **fds)
@@ -154,11 +162,13 @@ def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> E
         listener.bind(str(path))
         try:
             listener.listen(1)
-            argv = [*argv, "--tty", "--console-socket", str(path), command.container]
-            popen = _popen(command, argv, ExecStdio())
-            process = ExecProcess(runtime=popen, command=command, token=token)
+            console = ["--tty", "--console-socket", str(path), command.container]
+            process = ExecProcess(runtime=_popen(command, [*argv, *console], ExecStdio()), command=command, token=token)
             try:
-                process.terminal = _receive_terminal(listener, popen)
+                process.terminal = _receive_terminal(listener, process.runtime)
+            except _NoConsoleSocket:
+                process.runtime.wait()
+                return _start_with_relay(command, [*argv, "--tty", command.container], token)
             except BaseException:
                 process.kill()
                 process.finish()
@@ -166,6 +176,26 @@ def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> E
         finally:
             path.unlink(missing_ok=True)
     return process
+
+
+def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> ExecProcess:
+    """Start a command under an OCI runtime that sends a terminal only if it may leave the command alone (runc).
+
+    Nobody would learn the exit code then. Instead it gets a terminal of ours, makes the command's, and passes on.
+    """
+    master, slave = os.openpty()
+    try:
+        if size := command.process.get("consoleSize"):
+            set_terminal_size(master, size["width"], size["height"])
+        popen = subprocess.Popen(
+            argv, stdin=slave, stdout=slave, stderr=slave, env=dict(command.environment), start_new_session=True
+        )
+    except BaseException:
+        os.close(master)
+        raise
+    finally:
+        os.close(slave)
+    return ExecProcess(runtime=popen, command=command, token=token, terminal=master, relayed=True)
 
 
 def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subprocess.Popen[bytes]:
@@ -210,7 +240,7 @@ def _receive_terminal(listener: socket.socket, popen: subprocess.Popen[bytes]) -
             if connection is None and listener.fileno() in ready:
                 connection, _ = listener.accept()
             elif pidfd in ready:
-                raise Internal("OCI runtime exec failed: it ended before it sent the terminal")
+                raise _NoConsoleSocket
             elif not ready:
                 raise DeadlineExceeded(f"OCI runtime exec: no terminal came within {START_TIMEOUT_S:g} s")
     finally:

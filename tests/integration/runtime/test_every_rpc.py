@@ -1,0 +1,193 @@
+"""Bad requests for every RPC of CRI: empty, unknown and shortened IDs, fields of ten megabytes, broken names.
+
+The tables are complete: a new RPC fails the first test until it is in them. The ``daemon`` fixture counts what the
+daemon holds before and after each test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import podkeep.cri.transport  # noqa: F401 - before grpc
+
+# isort: split
+from google.protobuf import message_factory
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+
+from podkeep.base.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PodkeepError,
+    ResourceExhausted,
+    Unimplemented,
+)
+from podkeep.cri.v1 import api_pb2 as api
+from support.cri import Pods, pod
+
+METHODS: dict[str, MethodDescriptor] = {
+    method.name: method for service in api.DESCRIPTOR.services_by_name.values() for method in service.methods
+}
+IMAGES = {method.name for method in api.DESCRIPTOR.services_by_name["ImageService"].methods}
+ENDLESS = {"GetContainerEvents"}
+"""A stream that ends with its client alone."""
+
+ANSWERED = {
+    "Version", "Status", "RuntimeConfig", "UpdateRuntimeConfig", "ListPodSandbox", "StreamPodSandboxes",
+    "ListContainers", "StreamContainers", "ListContainerStats", "StreamContainerStats", "ListPodSandboxStats",
+    "StreamPodSandboxStats", "ListMetricDescriptors", "ListPodSandboxMetrics", "StreamPodSandboxMetrics", "ListImages",
+    "StreamImages", "ImageFsInfo",
+}  # fmt: skip
+"""RPCs whose empty request is complete."""
+BY_POD = {
+    "StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus", "UpdatePodSandboxResources", "PortForward",
+    "PodSandboxStats",
+}  # fmt: skip
+BY_CONTAINER = {
+    "StartContainer", "StopContainer", "RemoveContainer", "ContainerStatus", "UpdateContainerResources",
+    "ReopenContainerLog", "CheckpointContainer", "ExecSync", "Exec", "Attach", "ContainerStats",
+}  # fmt: skip
+IDEMPOTENT = {"StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer"}
+"""RPCs for which what is not there is as it should be."""
+OTHERS = {"RunPodSandbox", "CreateContainer", "ImageStatus", "PullImage", "RemoveImage"}
+UNIMPLEMENTED = {"UpdatePodSandboxConfig"}
+
+UNKNOWN_ID = "0123456789abcdef" * 4
+REFUSALS = (AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unimplemented)
+
+
+def empty(rpc: str) -> Any:
+    """Return the empty request of an RPC."""
+    return message_factory.GetMessageClass(METHODS[rpc].input_type)()
+
+
+def called(pods: Pods, rpc: str, request: Any) -> object:
+    """Return the answer of an RPC, a list of messages of a stream, or its error."""
+    service = "images" if rpc in IMAGES else "runtime"
+    if not METHODS[rpc].server_streaming:
+        return pods.call_all([(rpc, request)], service=service)[0]
+
+    async def reading() -> list[Any]:
+        return [message async for message in getattr(getattr(pods._client, service), rpc)(request)]
+
+    try:
+        return pods.wait(reading())
+    except PodkeepError as error:
+        return error
+
+
+def identified(rpc: str, text: str) -> Any:
+    """Return a request about ``text`` that is sound otherwise."""
+    request = empty(rpc)
+    setattr(request, "pod_sandbox_id" if rpc in BY_POD else "container_id", text)
+    if rpc == "PortForward":
+        request.port.append(80)
+    if rpc in {"ExecSync", "Exec"}:
+        request.cmd.append("true")
+    if rpc in {"Exec", "Attach"}:
+        request.stdout = True
+    if rpc == "CheckpointContainer":
+        request.location = "/no/such/directory/archive.tar"
+    return request
+
+
+def test_every_rpc_is_in_a_table() -> None:
+    tables = [ANSWERED, BY_POD, BY_CONTAINER, OTHERS, UNIMPLEMENTED, ENDLESS]
+    assert sorted(METHODS) == sorted(rpc for table in tables for rpc in table)
+
+
+@pytest.mark.parametrize("rpc", sorted(set(METHODS) - ENDLESS))
+def test_empty_request(pods: Pods, rpc: str) -> None:
+    answer = called(pods, rpc, empty(rpc))
+    if rpc in ANSWERED:
+        assert not isinstance(answer, Exception), repr(answer)
+    elif rpc in UNIMPLEMENTED:
+        assert type(answer) is Unimplemented
+    else:
+        assert type(answer) is InvalidArgument, repr(answer)
+        assert "\n" not in str(answer)
+    assert (pods.sandboxes(), pods.containers()) == ([], [])
+
+
+@pytest.mark.parametrize("rpc", sorted(BY_POD | BY_CONTAINER))
+@pytest.mark.parametrize("text", [UNKNOWN_ID, "0", "a\nb", "../../etc", "\0"], ids=ascii)
+def test_unknown_id(pods: Pods, rpc: str, text: str) -> None:
+    answer = called(pods, rpc, identified(rpc, text))
+    if rpc in IDEMPOTENT:
+        assert not isinstance(answer, Exception), repr(answer)
+    else:
+        assert type(answer) is NotFound, repr(answer)
+        assert "\n" not in str(answer)
+
+
+@pytest.mark.parametrize("rpcs", [BY_POD, BY_CONTAINER], ids=["pods", "containers"])
+def test_shortened_id_that_is_ambiguous_changes_nothing(pods: Pods, rpcs: set[str]) -> None:
+    """Of seventeen sandboxes or containers two have IDs that begin alike."""
+    if rpcs is BY_POD:
+        everything = [pods.run(pod(f"pod{number}")) for number in range(17)]
+    else:
+        sandbox = pods.run()
+        everything = [pods.create(sandbox, name=f"c{number}") for number in range(17)]
+    firsts = [item[0] for item in everything]
+    shared = next(first for first in firsts if firsts.count(first) > 1)
+    before = [(item.id, item.state) for item in (*pods.sandboxes(), *pods.containers())]
+    for rpc in sorted(rpcs):
+        answer = called(pods, rpc, identified(rpc, shared))
+        assert rpc in IDEMPOTENT or type(answer) in {NotFound, InvalidArgument}, f"{rpc}: {answer!r}"
+        assert [(item.id, item.state) for item in (*pods.sandboxes(), *pods.containers())] == before, rpc
+
+
+@pytest.mark.parametrize(
+    ("rpc", "field"),
+    sorted(
+        (rpc, item.name)
+        for rpc, method in METHODS.items()
+        for item in method.input_type.fields
+        if rpc not in ENDLESS and item.type in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}
+    ),
+)
+def test_field_of_ten_megabytes(pods: Pods, rpc: str, field: str) -> None:
+    request = empty(rpc)
+    text = "x" * 10_000_000
+    if METHODS[rpc].input_type.fields_by_name[field].is_repeated:
+        getattr(request, field).append(text)
+    else:
+        setattr(request, field, text)
+    answer = called(pods, rpc, request)
+    assert not isinstance(answer, Exception) or type(answer) in REFUSALS, repr(answer)[:500]
+    assert len(str(answer)) < 10_000 or not isinstance(answer, Exception)
+    assert (pods.sandboxes(), pods.containers()) == ([], [])
+
+
+@pytest.mark.parametrize("rpc", sorted(rpc for rpc in ANSWERED if "filter" in METHODS[rpc].input_type.fields_by_name))
+@pytest.mark.parametrize("text", [UNKNOWN_ID, "a\nb", "x" * 1_000_000], ids=["unknown", "newline", "long"])
+def test_filter_that_nothing_fits(pods: Pods, rpc: str, text: str) -> None:
+    pods.launch(pods.run())
+    request = empty(rpc)
+    if rpc in IMAGES:
+        request.filter.image.image = text
+    else:
+        request.filter.id = text
+    answer = called(pods, rpc, request)
+    assert not isinstance(answer, Exception), repr(answer)[:500]
+    for message in answer if isinstance(answer, list) else [answer]:
+        assert message.ByteSize() == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        *((field, name) for field in ("name", "uid", "namespace") for name in ("a\nb", "a\0b", "a/b")),
+        *((field, "") for field in ("name", "uid")),
+    ],
+    ids=ascii,
+)
+def test_metadata_of_a_sandbox(pods: Pods, field: str, name: str) -> None:
+    config = pod()
+    setattr(config.metadata, field, name)
+    answer = called(pods, "RunPodSandbox", api.RunPodSandboxRequest(config=config))
+    assert type(answer) is InvalidArgument, repr(answer)[:500]
+    assert pods.sandboxes() == []

@@ -31,7 +31,7 @@ from podkeep.kernel.mounts import MountFlag
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
 from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.removal import remove_tree
-from podkeep.runtime import pod_files, sysctls
+from podkeep.runtime import pod_files, relabel, sysctls
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
 from podkeep.runtime.confinement import Confinement, oom_score_floor
 from podkeep.runtime.layout import Layout, cgroup_parents, sandbox_cgroup
@@ -169,6 +169,8 @@ class SandboxExecutor:
         for name, text in texts.items():
             (data / name).write_text(text)
             (data / name).chmod(0o644)
+        if label := self.labels(sandbox).mount:
+            relabel.relabel(str(data), label)
         run = self.layout.sandbox_run(sandbox.id)
         run.mkdir(mode=0o711)
         (run / "ns").mkdir(mode=0o711)

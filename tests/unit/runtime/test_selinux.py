@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+from contextlib import closing
+from pathlib import Path
 
+import pytest
+from runtime_values import sandbox_config
+
+from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
+from podkeep.base.ids import SandboxID
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.runtime.confinement import Confinement
+from podkeep.runtime.layout import Layout
+from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.oci import selinux
 from podkeep.runtime.oci.selinux import Labels, SELinux
-from podkeep.runtime.records import SELinuxOptions
+from podkeep.runtime.records import Sandbox, SandboxState, SandboxStatus, SELinuxOptions
+from podkeep.runtime.sandbox_executor import SandboxExecutor
+from podkeep.runtime.state import State
 
 NOTHING = SELinuxOptions()
 ON = SELinux(enabled=True)
@@ -127,3 +141,25 @@ def test_the_last_level_is_found() -> None:
     assert selinux.allocate(every - {"s0:c1022,c1023"}) == "s0:c1022,c1023"
     with pytest.raises(ResourceExhausted, match="SELinux"):
         selinux.allocate(every)
+
+
+def test_files_of_a_pod_have_its_label(tmp_path: Path) -> None:
+    """Without SELinux the kernel keeps the attribute, and nobody looks at it."""
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    for directory in layout.shared_directories():
+        directory.mkdir(exist_ok=True, parents=True)
+    status = SandboxStatus(state=SandboxState.CREATING, created_at=1, selinux_level=POD_LEVEL)
+    sandbox = Sandbox(id=SandboxID("a" * 64), config=sandbox_config(hostname="web"), status=status)
+    with NamespaceHelper() as helper, closing(State(layout.state)) as state:
+        executor = SandboxExecutor(
+            layout=layout,
+            helper=helper,
+            cgroups=Cgroups(),
+            networks=Networks(NetworkConfig(), layout, state),
+            catatonit="/usr/bin/catatonit",
+            confinement=Confinement(selinux=ON),
+        )
+        executor._write_files(sandbox)
+    data = layout.sandbox_data(sandbox.id)
+    for name in ("hosts", "hostname", "resolv.conf"):
+        assert os.getxattr(data / name, "security.selinux") == f"{FILE}:{POD_LEVEL}\0".encode()

@@ -347,6 +347,9 @@ class Containers:
         if path is None:
             raise FailedPrecondition(f"container {container.id} has no log file")
         before = _inode(path)
+        if before is not None and await asyncio.to_thread(_writes_to, container.status.monitor, path):
+            # Nobody moved it away. conmon would put an empty file in its place.
+            return
         control = self._layout.bundle(container.id) / "ctl"
         _tell_conmon(control, b"2 0 0\n")
         deadline = time.monotonic() + REOPEN_PATIENCE_S
@@ -435,6 +438,22 @@ def _tell_conmon(control: Path, message: bytes) -> None:
         os.write(fd, message)
     finally:
         os.close(fd)
+
+
+def _writes_to(monitor: ProcessId | None, path: Path) -> bool:
+    """Return whether a process has the file at ``path`` open."""
+    if monitor is None:
+        return False
+    try:
+        wanted = path.stat()
+        descriptors = list(Path(f"/proc/{monitor.pid}/fd").iterdir())
+    except OSError:
+        return False
+    for descriptor in descriptors:
+        with suppress(OSError):  # closed while we looked
+            if os.path.samestat(descriptor.stat(), wanted):
+                return True
+    return False
 
 
 def _inode(path: Path) -> int | None:

@@ -82,6 +82,27 @@ def test_programs_that_end_at_once_have_run(pods: Pods) -> None:
     assert attempts == list(range(10))
 
 
+def test_a_log_goes_on_while_the_daemon_is_away(mortal: Mortal, tmp_path: Path) -> None:
+    pods = mortal.start()
+    log = tmp_path / "0.log"
+    script = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done"
+    container = pods.launch(pods.run(pod(log_directory=str(tmp_path))), "sh", "-c", script, log_path="0.log")
+
+    def lines() -> list[int]:
+        return [int(line.split()[3]) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    wait_for(lambda: log.exists() and len(lines()) > 5, "some output")
+    mortal.daemon.kill()
+    before = len(lines())
+    wait_for(lambda: len(lines()) > before + 5, "output without a daemon")
+    pods = mortal.start()
+    pods.call("ReopenContainerLog", api.ReopenContainerLogRequest(container_id=container))
+    before = len(lines())
+    wait_for(lambda: len(lines()) > before + 5, "output with another daemon")
+    assert lines() == list(range(1, len(lines()) + 1))
+    assert pods.status(container).log_path == str(log)
+
+
 def test_a_full_disk_is_said_and_survived(mortal: Mortal) -> None:
     root = mortal.daemon.layout.root
     root.mkdir(mode=0o711)

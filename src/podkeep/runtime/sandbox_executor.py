@@ -186,9 +186,7 @@ class SandboxExecutor:
                 wanted = sysctls.effective(
                     config.sysctls, self.confinement.sysctls, {kind.name for kind in kinds}, idmap
                 )
-                made = self.helper.create(
-                    NamespaceRequest(kinds=kinds, idmap=idmap, hostname=hostname, sysctls=wanted)
-                )
+                made = self.helper.create(NamespaceRequest(kinds=kinds, idmap=idmap, hostname=hostname, sysctls=wanted))
             for fd in made.values():
                 closing.callback(os.close, fd)
             for kind, fd in made.items():

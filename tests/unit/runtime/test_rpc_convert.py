@@ -18,10 +18,10 @@ from podkeep.runtime.records import (
     GroupsPolicy,
     NamespaceMode,
     NamespaceOptions,
+    ProfileKind,
     Propagation,
     SandboxConfig,
     Seccomp,
-    ProfileKind,
 )
 from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match

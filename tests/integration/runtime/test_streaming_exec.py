@@ -176,12 +176,11 @@ def test_terminal(pods: Pods, transport: Transport, user: tuple[int, int, int] |
         await client.send_input(b"while ! stty size | grep '22 66'; do :; done; tty\n")
         await streams.read_until(client, b"/dev/pts/0\r\n")
         await client.send_input(b"sleep 1000; echo interrupted=$?\n")
-        await asyncio.to_thread(lambda: None)
         while True:
-            answer = await pods._client.runtime.ExecSync(
-                api.ExecSyncRequest(container_id=container, cmd=["sh", "-c", "ps -o args | grep -c '[s]leep 1000$'"])
-            )
-            if answer.stdout != b"1\n":
+            # One is the container's own.
+            count = ["sh", "-c", "ps -o args | grep -c '^[s]leep 1000$'"]
+            answer = await pods._client.runtime.ExecSync(api.ExecSyncRequest(container_id=container, cmd=count))
+            if answer.stdout == b"2\n":
                 break
         await client.send_input(b"\x03echo again\n")
         await streams.read_until(client, b"again\r\n")
@@ -294,7 +293,7 @@ def test_versions_of_the_protocol_over_websocket(pods: Pods, container: str, pro
 def test_a_url_works_once(pods: Pods, container: str) -> None:
     async def go() -> None:
         request = await ask(pods, container, "true")
-        assert await streams.refusal(CommandClient.connect(request.replace("/exec/", "/attach/"))) != ""
+        assert "404" in await streams.refusal(CommandClient.connect(request.replace("/exec/", "/attach/")))
         assert "404" in await streams.refusal(CommandClient.connect(request))
         again = await ask(pods, container, "true")
         await streams.collect(await CommandClient.connect(again))
@@ -349,7 +348,7 @@ def test_garbage_after_the_upgrade_kills_the_command(pods: Pods, container: str)
     async def go() -> None:
         client = await streams.connect("spdy", await ask(pods, container, "sleep", "994"))
         assert isinstance(client, SpdyCommand)
-        await client.connection.send(os.urandom(3) + b"\x80\x09" * 1000)
+        await client.connection.send(b"\x80\x09" * 1000)
         await streams.collect(client)
         assert client.status == b""
 

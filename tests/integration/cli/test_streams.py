@@ -1,0 +1,207 @@
+"""``podkeep exec -it``, ``attach`` and ``port-forward`` against a daemon, from a terminal and from pipes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from support.cri import Pods, pod, wait_for
+from support.daemon import Daemon
+
+PATIENCE_S = 30.0
+
+
+class Terminal:
+    """A process of podkeep with a terminal, played by the test."""
+
+    def __init__(self, daemon: Daemon, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        self.resize(100, 40)
+        self.process = subprocess.Popen(
+            daemon.command(*arguments), stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+
+    def resize(self, width: int, height: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    def write(self, text: bytes) -> None:
+        os.write(self._master, text)
+
+    def read_until(self, wanted: bytes) -> bytes:
+        found, deadline = b"", time.monotonic() + PATIENCE_S
+        while wanted not in found:
+            ready, _, _ = select.select([self._master], [], [], max(deadline - time.monotonic(), 0))
+            assert ready, found
+            try:
+                found += os.read(self._master, 65536)
+            except OSError:
+                raise AssertionError(f"ended with {found!r}") from None
+        return found
+
+    def close(self) -> int:
+        try:
+            return self.process.wait(PATIENCE_S)
+        finally:
+            os.close(self._master)
+
+
+@pytest.fixture
+def container(daemon: Daemon, image: str) -> Iterator[str]:
+    """A container of pod web that says what it hears."""
+    with Pods(daemon.socket, image) as pods:
+        pods.pull()
+        sandbox = pods.run(pod("web"))
+        yield pods.launch(sandbox, "sh", "-c", "while read -r line; do echo got $line; done", stdin=True)
+
+
+def web(*words: str) -> tuple[str, ...]:
+    return (words[0], "-n", "tests", *words[1:])
+
+
+def test_exec_from_a_terminal(daemon: Daemon, container: str) -> None:
+    terminal = Terminal(daemon, *web("exec", "-it", "web/main", "--", "sh"))
+    terminal.write(b"stty size; tty\n")
+    assert b"40 100\r\n" in terminal.read_until(b"/dev/pts/0\r\n")
+    terminal.resize(66, 22)
+    os.kill(terminal.process.pid, signal.SIGWINCH)
+    terminal.write(b"while ! stty size | grep '22 66'; do :; done; echo re''sized\n")
+    terminal.read_until(b"resized\r\n")
+    terminal.write(b"exit 9\n")
+    assert terminal.close() == 9
+
+
+def test_a_key_that_interrupts_goes_to_the_command(daemon: Daemon, container: str) -> None:
+    script = "trap 'echo caught; exit 8' INT; echo waiting; while :; do sleep 0.1; done"
+    terminal = Terminal(daemon, *web("exec", "-it", "web", "--", "sh", "-c", script))
+    terminal.read_until(b"waiting\r\n")
+    terminal.write(b"\x03")
+    terminal.read_until(b"caught\r\n")
+    assert terminal.close() == 8
+
+
+def test_exec_passes_pipes_on(daemon: Daemon, container: str) -> None:
+    data = os.urandom(1 << 20)
+    done = subprocess.run(
+        daemon.command(*web("exec", "-i", "web", "--", "sh", "-c", "cat; echo err >&2; exit 3")),
+        input=data,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (data, b"err\n", 3)
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/etc/hostname"])
+def test_exec_reads_from_files(daemon: Daemon, container: str, path: str) -> None:
+    with open(path, "rb") as file:  # noqa: PTH123 - a device, too
+        argv = daemon.command(*web("exec", "-i", "web", "--", "cat"))
+        done = subprocess.run(argv, stdin=file, capture_output=True, timeout=60, check=True)
+        file.seek(0)
+        assert done.stdout == file.read()
+
+
+def test_exec_that_is_interrupted_kills_its_command(daemon: Daemon, container: str) -> None:
+    argv = daemon.command(*web("exec", "web", "--", "sh", "-c", "echo ready; sleep 987"))
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+
+    def left() -> str:
+        return daemon.run(*web("exec", "web", "--", "sh", "-c", "ps | grep -c '[s]leep 987'")).stdout.strip()
+
+    wait_for(lambda: left() == "0", "the command's end")
+
+
+def test_exec_says_what_is_not_there(daemon: Daemon, container: str) -> None:
+    done = daemon.run(*web("exec", "web", "--", "/no/such"))
+    assert done.returncode == 1
+    assert "/no/such" in done.stderr
+    assert daemon.run(*web("exec", "web/other", "--", "true")).stderr.startswith("podkeep: pod web has no container")
+
+
+def test_attach(daemon: Daemon, container: str) -> None:
+    argv = daemon.command(*web("attach", "-i", "web"))
+    for word in (b"one", b"two"):
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(word + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"got " + word + b"\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE_S) == 130
+    assert daemon.run(*web("exec", "web", "--", "true")).returncode == 0
+
+
+def test_port_forward(daemon: Daemon, container: str) -> None:
+    argv = daemon.command(*web("port-forward", "web", ":7000", ":81"))
+    server = daemon.command(*web("exec", "web", "--", "nc", "-l", "-p", "7000", "-e", "cat"))
+    with (
+        subprocess.Popen(server) as listening,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            local, closed = (_local_port(process.stdout.readline()) for _ in range(2))
+            check = ("exec", "-n", "tests", "web", "--", "sh", "-c", "netstat -ltn | grep ':7000 '")
+            wait_for(lambda: daemon.run(*check).returncode == 0, "the server", patience=PATIENCE_S)
+            data = os.urandom(500_000)
+            with socket.create_connection(("127.0.0.1", local)) as sock:
+                sending = threading.Thread(target=_send, args=(sock, data))
+                sending.start()
+                assert _receive(sock) == data
+                sending.join()
+            assert listening.wait(PATIENCE_S) == 0
+            with socket.create_connection(("127.0.0.1", closed)) as sock:
+                assert _receive(sock) == b""
+            assert "port 81" in process.stderr.readline()
+        finally:
+            process.send_signal(signal.SIGINT)
+            listening.terminate()
+        assert process.wait(PATIENCE_S) == 130
+
+
+def _local_port(line: str) -> int:
+    match = re.fullmatch(r"Forwarding from 127\.0\.0\.1:(\d+) -> \d+\n", line)
+    assert match is not None, line
+    return int(match[1])
+
+
+def _send(sock: socket.socket, data: bytes) -> None:
+    sock.sendall(data)
+    sock.shutdown(socket.SHUT_WR)
+
+
+def _receive(sock: socket.socket) -> bytes:
+    sock.settimeout(PATIENCE_S)
+    found = b""
+    try:
+        while part := sock.recv(65536):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+@pytest.mark.parametrize("text", ["x", "1:2:3", "0", "80:", "70000", ":0"])
+def test_port_forward_refuses_what_is_no_pair(daemon: Daemon, text: str) -> None:
+    done = daemon.run("port-forward", "web", text)
+    assert done.returncode == 1
+    assert "no pair of ports" in done.stderr

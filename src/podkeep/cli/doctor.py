@@ -26,13 +26,14 @@ def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
 
 
 def _examine(invocation: Invocation, ctx: click.Context, *, form: str) -> None:
-    from podkeep.cli.diagnosis import confinement, daemon, finding, machine, mounting, programs
+    from podkeep.cli.diagnosis import confinement, daemon, finding, firewall, machine, mounting, programs
 
     config = invocation.config
     findings = [*machine.examine(config), *confinement.examine(config), *programs.examine(config)]
     if os.geteuid() == 0:
         # Before the runtime is asked: that starts gRPC's threads, and the probes need a process without any.
         findings += mounting.examine(config)
+        findings += firewall.examine(config)
     findings += daemon.examine(invocation)
     if form == "json":
         output.echo_json([item.as_json() for item in findings])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -165,3 +167,9 @@ def test_the_endpoint_over_tcp(state: State) -> None:
         await endpoint.close()
 
     run(scenario())
+
+
+def test_a_daemon_without_metrics_does_not_load_their_library() -> None:
+    script = "import sys, podkeep.runtime.daemon, podkeep.cli.main; print('prometheus_client' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"

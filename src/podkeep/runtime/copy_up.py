@@ -1,8 +1,8 @@
 """Copying a directory of an image into a volume, as it is: owners, modes, times, extended attributes, links, holes.
 
 Owns: the copy. Does not own: which directory, and where to (``anonymous_volumes.py``). Both trees are reached by
-descriptors and resolved by the kernel below them, so that no symbolic link of the image leads out. Sockets are left out:
-nobody listens on them. A label of SELinux is the volume's own and is not copied.
+descriptors and resolved by the kernel below them, so that no symbolic link of the image leads out. Sockets are left
+out: nobody listens on them. A label of SELinux is the volume's own and is not copied.
 """
 
 from __future__ import annotations

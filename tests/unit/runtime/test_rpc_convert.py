@@ -475,7 +475,11 @@ CONTAINER_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     (add_mount(host_path="/a\0b"), InvalidArgument, "config.mounts[0].host_path"),
     (add_mount(host_path="/" + "x" * 10_000_000), InvalidArgument, "config.mounts[0].host_path"),
     (add_mount(propagation=UNKNOWN), InvalidArgument, "config.mounts[0].propagation"),
-    (add_mount(recursive_read_only=True), Unimplemented, "RRO"),
+    (add_mount(recursive_read_only=True), InvalidArgument, "the mount is not readonly"),
+    *(
+        (add_mount(recursive_read_only=True, readonly=True, propagation=mode), InvalidArgument, "PROPAGATION_PRIVATE")
+        for mode in (api.PROPAGATION_HOST_TO_CONTAINER, api.PROPAGATION_BIDIRECTIONAL)
+    ),
     (add_mount(image=api.ImageSpec(image="data")), InvalidArgument, "config.mounts[0]: image and host_path"),
     (add_mount(uidMappings=[mapping()]), InvalidArgument, "GID"),
     (add_mount(gidMappings=[mapping()]), InvalidArgument, "UID"),

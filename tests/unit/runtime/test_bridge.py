@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from podkeep.kernel import netlink
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
 from podkeep.runtime.network import rules, subnets
 from podkeep.runtime.network.bridge import Bridge
-from podkeep.runtime.network.ports import Forward
+from podkeep.runtime.network.ports import Forward, host_port
 
 RUN = Path("/run/podkeep")
 FIRST, SECOND = SandboxID("1" * 64), SandboxID("2" * 64)
@@ -185,6 +187,30 @@ def test_the_bridge_has_what_its_subnets_need_and_changes_them(
         assert addresses() == {"10.9.0.1/24"}
         bridge.stop()
         assert netlink.links() == ["lo"]
+        bridge.stop()
+
+    machine(body)
+
+
+def test_the_first_pods_start_the_bridge_together(machine: Callable[[Callable[[], object]], None]) -> None:
+    """It is not started while pods are connected by CNI."""
+
+    def body() -> None:
+        bridge = Bridge.from_config(NetworkConfig(bridge=BRIDGE), RUN)
+        with NamespaceHelper() as helper, ExitStack() as closing, ThreadPoolExecutor(8) as pool:
+            here = closing.enter_context(Path("/proc/thread-self/ns/net").open("rb")).fileno()
+
+            def attach(number: int) -> None:
+                fd = helper.create(NamespaceRequest(kinds=frozenset({NamespaceKind.NET})))[NamespaceKind.NET]
+                try:
+                    port = host_port("tcp", host_port=8000 + number, container_port=80)
+                    identity = SandboxID(f"{number}" * 64)
+                    run_in_netns(here, lambda: bridge.attach(identity, fd, [f"10.183.0.{number + 2}"], [port]))
+                finally:
+                    os.close(fd)
+
+            assert list(pool.map(attach, range(8))) == [None] * 8
+            assert len([item for item in listed(bridge.rules.table) if item.startswith("ports4 ")]) == 8
         bridge.stop()
 
     machine(body)

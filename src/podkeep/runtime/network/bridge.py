@@ -101,11 +101,14 @@ class Bridge:
         :raises CommandFailed: if nft refuses the rules.
         """
         with self._lock:
-            self._make(self._subnets)
-            self.rules.install(self._pods(in_use), forwards)
-            if any(forwards.values()):
-                self._answer_loopback()
-            self._started = True
+            self._start(forwards, in_use)
+
+    def _start(self, forwards: Mapping[SandboxID, tuple[Forward, ...]], in_use: Sequence[str]) -> None:
+        self._make(self._subnets)
+        self.rules.install(self._pods(in_use), forwards)
+        if any(forwards.values()):
+            self._answer_loopback()
+        self._started = True
 
     def _pods(self, in_use: Sequence[str]) -> list[Subnet]:
         """Return where pods' addresses are: in the subnets, and those of before that somebody still has."""
@@ -133,9 +136,9 @@ class Bridge:
         :raises CommandFailed: if nft refuses the host ports; likewise.
         """
         with self._lock:
-            started = self._started
-        if not started:
-            self.start({})
+            # Until now pods were connected by CNI: this is the first one here.
+            if not self._started:
+                self._start({}, ())
         endpoints = [self._endpoint(text) for text in addresses]
         netlink.create_veth(
             host_name=veth_name(sandbox),

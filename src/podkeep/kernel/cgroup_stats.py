@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from podkeep.base.errors import KernelCallError
+from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel import cgroup_files as files
 from podkeep.kernel.cgroup_files import DeviceIo, Psi, Table
 from podkeep.kernel.cgroups import CgroupLayout
@@ -117,6 +117,7 @@ def open_reader(layout: CgroupLayout) -> StatsReader:
     """Return a reader of the machine's cgroups; it holds a descriptor per hierarchy until it is closed.
 
     :raises KernelCallError: if a hierarchy cannot be opened.
+    :raises FailedPrecondition: if the one for memory or CPU time is missing.
     """
     return _V2(layout) if layout.version == 2 else _V1(layout)
 
@@ -203,6 +204,9 @@ class _V1:
                 self._opened.append(hierarchy)
                 # Named after its controllers, as everywhere: "memory", "cpu,cpuacct".
                 by_controller.update(dict.fromkeys(path.name.split(","), hierarchy))
+            missing = {"cpuacct", "memory"} - by_controller.keys()
+            if missing:
+                raise FailedPrecondition(f"no cgroup hierarchy is mounted for {', '.join(sorted(missing))}")
         except BaseException:
             self.close()
             raise

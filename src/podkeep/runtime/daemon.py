@@ -22,6 +22,7 @@ from podkeep.base.config import Config
 from podkeep.base.errors import PodkeepError
 from podkeep.cri import server
 from podkeep.images.store import ImageStore
+from podkeep.kernel.cgroup_stats import open_reader
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.runtime import image_volumes
@@ -107,6 +108,8 @@ class _Daemon:
     ) -> None:
         self._config, self._options, self._layout, self._helper = config, options, layout, helper
         self._cgroups = Cgroups()
+        self._stats_reader = open_reader(self._cgroups.layout)
+        stack.callback(self._stats_reader.close)
         self._cgroup_parent = config.runtime.cgroup_parent
         if config.runtime.cgroup_driver == "systemd":
             systemd.require()
@@ -182,7 +185,7 @@ class _Daemon:
         sandboxes.watch_all(containers)
         grpc_server = server.create_server()
         watch = PullWatch()
-        statistics = Statistics(self._state, self._layout, self._cgroups.layout, self._counting.stats_pass)
+        statistics = Statistics(self._state, self._layout, self._stats_reader, self._counting.stats_pass)
         images_root = str(self._layout.images)
         stats = StatsRpc(self._state, statistics.targets, statistics.collector, mountpoint=images_root)
         services = self._services(sandboxes, containers, watch, stop)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import Internal, KernelCallError
+from podkeep.base.errors import FailedPrecondition, Internal, KernelCallError
 from podkeep.kernel import cgroup_files as files
 from podkeep.kernel.cgroup_files import DeviceIo, Psi, PsiLine, Table
 from podkeep.kernel.cgroup_stats import StatsReader, open_reader
@@ -321,6 +321,8 @@ def test_a_missing_hierarchy_is_an_error(tmp_path: Path) -> None:
         open_reader(CgroupLayout(version=2, hierarchies=(tmp_path / "missing",)))
     with pytest.raises(KernelCallError):
         open_reader(CgroupLayout(version=1, hierarchies=(tmp_path, tmp_path / "missing")))
+    with pytest.raises(FailedPrecondition, match="cpuacct, memory"):
+        open_reader(CgroupLayout(version=1, hierarchies=(tmp_path,)))
 
 
 @pytest.fixture

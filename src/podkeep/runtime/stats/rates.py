@@ -64,9 +64,6 @@ class Rates:
             return _rate(Sample(at=born, used=0), current)
         return None
 
-    def __len__(self) -> int:
-        return len(self._samples)
-
     def keys(self) -> Collection[str]:
         """Return the IDs that have a sample."""
         with self._lock:

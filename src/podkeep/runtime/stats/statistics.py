@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from podkeep.kernel.cgroup_stats import open_reader
-from podkeep.kernel.cgroups import CgroupLayout
+from podkeep.kernel.cgroup_stats import StatsReader
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.records import Container, ContainerState, Sandbox
 from podkeep.runtime.state import State
@@ -20,18 +19,17 @@ class Statistics:
     """Reads what is asked for, and samples in the background from ``start`` to ``close``."""
 
     def __init__(
-        self, state: State, layout: Layout, cgroups: CgroupLayout, on_pass: Callable[[float], None] = lambda _: None
+        self, state: State, layout: Layout, reader: StatsReader, on_pass: Callable[[float], None] = lambda _: None
     ) -> None:
-        """Open the cgroup hierarchies; to be made in the event loop.
+        """To be made in the event loop.
 
+        :param reader: must be open for as long as a thread may read, that is, longer than the event loop runs.
         :param on_pass: gets the seconds of each pass over the CPU times.
-        :raises KernelCallError: if a hierarchy cannot be opened.
         """
         self._state = state
-        self._reader = open_reader(cgroups)
         layers = Layers()
         self.targets = Targets(layout)
-        self.collector = Collector(self._reader, Rates(), layers, layout.root)
+        self.collector = Collector(reader, Rates(), layers, layout.root)
         self._sampler = Sampler(state, self.targets, self.collector, layers, on_pass)
 
     def start(self) -> None:
@@ -47,6 +45,5 @@ class Statistics:
         self._sampler.start()
 
     async def close(self) -> None:
-        """Stop sampling and close the hierarchies."""
+        """Stop sampling."""
         await self._sampler.close()
-        self._reader.close()

@@ -132,18 +132,23 @@ async def _until_empty(reader: EventReader) -> None:
         pass
 
 
+async def listen(hub: EventHub) -> None:
+    with hub.subscribe() as reader:
+        await anext(reader)
+
+
 def test_readers_that_are_gone_cost_nothing() -> None:
     async def run() -> None:
         hub = EventHub()
         with hub.subscribe():
             assert hub.readers == 1
         assert hub.readers == 0
+        waiting = asyncio.ensure_future(listen(hub))
+        await asyncio.sleep(0)
+        assert hub.readers == 1
+        waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            with hub.subscribe() as reader:
-                waiting = asyncio.ensure_future(anext(reader))
-                await asyncio.sleep(0)
-                waiting.cancel()
-                await waiting
+            await waiting
         assert hub.readers == 0
 
     asyncio.run(run())

@@ -316,7 +316,12 @@ class Containers:
         latest = self._state.container(container_id)
         self._state.set_container(container_id, msgspec.structs.replace(latest.status, state=ContainerState.REMOVING))
         self._monitor.forget(container_id)
-        await asyncio.to_thread(self._executor.remove, container, self._sandboxes.driver(sandbox))
+        try:
+            await asyncio.to_thread(self._executor.remove, container, self._sandboxes.driver(sandbox))
+        except (PodkeepError, OSError):
+            # It is shown again, so that a client which removes what it sees in a list comes back for it.
+            self._state.set_container(container_id, latest.status)
+            raise
         self._state.forget_container(container_id)
         self._ends.pop(container_id, None)
 

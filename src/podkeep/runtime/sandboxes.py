@@ -243,8 +243,13 @@ class Sandboxes:
             for container in self._state.containers(sandbox_id):
                 await containers.remove(container.id)
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.REMOVING)
-            sandbox = self._state.set_sandbox(sandbox_id, status)
-            await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
+            self._state.set_sandbox(sandbox_id, status)
+            try:
+                await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
+            except (PodkeepError, OSError):
+                # It is shown again, so that a client which removes what it sees in a list comes back for it.
+                self._state.set_sandbox(sandbox_id, sandbox.status)
+                raise
             self._state.forget_sandbox(sandbox_id)
         self._locks.pop(sandbox_id, None)
 

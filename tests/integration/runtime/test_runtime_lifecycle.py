@@ -10,7 +10,7 @@ import pytest
 
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, Internal, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import procfs
+from podkeep.kernel import mounts, procfs
 from podkeep.kernel.cgroups import Cgroups
 from support.cri import SLEEP, Pods, bind, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
@@ -140,6 +140,26 @@ def test_removing_a_running_pod_removes_its_containers(pods: Pods) -> None:
     pods.call("RemovePodSandbox", api.RemovePodSandboxRequest(pod_sandbox_id=sandbox))
     assert (pods.sandboxes(), pods.containers()) == ([], [])
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+@pytest.mark.parametrize("kind", ["containers", "sandboxes"])
+def test_what_could_not_be_removed_is_still_listed(pods: Pods, daemon: Daemon, kind: str) -> None:
+    sandbox = pods.run()
+    container = pods.launch(sandbox, "true")
+    pods.exited(container)
+    name, remove = (container, pods.remove_container) if kind == "containers" else (sandbox, pods.remove)
+    # What is mounted below belongs to somebody else; it appears in the daemon's mount namespace, too.
+    blocked = daemon.layout.root / kind / name / "somebody"
+    blocked.mkdir()
+    mounts.tmpfs(blocked, "size=4k")
+    try:
+        assert "somebody" in error_of(lambda: remove(name), FailedPrecondition)
+        listed = [item.id for item in (pods.containers() if kind == "containers" else pods.sandboxes())]
+        assert listed == [name]
+    finally:
+        mounts.unmount(blocked)
+    remove(name)
+    assert name not in [item.id for item in (*pods.containers(), *pods.sandboxes())]
 
 
 def test_stopping_a_pod_ends_its_containers_and_keeps_their_exit_codes(pods: Pods) -> None:

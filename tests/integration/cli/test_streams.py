@@ -20,6 +20,7 @@ import pytest
 
 from support.cri import Pods, pod, wait_for
 from support.daemon import Daemon
+from support.streams import LINES
 
 PATIENCE_S = 30.0
 
@@ -73,9 +74,8 @@ def web(*words: str) -> tuple[str, ...]:
 
 
 def test_exec_from_a_terminal(daemon: Daemon, container: str) -> None:
-    terminal = Terminal(daemon, *web("exec", "-it", "web/main", "--", "sh"))
-    terminal.write(b"stty size; tty\n")
-    assert b"40 100\r\n" in terminal.read_until(b"/dev/pts/0\r\n")
+    terminal = Terminal(daemon, *web("exec", "-it", "web/main", "--", "sh", "-c", LINES))
+    terminal.read_until(b"40 100\r\n")
     terminal.resize(66, 22)
     os.kill(terminal.process.pid, signal.SIGWINCH)
     terminal.write(b"while ! stty size | grep '22 66'; do :; done; echo re''sized\n")

@@ -92,7 +92,7 @@ def test_much_output_is_complete(pods: Pods, transport: Transport) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_terminal(pods: Pods, transport: Transport) -> None:
-    container = pods.launch(pods.run(), "sh", stdin=True, tty=True)
+    container = pods.launch(pods.run(), "sh", "-c", streams.LINES, stdin=True, tty=True)
     client = attach(pods, transport, container, tty=True)
 
     async def go() -> None:

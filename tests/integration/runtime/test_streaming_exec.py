@@ -167,7 +167,7 @@ def test_terminal(pods: Pods, transport: Transport, user: tuple[int, int, int] |
     container = pods.launch(pods.run(pod(options=namespaces(user=user))))
 
     async def go() -> int:
-        request = await ask(pods, container, "sh", "-c", "stty size; exec sh", stdin=True, tty=True)
+        request = await ask(pods, container, "sh", "-c", streams.LINES, stdin=True, tty=True)
         client = await streams.connect(transport, request, stdin=True, tty=True)
         await client.resize(111, 44)
         # The first size is there before the command looks.
@@ -175,15 +175,15 @@ def test_terminal(pods: Pods, transport: Transport, user: tuple[int, int, int] |
         await client.resize(66, 22)
         await client.send_input(b"while ! stty size | grep '22 66'; do :; done; tty\n")
         await streams.read_until(client, b"/dev/pts/0\r\n")
-        await client.send_input(b"sleep 1000; echo interrupted=$?\n")
+        await client.send_input(b"sleep 1000; echo code=$?\n")
         while True:
             # One is the container's own.
             count = ["sh", "-c", "ps -o args | grep -c '^[s]leep 1000$'"]
             answer = await pods._client.runtime.ExecSync(api.ExecSyncRequest(container_id=container, cmd=count))
             if answer.stdout == b"2\n":
                 break
-        await client.send_input(b"\x03echo again\n")
-        await streams.read_until(client, b"again\r\n")
+        await client.send_input(b"\x03")
+        await streams.read_until(client, b"code=130\r\n")
         await client.send_input(b"exit 9\n")
         await streams.collect(client)
         return client.exit_code()

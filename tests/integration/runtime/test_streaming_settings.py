@@ -128,5 +128,5 @@ def test_a_terminal_with_an_oci_runtime_that_sends_none(mortal: Mortal, transpor
         await streams.collect(client)
         return client.exit_code()
 
-    request = url(pods, container, "sh", "-c", "stty size; exec sh", stdin=True, tty=True)
+    request = url(pods, container, "sh", "-c", streams.LINES, stdin=True, tty=True)
     assert pods.wait(go()) == 9

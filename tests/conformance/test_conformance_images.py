@@ -253,7 +253,7 @@ def test_credentials(node: Node, private_registry: Registry, host_directory: Pat
     reference = private_registry.push(layout(host_directory, way), f"{way}:1", headers=headers)
     with pytest.raises(PodkeepError) as caught:
         node.call("PullImage", request(reference), service="images")
-    assert reference in str(caught.value)
+    assert reference.removesuffix(":1") in str(caught.value)
     wrong = request(reference)
     wrong.auth.username, wrong.auth.password = "user", "wrong"
     with pytest.raises(PodkeepError):

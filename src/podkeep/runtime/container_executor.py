@@ -317,7 +317,9 @@ def _read_profile(path: Path) -> Mapping[str, Any]:
         raise NotFound(
             f"seccomp profile {path} does not exist", hint="`podkeep doctor` says what is missing"
         ) from error
-    except (OSError, ValueError) as error:
+    except ValueError as error:
+        raise InvalidArgument(f"seccomp profile {path} is not JSON: {error}") from error
+    except OSError as error:
         raise DataLoss(f"seccomp profile {path} cannot be read: {error}") from error
     if not isinstance(profile, dict) or "defaultAction" not in profile:
         raise InvalidArgument(f"seccomp profile {path} has no defaultAction")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import FailedPrecondition, Internal, NotFound
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import ContainerID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mounts
@@ -133,7 +133,7 @@ def test_crun_beside_it_runs_pods_in_user_namespaces(runc_pods: Pods) -> None:
 
 def test_words_of_runc_are_passed_on(runc_pods: Pods) -> None:
     sandbox = runc_pods.run(handler="runc")
-    assert error_of(lambda: runc_pods.create(sandbox, "/etc"), Internal) == (
+    assert error_of(lambda: runc_pods.create(sandbox, "/etc"), InvalidArgument) == (
         "OCI runtime create failed: runc create failed: unable to start container process: "
         'exec: "/etc": permission denied'
     )

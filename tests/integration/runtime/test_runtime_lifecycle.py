@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import AlreadyExists, FailedPrecondition, Internal, NotFound
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, Internal, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mounts, procfs
 from podkeep.kernel.cgroups import Cgroups
@@ -207,7 +207,7 @@ def test_stopped_sandbox_is_not_reused(pods: Pods) -> None:
 def test_program_that_does_not_exist(pods: Pods) -> None:
     sandbox = pods.run()
     # crun looks for the program when it creates the container, runc when it starts it.
-    message = error_of(lambda: pods.launch(sandbox, "/no/such/program"), Internal)
+    message = error_of(lambda: pods.launch(sandbox, "/no/such/program"), InvalidArgument)
     assert "OCI runtime create failed" in message
     assert "/no/such/program" in message
     assert "o such file or directory" in message
@@ -238,7 +238,7 @@ def test_start_that_the_oci_runtime_refuses_is_noted(pods: Pods, daemon: Daemon)
 @pytest.mark.parametrize("program", ["/etc/passwd", "/etc"])
 def test_program_that_may_not_be_executed(pods: Pods, program: str) -> None:
     sandbox = pods.run()
-    message = error_of(lambda: pods.launch(sandbox, program), Internal)
+    message = error_of(lambda: pods.launch(sandbox, program), InvalidArgument)
     assert "OCI runtime create failed: open executable: " in message
     assert pods.containers() == []
 

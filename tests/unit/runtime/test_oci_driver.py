@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import Cancelled, CommandFailed, DeadlineExceeded, Internal, NotFound
+from podkeep.base.errors import (
+    Cancelled,
+    CommandFailed,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    PodkeepError,
+)
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.cri.v1 import api_pb2 as api
@@ -214,3 +222,21 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
             _run_limited(["sleep", "60"], tmp_path / "pid", ExecLimits(stop=stop))
     finally:
         os.close(stop)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("executable file `/no/such` not found in $PATH: No such file or directory", InvalidArgument),
+        ('exec: "/no/such": stat /no/such: no such file or directory: unknown', InvalidArgument),
+        ("OOM: the memory limit could be too low: read from sync socket", InvalidArgument),
+        ("container init was OOM-killed (memory limit too low?): unknown", InvalidArgument),
+        ("writing file `cpuset.cpus`: Numerical result out of range", InvalidArgument),
+        ("openat2 `way`: No such file or directory", Internal),
+        ("it said nothing", Internal),
+    ],
+)
+def test_whose_fault_it_is_that_a_container_cannot_be_created(said: str, kind: type[PodkeepError]) -> None:
+    error = driver.create_error(said)
+    assert type(error) is kind
+    assert str(error) == f"OCI runtime create failed: {said}"

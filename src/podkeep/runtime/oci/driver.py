@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base import spawn
-from podkeep.base.errors import Cancelled, DeadlineExceeded, Internal, NotFound
+from podkeep.base.errors import Cancelled, DeadlineExceeded, Internal, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.kernel import procfs
@@ -40,6 +40,13 @@ EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
 """Bytes of both output streams together that ExecSync returns: what one message holds; the rest is dropped."""
 _RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
 _TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
+_REQUESTS_FAULT = re.compile(
+    r"executable file .* (not found|not executable)|exec: .*: (no such file|permission denied|is a directory)"
+    r"|(open|find) executable|stat .*: no such file or directory: unknown"
+    r"|memory limit (could be )?too low|cpuset\.\w+.*(out of range|invalid argument)",
+    re.IGNORECASE,
+)
+"""What crun and runc say when a container cannot be made as the request wants it: its program, or its limits."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -170,7 +177,7 @@ class Driver:
         finally:
             os.close(null)
         if done.returncode != 0:
-            raise Internal(f"OCI runtime create failed: {_said(log.read_bytes() if log.exists() else b'')}")
+            raise create_error(_said(log.read_bytes() if log.exists() else b""))
         return procfs.identify(int(pid_file.read_text()))
 
     def exec_sync(
@@ -269,8 +276,16 @@ class Driver:
             ) from error
         pid = int(answer.get("pid", answer.get("data", -1)))
         if pid <= 0:
-            raise Internal(f"OCI runtime create failed: {_said(str(answer.get('message', '')).encode())}")
+            raise create_error(_said(str(answer.get("message", "")).encode()))
         return pid
+
+
+def create_error(said: str) -> PodkeepError:
+    """Return the error for a container that the OCI runtime could not create, from its message on one line."""
+    text = f"OCI runtime create failed: {said}"
+    if _REQUESTS_FAULT.search(said):
+        return InvalidArgument(text)
+    return Internal(text)
 
 
 def _has_closed_stdin(stdio: Stdio) -> bool:

@@ -130,6 +130,7 @@ def status_message(container: Container, log_path: str) -> api.ContainerStatus:
         resources=api.ContainerResources(linux=resources_message(status.resources or config.resources)),
         image_id=container.image_id,
         user=api.ContainerUser(linux=api.LinuxContainerUser(uid=uid, gid=gid, supplemental_groups=groups)),
+        stop_signal=api.Signal.Value(config.stop_signal or "RUNTIME_DEFAULT"),
     )
 
 

@@ -38,7 +38,7 @@ NEEDS_CONTENT = (
     "StopContainer", "RemoveContainer", "ContainerStatus", "ExecSync", "ReopenContainerLog",
 )  # fmt: skip
 UNIMPLEMENTED = (
-    "UpdateContainerResources", "Exec", "Attach", "PortForward", "ContainerStats", "ListContainerStats",
+    "UpdateContainerResources", "ContainerStats", "ListContainerStats",
     "PodSandboxStats", "ListPodSandboxStats", "UpdateRuntimeConfig", "CheckpointContainer", "ListMetricDescriptors",
     "ListPodSandboxMetrics", "UpdatePodSandboxResources",
 )  # fmt: skip

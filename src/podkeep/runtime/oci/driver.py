@@ -122,9 +122,10 @@ class Driver:
         :raises DeadlineExceeded: if it does not answer.
         """
         read_end, write_end = os.pipe()
+        null = open_null() if stdio.tty else -1
         try:
             try:
-                argv = self._conmon_command(container, bundle, exits, stdio)
+                argv = self._conmon_command(container, bundle, exits, stdio, null)
                 env = {**_ENVIRONMENT, "_OCI_SYNCPIPE": str(write_end)}
                 # conmon notes that memory ran out in its working directory too, whichever that is.
                 done = spawn.run(argv, env=env, cwd=str(bundle), pass_fds=(write_end,), timeout=CREATE_TIMEOUT_S)
@@ -134,6 +135,8 @@ class Driver:
             pid = self._read_pid(container, read_end)
         finally:
             os.close(read_end)
+            if null >= 0:
+                os.close(null)
         if _has_closed_stdin(stdio):
             _close_stdin(bundle)
         monitor = int((bundle / "conmon.pid").read_text())
@@ -235,13 +238,13 @@ class Driver:
         if done.returncode != 0:
             raise Internal(f"OCI runtime {arguments[0]} failed: {_said(done.stderr)}")
 
-    def _conmon_command(self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio) -> list[str]:
+    def _conmon_command(self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio, null: int) -> list[str]:
+        runtime, *arguments = self._command() if null < 0 else _redirected(self._command(), null)
         argv = [
             self.conmon,
             *("--cid", container, "--cuuid", container, "--name", container[:12]),
-            *("--bundle", str(bundle), "--runtime", self.handler.path),
-            *("--runtime-arg", f"--root={self.handler.root}"),
-            *(part for option in self.handler.options for part in ("--runtime-arg", option)),
+            *("--bundle", str(bundle), "--runtime", runtime),
+            *(part for argument in arguments for part in ("--runtime-arg", argument)),
             *("--container-pidfile", str(bundle / "pid"), "--conmon-pidfile", str(bundle / "conmon.pid")),
             *("--exit-dir", str(exits), "--persist-dir", str(bundle), "--socket-dir-path", str(bundle)),
             *("--log-path", "none" if stdio.log is None else str(stdio.log)),
@@ -253,8 +256,6 @@ class Driver:
             argv.append("--leave-stdin-open")
         if stdio.tty:
             argv.append("--terminal")
-        if self.systemd_cgroup:
-            argv.append("--systemd-cgroup")
         return argv
 
     def _read_pid(self, container: ContainerID, read_end: int) -> int:
@@ -286,6 +287,15 @@ def create_error(said: str) -> PodkeepError:
     if _REQUESTS_FAULT.search(said):
         return InvalidArgument(text)
     return Internal(text)
+
+
+def _redirected(command: list[str], null: int) -> list[str]:
+    """Return a command that runs ``command`` with ``null`` as standard input and output; errors stay conmon's pipe.
+
+    For a container with a terminal conmon gives the OCI runtime the machine's /dev/null. See ``null_device.py``.
+    """
+    path = f"/proc/{os.getpid()}/fd/{null}"
+    return ["/bin/sh", "-c", f'exec "$0" "$@" <{path} >{path}', *command]
 
 
 def _has_closed_stdin(stdio: Stdio) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ STDOUT, STDERR = 2, 3
 """conmon's numbers of the streams (src/utils.h)."""
 PACKET_BYTES = 8192
 """What conmon reads at once; it drops the rest of a longer packet."""
-CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10
 _RESIZE = 1
 """conmon's number of a resize on its control pipe (src/ctrl.c)."""
 
@@ -69,7 +70,9 @@ def _connect(bundle: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     directory = -1
     try:
-        sock.settimeout(CONNECT_TIMEOUT_S)
+        # conmon's queue is short. A socket that does not block would be refused at a full one; this one waits, and
+        # a timeout of Python's own would make it one of the former.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_TIMEOUT_S, 0))
         directory = os.open(bundle, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         sock.connect(f"/proc/self/fd/{directory}/attach")
     except OSError as error:

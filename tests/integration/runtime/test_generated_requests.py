@@ -73,8 +73,11 @@ class Target:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
-        self._pods.close()
+        try:
+            self.clear()  # also after a failure: containers outlive their daemon
+        finally:
+            self._channel.close()
+            self._pods.close()
 
     def call(self, path: str, request: Message) -> grpc.StatusCode:
         """Send a request; the code of its answer."""
@@ -112,7 +115,7 @@ class Target:
             "@created": containers[api.CONTAINER_CREATED],
             "@exited": containers.get(api.CONTAINER_EXITED, containers[api.CONTAINER_CREATED]),
             "@prefix": ready[:12],
-            "@ambiguous": "",
+            "@ambiguous": ready[:1],
             "@image": self._image,
             "@new": f"new{next(self._numbers)}",
         }

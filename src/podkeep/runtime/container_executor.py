@@ -115,6 +115,8 @@ class ContainerExecutor:
             _write_private(bundle / "config.json", json.dumps(config))
             if plan.log is not None:
                 plan.log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                if not plan.log.exists():
+                    undo.push(f"remove the empty log {plan.log}", lambda: _remove_empty(plan.log))
             failpoints.reach("container.bundle")
             stdio = Stdio(
                 log=plan.log,
@@ -286,6 +288,15 @@ class ContainerExecutor:
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:
         return replace(self._host_facts, devices=tuple(devices.machine_devices()))
+
+
+def _remove_empty(log: Path | None) -> None:
+    """Remove a log that nothing was written to.
+
+    The kubelet numbers attempts by the logs that it finds and tries again for ever, each time with a new name.
+    """
+    if log is not None and log.is_file() and log.stat().st_size == 0:
+        log.unlink()
 
 
 def _relabel(container: Container, volumes: Mapping[str, str], label: str) -> None:

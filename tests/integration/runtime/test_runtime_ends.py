@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from podkeep.base.errors import Internal, NotFound, ResourceExhausted
+from podkeep.base.errors import Internal, InvalidArgument, NotFound, ResourceExhausted
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mounts
@@ -70,6 +70,15 @@ def test_a_start_that_the_oci_runtime_refuses(pods: Pods, daemon: Daemon) -> Non
     assert (status.state, status.exit_code, status.reason) == (api.CONTAINER_EXITED, 128, "StartError")
     assert status.message
     assert status.message in message
+
+
+def test_a_container_that_cannot_be_created_leaves_no_log(pods: Pods, tmp_path: Path) -> None:
+    sandbox = pods.run(pod(log_directory=str(tmp_path)))
+    kept = tmp_path / "kept.log"
+    kept.touch()
+    for log in ("0.log", kept.name):
+        error_of(lambda log=log: pods.create(sandbox, "/no/such/program", log_path=log), InvalidArgument)
+    assert list(tmp_path.iterdir()) == [kept]
 
 
 def test_programs_that_end_at_once_have_run(pods: Pods) -> None:

@@ -81,7 +81,8 @@ class CriClient:
                 *transport.MESSAGE_LIMITS,
                 # A runtime that restarts is back within milliseconds; gRPC's defaults wait a second and more.
                 ("grpc.initial_reconnect_backoff_ms", 50),
-                ("grpc.min_reconnect_backoff_ms", 50),
+                # Despite its name, how long one attempt may take: a busy runtime needs a while for its first frame.
+                ("grpc.min_reconnect_backoff_ms", 20_000),
                 ("grpc.max_reconnect_backoff_ms", 1000),
                 ("grpc.use_local_subchannel_pool", 1),
             ],

@@ -146,3 +146,29 @@ def test_each_call_has_the_deadline_that_its_work_needs(path: Path) -> None:
     assert [None if value is None else round(value / 5) for value in seen] == [
         None if value is None else round(value / 5) for value in expected
     ]
+
+
+def test_a_runtime_that_is_slow_to_say_hello(path: Path, tmp_path: Path) -> None:
+    """On a busy machine HTTP/2's first frame takes longer than the pause between two attempts to connect."""
+    real = tmp_path / "real.sock"
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.5)
+        upstream_reader, upstream_writer = await asyncio.open_unix_connection(real)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                target.write(data)
+            target.close()
+
+        await asyncio.gather(copy(reader, upstream_writer), copy(upstream_reader, writer))
+
+    async def main() -> str:
+        async with serving(real, runtime={"Version": version}):
+            slow = await asyncio.start_unix_server(relay, path)
+            async with CriClient(str(path)) as client:
+                answer = await client.runtime.Version(api_pb2.VersionRequest())
+            slow.close()
+            return answer.runtime_name
+
+    assert run(main()) == "podkeep"

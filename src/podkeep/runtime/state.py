@@ -5,6 +5,10 @@ event loop's thread only; a write takes about 0.1 ms.
 
 A record is written *before* the resources it names are made and deleted *after* they are gone, so that whatever a
 killed daemon leaves behind is named by a record (``recovery.py``).
+
+What begins needs the disk, and is refused when it is full. What ends does not: stopping and removing pods is how a node
+gets its disk back. An end that cannot be written is kept in memory and written before anything else is. A daemon that
+is killed until then finds an older record of something that is gone; it comes to the same end.
 """
 
 from __future__ import annotations
@@ -20,7 +24,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from podkeep.base.errors import (
+    AlreadyExists,
+    DataLoss,
+    InvalidArgument,
+    NotFound,
+    PodkeepError,
+    ResourceExhausted,
+    Unavailable,
+)
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.runtime.records import Container, ContainerStatus, Sandbox, SandboxStatus
 
@@ -58,9 +70,25 @@ COMMIT;
 """,
 }
 """What brings a database of this version to the next one."""
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+"""What SQLite says when it cannot get at a database, whatever is in it."""
 
 Observer: TypeAlias = Callable[[Sandbox | Container | None, Sandbox | Container | None], None]
 """Called with a record as it was and as it is after a change; None: there was, or is, none."""
+
+_UPDATE_SANDBOX = "UPDATE sandboxes SET record = ? WHERE id = ?"
+_UPDATE_CONTAINER = "UPDATE containers SET record = ? WHERE id = ?"
 
 _encode = msgspec.json.Encoder().encode
 _decode_sandbox = msgspec.json.Decoder(Sandbox).decode
@@ -74,6 +102,8 @@ class State:
         """Open or create the database at ``path``.
 
         :raises DataLoss: if the file is no readable state of this or an older version; it is left as it is.
+        :raises ResourceExhausted: if its disk is full.
+        :raises Unavailable: if it cannot be opened for another reason that is not in the file: a lock, the disk.
         """
         self._path = path
         self._sandboxes: dict[SandboxID, Sandbox] = {}
@@ -86,6 +116,8 @@ class State:
         """The subnets of the configuration, and those that a client told to use in their place; empty: none."""
         self.observer: Observer = lambda _before, _after: None
         """Told of every change of a record, right after it is written."""
+        self._unwritten: dict[tuple[str, str], tuple[str, tuple[Any, ...]]] = {}
+        """Statements about ends that the disk had no room for, by table and ID."""
         self.boot = ""
         """The boot in which the records were last compared with the machine; empty: it was not noted."""
         with suppress(FileExistsError):
@@ -99,6 +131,9 @@ class State:
                 self._db.close()
                 raise
         except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+            # What is in the file is not to blame, and must not be given up for it.
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+                raise self._refusal("opened", error) from error
             raise DataLoss(
                 f"the state file {path} cannot be read: {error}",
                 hint=f"restore it, or give up its pods: stop their processes and remove {path}*",
@@ -149,7 +184,16 @@ class State:
 
     def close(self) -> None:
         """Write what is pending and close the database."""
+        try:
+            self._write_unwritten()
+        except sqlite3.OperationalError as error:
+            log.warning("%d ends are not stored: %s", len(self._unwritten), error)
         self._db.close()
+
+    def _write_unwritten(self) -> None:
+        for key, (statement, values) in list(self._unwritten.items()):
+            self._db.execute(statement, values)
+            del self._unwritten[key]
 
     def _write(self, statement: str, values: tuple[Any, ...]) -> None:
         """Carry out one statement, which SQLite commits by itself.
@@ -158,30 +202,52 @@ class State:
         :raises Unavailable: if the disk fails otherwise, or the database is locked or read-only.
         """
         try:
+            self._write_unwritten()
             self._db.execute(statement, values)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
-                raise ResourceExhausted(
-                    f"the state database {self._path} cannot be written: its disk is full", hint="free space there"
-                ) from error
-            raise Unavailable(
-                f"the state database {self._path} cannot be written: {error}", hint="look at its disk, then try again"
-            ) from error
+            raise self._refusal("written", error) from error
+
+    def _refusal(self, what: str, error: Exception) -> PodkeepError:
+        where = f"the state database {self._path} cannot be {what}"
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            return ResourceExhausted(f"{where}: its disk is full", hint="free space there")
+        return Unavailable(f"{where}: {error}", hint="look at its disk, then try again")
+
+    def _replace(self, table: str, row: tuple[str, ...]) -> None:
+        """Make ``row`` the only one of a table; all or nothing.
+
+        :raises ResourceExhausted: as :meth:`_write`; likewise Unavailable.
+        """
+        try:
+            self._write_unwritten()
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._db.execute(f"DELETE FROM {table}")
+                self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+                self._db.execute("COMMIT")
+            finally:
+                # A transaction left open would swallow every write to come.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            raise self._refusal("written", error) from error
+
+    def _write_end(self, table: str, identity: str, statement: str, values: tuple[Any, ...]) -> None:
+        """Carry out one statement about the end of something, later if it cannot be now."""
+        try:
+            self._write(statement, values)
+        except (ResourceExhausted, Unavailable) as error:
+            log.warning("an end is not stored yet (%s %s): %s", table, identity, error)
+            self._unwritten[table, identity] = (statement, values)
 
     def note_boot(self, boot: str) -> None:
         """Note in which boot of the machine the records' processes are; see ``kernel.procfs.boot_id``."""
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("DELETE FROM boot")
-        self._db.execute("INSERT INTO boot VALUES (?)", (boot,))
-        self._db.execute("COMMIT")
+        self._replace("boot", (boot,))
         self.boot = boot
 
     def note_pod_cidr(self, configured: str, subnets: str) -> None:
         """Note which subnets a client told to use in place of the configured ones; see ``network/networks.py``."""
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("DELETE FROM pod_cidr")
-        self._db.execute("INSERT INTO pod_cidr VALUES (?, ?)", (configured, subnets))
-        self._db.execute("COMMIT")
+        self._replace("pod_cidr", (configured, subnets))
         self.pod_cidr = (configured, subnets)
 
     # sandboxes
@@ -203,7 +269,16 @@ class State:
         """Replace the status of a sandbox and return the new record."""
         before = self._sandboxes[sandbox_id]
         sandbox = msgspec.structs.replace(before, status=status)
-        self._write("UPDATE sandboxes SET record = ? WHERE id = ?", (_encode(sandbox), sandbox_id))
+        self._write(_UPDATE_SANDBOX, (_encode(sandbox), sandbox_id))
+        self._sandboxes[sandbox_id] = sandbox
+        self.observer(before, sandbox)
+        return sandbox
+
+    def note_sandbox_end(self, sandbox_id: SandboxID, status: SandboxStatus) -> Sandbox:
+        """Replace the status of a sandbox that ends, also if the database cannot be written now."""
+        before = self._sandboxes[sandbox_id]
+        sandbox = msgspec.structs.replace(before, status=status)
+        self._write_end("sandboxes", sandbox_id, _UPDATE_SANDBOX, (_encode(sandbox), sandbox_id))
         self._sandboxes[sandbox_id] = sandbox
         self.observer(before, sandbox)
         return sandbox
@@ -214,7 +289,7 @@ class State:
         if sandbox is None:
             return
         self.free_address(sandbox_id)
-        self._write("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
+        self._write_end("sandboxes", sandbox_id, "DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
         del self._sandboxes[sandbox_id]
         self._sandbox_keys.pop(sandbox.config.key(), None)
         self.observer(sandbox, None)
@@ -267,22 +342,20 @@ class State:
         """Replace the status of a container and return the new record."""
         before = self._containers[container_id]
         container = msgspec.structs.replace(before, status=status)
-        self._write("UPDATE containers SET record = ? WHERE id = ?", (_encode(container), container_id))
+        self._write(_UPDATE_CONTAINER, (_encode(container), container_id))
         self._containers[container_id] = container
         self.observer(before, container)
         return container
 
     def note_end(self, container_id: ContainerID, status: ContainerStatus) -> Container:
-        """Replace the status of a container that ended, also if the database cannot be written now.
+        """Replace the status of a container that ended or goes, also if the database cannot be written now.
 
         What ended must not look as if it ran. A daemon that starts again finds out the same as this one did.
         """
-        try:
-            return self.set_container(container_id, status)
-        except (ResourceExhausted, Unavailable) as error:
-            log.warning("the end of container %s is not stored: %s", container_id, error)
         before = self._containers[container_id]
-        container = self._containers[container_id] = msgspec.structs.replace(before, status=status)
+        container = msgspec.structs.replace(before, status=status)
+        self._write_end("containers", container_id, _UPDATE_CONTAINER, (_encode(container), container_id))
+        self._containers[container_id] = container
         self.observer(before, container)
         return container
 
@@ -291,7 +364,7 @@ class State:
         container = self._containers.get(container_id)
         if container is None:
             return
-        self._write("DELETE FROM containers WHERE id = ?", (container_id,))
+        self._write_end("containers", container_id, "DELETE FROM containers WHERE id = ?", (container_id,))
         del self._containers[container_id]
         self._container_keys.pop(container_key(container), None)
         self.observer(container, None)
@@ -355,7 +428,8 @@ class State:
         """Give back the addresses of a sandbox."""
         mine = [address for address, holder in self._addresses.items() if holder == sandbox_id]
         if mine:
-            self._write("DELETE FROM addresses WHERE sandbox_id = ?", (sandbox_id,))
+            statement = "DELETE FROM addresses WHERE sandbox_id = ?"
+            self._write_end("addresses", sandbox_id, statement, (sandbox_id,))
         for address in mine:
             del self._addresses[address]
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runtime_values import IDMAP, container, sandbox
 
-from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted
+from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime import state as state_module
@@ -275,6 +275,93 @@ def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
         state.note_boot("two" if boot else "one")
         state.note_pod_cidr("10.0.0.0/16", state.boot)
         state.close()
+
+
+SECOND_VERSION = """
+CREATE TABLE sandboxes (id TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL) STRICT;
+CREATE TABLE containers (
+    id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL
+) STRICT;
+CREATE TABLE addresses (address TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL) STRICT;
+CREATE TABLE boot (id TEXT NOT NULL) STRICT;
+PRAGMA user_version = 2;
+PRAGMA journal_mode = WAL;
+"""
+SECOND_VERSIONS_SANDBOX = (
+    """{"id":"%s","config":{"name":"old","uid":"u","namespace":"n","hostname":"old","log_directory":"/var/log/pods/x","""
+    """"dns":{"servers":["192.0.2.53"]},"cgroup_parent":"/podkeep","namespaces":{"pid":1},"handler":"crun"},"""
+    """"status":{"state":"ready","created_at":1,"address":"10.0.0.2","made_cgroups":["/podkeep"]}}"""
+)
+SECOND_VERSIONS_CONTAINER = (
+    """{"id":"%s","sandbox_id":"%s","config":{"name":"c","image":"busybox","mounts":[{"container_path":"/m","""
+    """"host_path":"/h"}],"namespaces":{"pid":1},"security":{"add_capabilities":["NET_ADMIN"]}},"image_id":"i","""
+    """"image_ref":"r","status":{"state":"running","created_at":1,"started_at":2,"""
+    """"process":{"pid":7,"start_time":8},"monitor":{"pid":9,"start_time":10}}}"""
+)
+
+
+def test_a_database_that_the_second_version_wrote_is_taken_over(tmp_path: Path) -> None:
+    """Its records have none of the fields that came later, and its pods keep their addresses."""
+    path = tmp_path / "state.db"
+    pod, inside = "a" * 64, "c" * 64
+    db = sqlite3.connect(path, isolation_level=None)
+    db.executescript(SECOND_VERSION)
+    record = (SECOND_VERSIONS_SANDBOX % pod).encode()
+    db.execute("INSERT INTO sandboxes VALUES (?, 'n/old/u/0', ?)", (pod, record))
+    record = (SECOND_VERSIONS_CONTAINER % (inside, pod)).encode()
+    db.execute("INSERT INTO containers VALUES (?, ?, ?, ?)", (inside, pod, f"{pod}/c/0", record))
+    db.execute("INSERT INTO addresses VALUES ('10.0.0.2', ?)", (pod,))
+    db.execute("INSERT INTO boot VALUES ('that boot')")
+    db.close()
+    state = State(path)
+    assert state.boot == "that boot"
+    assert state.pod_cidr == ("", "")
+    assert state.addresses() == ["10.0.0.2"]
+    (old,) = state.sandboxes()
+    assert (old.status.state, old.status.address, old.status.network) == (SandboxState.READY, "10.0.0.2", None)
+    assert state.sandbox_by_key("n/old/u/0") == old
+    (running,) = state.containers(old.id)
+    assert running.status.process == ProcessId(pid=7, start_time=8)
+    assert state.take_address(SandboxID("b" * 64), SUBNET) == "10.0.0.3"
+    state.set_sandbox(old.id, old.status)
+    state.close()
+
+
+# what is not in the file
+
+
+def test_a_full_disk_swallows_no_later_write(tmp_path: Path) -> None:
+    """A transaction that failed is taken back; the writes after it are stored."""
+    path = tmp_path / "state.db"
+    state = State(path)
+    state.add_sandbox(sandbox())
+    (pages,) = state._db.execute("PRAGMA page_count").fetchone()
+    state._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(ResourceExhausted, match="disk is full"):
+        state.note_pod_cidr("10.0.0.0/16", "x" * 100_000)
+    with pytest.raises(ResourceExhausted, match="disk is full"):
+        state.note_boot("x" * 100_000)
+    assert (state.boot, state.pod_cidr) == ("", ("", ""))
+    state.set_sandbox(SandboxID("a" * 64), sandbox(state=SandboxState.NOTREADY).status)
+    other = State(path)
+    assert [item.status.state for item in other.sandboxes()] == [SandboxState.NOTREADY]
+    other.close()
+    state.close()
+
+
+def test_a_database_that_is_locked_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.db"
+    state = State(path)
+    state.add_sandbox(sandbox())
+    state.close()
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **more: connect(*given, timeout=0.01, **more))
+    holder = connect(path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(Unavailable, match="cannot be opened: database is locked") as caught:
+        State(path)
+    assert "remove" not in caught.value.hint
+    holder.close()
 
 
 def _modes(directory: Path) -> dict[str, int]:

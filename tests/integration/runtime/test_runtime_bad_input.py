@@ -136,7 +136,9 @@ BAD_PODS = {
         lambda c: c.port_mappings.add(container_port=0, host_port=8080), InvalidArgument, "config.port_mappings",
     ),
     "selinux": (
-        lambda c: setattr(c.linux.security_context.selinux_options, "level", "s0,c1"), InvalidArgument, "selinux_options",
+        lambda c: setattr(c.linux.security_context.selinux_options, "level", "s0,c1"),
+        InvalidArgument,
+        "selinux_options",
     ),
     "network CONTAINER": (
         lambda c: setattr(c.linux.security_context.namespace_options, "network", api.CONTAINER),
@@ -228,7 +230,9 @@ BAD_CONTAINERS: dict[str, tuple[Callable[[api.ContainerConfig], object], type[Po
         NotFound, "/no/such",
     ),
     "selinux": (
-        lambda c: setattr(c.linux.security_context.selinux_options, "level", "s0,c1"), InvalidArgument, "selinux_options",
+        lambda c: setattr(c.linux.security_context.selinux_options, "level", "s0,c1"),
+        InvalidArgument,
+        "selinux_options",
     ),
     "pid POD": (
         lambda c: setattr(c.linux.security_context.namespace_options, "pid", api.POD),

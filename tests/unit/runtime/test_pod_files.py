@@ -41,4 +41,6 @@ def test_hosts() -> None:
 
 def test_hosts_without_a_name_or_on_the_hosts_network() -> None:
     assert "10.0.0.5" not in pod_files.hosts(sandbox_config(), ["10.0.0.5"], "")
-    assert pod_files.hosts(sandbox_config(hostname="x", namespaces=HOST), (), "1.2.3.4 machine\n") == "1.2.3.4 machine\n"
+    assert (
+        pod_files.hosts(sandbox_config(hostname="x", namespaces=HOST), (), "1.2.3.4 machine\n") == "1.2.3.4 machine\n"
+    )

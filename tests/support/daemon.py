@@ -23,7 +23,8 @@ from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.runtime.layout import Layout
 
-START_PATIENCE_S = 30.0
+START_PATIENCE_S = 120.0
+"""Importing alone takes half a minute on a machine that has ten times too much to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +159,12 @@ pod_logs = "{self.base / "logs"}"
         )
 
     def __enter__(self) -> Daemon:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            if self.process is not None and self.process.poll() is None:
+                self.kill()
+            raise
 
     def __exit__(self, *_: object) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -23,11 +23,14 @@ from podkeep.runtime.streaming import spdy
 from support import streams
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
 
-ECHO, ECHO6, COUNT = 7000, 7006, 7002
+ECHO, ECHO6, COUNT, GREET = 7000, 7006, 7002, 7003
 
 
 class PodServers:
-    """Servers inside a pod's network namespace: two say what they hear, on IPv4 and on IPv6, one counts it."""
+    """Servers inside a pod's network namespace: two say what they hear, on IPv4 and on IPv6, one counts it.
+
+    One says something and closes the connection.
+    """
 
     def __init__(self) -> None:
         self.connections: set[asyncio.Task[None]] = set()
@@ -44,6 +47,7 @@ class PodServers:
                 (socket.AF_INET, "127.0.0.1", ECHO),
                 (socket.AF_INET6, "::1", ECHO6),
                 (socket.AF_INET, "127.0.0.1", COUNT),
+                (socket.AF_INET, "127.0.0.1", GREET),
             ):
                 sock = run_in_netns(namespace, partial(_listener, family, address, port))
                 self._servers.append(self._wait(asyncio.start_server(partial(self._serve, port), sock=sock)))
@@ -56,6 +60,9 @@ class PodServers:
         self.connections.add(task)
         try:
             total = 0
+            if port == GREET:
+                writer.write(b"bye\n")
+                return
             while data := await reader.read(65536):
                 total += len(data)
                 if port != COUNT:
@@ -124,6 +131,25 @@ def test_a_connection(pods: Pods, servers: PodServers, port: int, user: tuple[in
 def test_the_end_of_a_side_is_passed_on(pods: Pods, servers: PodServers) -> None:
     sandbox = launch(pods, servers)
     assert pods.wait(streams.forward_once(url(pods, sandbox), 7002, bytes(12345))) == b"12345\n"
+
+
+def test_a_connection_that_the_pod_closes(pods: Pods, servers: PodServers) -> None:
+    """kubectl resets the data stream then, and waits for the end of the error stream before it closes its own side."""
+    sandbox = launch(pods, servers)
+
+    async def go() -> list[bytes]:
+        client = await ForwardClient.connect(request, GREET)
+        found = []
+        async with asyncio.timeout(streams.PATIENCE_S):
+            async for part in client.received():
+                found.append(part)
+                if not part:
+                    await client._send(spdy.RstStream(stream_id=3, status=spdy.ResetStatus.CANCEL))
+        await client.close()
+        return found
+
+    request = url(pods, sandbox)
+    assert pods.wait(go()) == [b"bye\n", b""]
 
 
 def test_a_closed_port_is_said_in_the_error_stream(pods: Pods, servers: PodServers) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,17 +174,21 @@ async def _forward(request: ForwardRequest, port: int, *, data_in: Source, data_
     """Connect to a port, pass bytes both ways until both sides have ended, and say what went wrong."""
     try:
         try:
-            sock = await request.connect(port)
-        except PodkeepError as error:
-            message = f"error forwarding port {port} to pod {request.sandbox}: {error.message}"
+            await _pass(await request.connect(port), data_in, data_out)
+        except ClientGone:
+            raise
+        except (PodkeepError, OSError) as error:
+            why = error.message if isinstance(error, PodkeepError) else str(error)
+            message = f"error forwarding port {port} to pod {request.sandbox}: {why}"
             log.info("%s", message)
             await errors.send(message.encode())
-        else:
-            await _pass(sock, data_in, data_out)
         await data_out.end()
-        await errors.end()
     except ClientGone:
-        return  # of this connection only: others go on
+        pass  # of this connection only: others go on
+    # Also for a client that has enough of the data: kubectl resets that stream when the pod has closed the connection,
+    # and keeps its own side open until the error stream ends (k8s.io/client-go, tools/portforward).
+    with suppress(ClientGone):
+        await errors.end()
 
 
 async def _pass(sock: socket.socket, data_in: Source, data_out: Sink) -> None:

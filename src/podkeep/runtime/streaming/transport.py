@@ -52,14 +52,17 @@ class SocketTransport:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes, idle_timeout: float
     ) -> None:
+        """Take over a connection.
+
+        :raises OSError: if it has broken by now.
+        """
         self._reader, self._writer, self._first = reader, writer, first
         self.hangup = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
-        self._idle_timeout = idle_timeout
-        self._active = self._loop.time()
-        self._clock = self._loop.call_later(idle_timeout, self._look_at_clock)
         sock: socket.socket = writer.get_extra_info("socket")
+        # What can fail comes before what has to be given back.
+        self._ends = (sock.getsockname()[:2], sock.getpeername()[:2])
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A client whose machine is gone says nothing; the kernel asks it.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -67,7 +70,9 @@ class SocketTransport:
         self._poll = select.epoll()
         self._poll.register(sock.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
         self._loop.add_reader(self._poll.fileno(), self._hung_up)
-        self._ends = (sock.getsockname()[:2], sock.getpeername()[:2])
+        self._idle_timeout = idle_timeout
+        self._active = self._loop.time()
+        self._clock = self._loop.call_later(idle_timeout, self._look_at_clock)
         self._looking = asyncio.ensure_future(self._look_at_peer())
 
     def _hung_up(self) -> None:

@@ -81,12 +81,14 @@ class MetricsEndpoint:
             async with asyncio.timeout(PATIENCE_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self.answer(head))
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return
         finally:
             self._connections -= 1
-            writer.close()
+            # Not close(): it would wait for ever for a client that does not take its answer.
+            writer.transport.abort()
 
     def answer(self, head: bytes) -> bytes:
         """Return the response to the head of a request."""
@@ -100,7 +102,10 @@ class MetricsEndpoint:
         if method not in {"GET", "HEAD"}:
             return _response("405 Method Not Allowed", "text/plain", b"only GET and HEAD\n")
         accept = next((value for name, _, value in map(_partition, fields) if name.lower() == "accept"), "")
-        encode, content_type = choose_encoder(accept.strip())
+        try:
+            encode, content_type = choose_encoder(accept.strip())
+        except (TypeError, ValueError):  # the library's words for a version that is no number
+            encode, content_type = choose_encoder("")
         return _response("200 OK", content_type, encode(self._registry), method)
 
 

@@ -75,8 +75,10 @@ class Reload:
         service.reloading()
         try:
             config = await asyncio.to_thread(self._load)
-        except PodkeepError as error:
-            log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 - its text says all
+        except Exception as error:
+            # Whatever is wrong with a file, the runtime serves on. The text of our own errors says all.
+            unexpected = None if isinstance(error, PodkeepError) else error
+            log.error("the configuration stays as it was: %s", error, exc_info=unexpected)  # noqa: TRY400
             service.ready(f"serving {self._config.runtime.socket}; the new configuration was refused")
             return
         changed = changed_keys(self._config, config)

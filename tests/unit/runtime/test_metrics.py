@@ -117,6 +117,8 @@ def test_the_endpoint_answers_and_goes(state: State, tmp_path: Path) -> None:
         assert b"podkeep_pods" in body
         request = b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0\r\n\r\n"
         assert (await ask(path, request)).endswith(b"# EOF\n")
+        request = b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text; version=new\r\n\r\n"
+        assert (await ask(path, request)).startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain")
         assert (await ask(path, b"GET /metrics\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
         assert (await ask(path, b"\x00\xff\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
         assert await ask(path, b"x" * (2 * MAX_REQUEST_BYTES)) == b""

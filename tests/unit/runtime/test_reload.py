@@ -1,9 +1,13 @@
-"""Which keys differ between two configurations."""
+"""Which keys differ between two configurations, and a configuration that cannot be read again."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 from podkeep.base import config
-from podkeep.runtime.reload import changed_keys
+from podkeep.images.store import ImageStore
+from podkeep.runtime.reload import Reload, changed_keys
 
 
 def test_equal_configurations_differ_in_nothing() -> None:
@@ -24,3 +28,25 @@ def test_changes_are_named_by_key() -> None:
         "registries.a.b:5.mirrors",
         "runtime.socket",
     )
+
+
+def test_a_file_that_cannot_be_understood_does_not_end_what_waits_for_the_reload(tmp_path: Path) -> None:
+    """A link to itself, for one, is no error of ours."""
+    link = tmp_path / "loop"
+    link.symlink_to(link)
+
+    def load() -> config.Config:
+        link.resolve(strict=True)
+        return config.Config(images=config.ImagesConfig(parallel_layers=1))
+
+    async def scenario() -> None:
+        store = ImageStore.open(tmp_path / "images", config=config.ImagesConfig(), registries={})
+        try:
+            reload = Reload(config.Config(), load, store)
+            reload.start()
+            await reload.close()
+            assert store._config == config.ImagesConfig()
+        finally:
+            store.close()
+
+    asyncio.run(scenario())

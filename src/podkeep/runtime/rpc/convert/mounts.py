@@ -21,9 +21,8 @@ def mount_record(number: int, mount: api.Mount) -> records.Mount:
     refuse_nul(f"{field}.container_path", mount.container_path)
     if os.path.normpath(mount.container_path).strip("/") == "":
         raise InvalidArgument(f"{field}.container_path: nothing can be mounted over the container's root")
+    # The kubelet sends image_sub_path with every subPath, also of volumes that are no images; host_path includes it.
     image = volume_image_record(field, mount) if mount.HasField("image") else None
-    if mount.image_sub_path and image is None:
-        raise InvalidArgument(f"{field}.image_sub_path: the mount has no image")
     if mount.recursive_read_only and image is None:
         _check_recursive_read_only(field, mount)
     return records.Mount(
@@ -82,6 +81,8 @@ def device_record(number: int, device: api.Device) -> records.Device:
         if not path.startswith("/"):
             raise InvalidArgument(f"{field}: {quote(path)} is not absolute")
         refuse_nul(field, path)
+    if ".." in device.container_path.split("/") or not device.container_path.strip("/."):
+        raise InvalidArgument(f"{field}.container_path: {quote(device.container_path)} is no path of a device")
     if not set(permissions) <= set("rwm") or len(permissions) > 3:
         raise InvalidArgument(f"{field}.permissions: {quote(permissions)}", hint="write some of r, w and m")
     return records.Device(container_path=device.container_path, host_path=device.host_path, permissions=permissions)

@@ -84,7 +84,8 @@ class SandboxRpc:
         info = {}
         if request.verbose:
             info["info"] = msgspec.json.encode(sandbox).decode()
-        containers = self._state.containers(sandbox.id)
+        # The newest first: the kubelet (EventedPLEG) takes the first of several attempts for the last one.
+        containers = sorted(self._state.containers(sandbox.id), key=lambda item: item.status.created_at, reverse=True)
         return api.PodSandboxStatusResponse(
             status=status_message(sandbox),
             info=info,

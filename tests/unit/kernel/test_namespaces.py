@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import statistics
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -204,26 +202,16 @@ def test_a_helper_killed_while_threads_use_it(helper: NamespaceHelper) -> None:
         assert list(pool.map(work, range(60))) == [4] * 60
 
 
-def test_two_hundred_creates_leak_nothing_and_are_quick(
-    helper: NamespaceHelper, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_hundred_creates_leak_nothing(helper: NamespaceHelper) -> None:
     assert helper.pid is not None
     own = sorted(os.listdir("/proc/self/fd"))
     theirs = descriptors_of(helper)
-    seconds = []
     for _ in range(200):
-        start = time.perf_counter()
-        fds = helper.create(pod(hostname="pod"))
-        seconds.append(time.perf_counter() - start)
-        for fd in fds.values():
+        for fd in helper.create(pod(hostname="pod")).values():
             os.close(fd)
     assert sorted(os.listdir("/proc/self/fd")) == own
     assert descriptors_of(helper) == theirs
     assert children_of(helper.pid) == ""
-    median = statistics.median(seconds)
-    with capsys.disabled():
-        print(f"\nfour namespaces: p50 {median * 1e3:.2f} ms, p99 {sorted(seconds)[197] * 1e3:.2f} ms")
-    assert median < 0.02
 
 
 def test_close_ends_the_process_and_is_final() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -143,10 +142,8 @@ def test_a_dump_that_hangs_is_killed_and_the_container_thawed(layout: Layout, tm
     cgroup = layout.root / "cgroups/pods" / f"pod-{pod.id}" / container().id
     cgroup.mkdir(parents=True)
     (cgroup / "cgroup.freeze").write_text("1")
-    started = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"longer than 0\.3 s"):
-        maker_.make(plan(tmp_path, timeout=0.3, pod=pod), driver(tmp_path, "sleep 60 & sleep 60"))
-    assert time.monotonic() - started < 10
+        maker_.make(plan(tmp_path, timeout=0.3, pod=pod), driver(tmp_path, "sleep 3600 & sleep 3600"))
     assert (cgroup / "cgroup.freeze").read_text() == "0"
     assert left_behind(layout, tmp_path) == []
 

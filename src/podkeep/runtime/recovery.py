@@ -107,8 +107,13 @@ class Recovery:
     def _check_sandbox(self, sandbox: Sandbox, *, rebooted: bool) -> None:
         ready = sandbox.status.state is SandboxState.READY
         whole = ready and not rebooted and self._sandboxes.is_whole(sandbox)
-        if (ready and not whole) or (not ready and self._layout.sandbox_run(sandbox.id).exists()):
+        if (ready and not whole) or (not ready and self._is_half_stopped(sandbox)):
             self._stop_sandbox(sandbox)
+
+    def _is_half_stopped(self, sandbox: Sandbox) -> bool:
+        status = sandbox.status
+        noted = status.network is not None or status.infra is not None or bool(status.made_cgroups)
+        return noted or self._layout.sandbox_run(sandbox.id).exists()
 
     def _sweep(self) -> None:
         known = {*(item.id for item in self._state.sandboxes()), *(item.id for item in self._state.containers())}
@@ -158,11 +163,13 @@ class Recovery:
     def _stop_sandbox(self, sandbox: Sandbox) -> None:
         log.info("sandbox %s is not whole any more", sandbox.id)
         status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-        if _attempt(f"sandbox {sandbox.id}", partial(self._stop, sandbox)):
+        stopped = _attempt(f"sandbox {sandbox.id}", partial(self._stop, sandbox))
+        if stopped:
+            status = msgspec.structs.replace(status, infra=None, made_cgroups=(), network=None)
+        self._state.note_sandbox_end(sandbox.id, status)
+        if stopped:
             # Only now: another sandbox with this address would share it with what could not be stopped.
             self._state.free_address(sandbox.id)
-            status = msgspec.structs.replace(status, infra=None, made_cgroups=(), network=None)
-        self._state.set_sandbox(sandbox.id, status)
 
     def _stop(self, sandbox: Sandbox) -> None:
         self._sandboxes.stop(sandbox, self._handlers.driver(sandbox.config.handler))

@@ -46,6 +46,7 @@ from podkeep.runtime.records import (
     NamespaceMode,
     Sandbox,
     SandboxConfig,
+    SandboxState,
     SandboxStatus,
     Security,
     SELinuxOptions,
@@ -97,6 +98,10 @@ class SandboxExecutor:
         :raises Internal: listing what could not be undone, after everything was tried.
         """
         run, cgroup = self.layout.sandbox_run(sandbox.id), self.cgroup(sandbox)
+        if self._is_stopped(sandbox):
+            # Clients stop a sandbox again and again, and always before they remove it.
+            self._remove_parents(sandbox)
+            return
         _try_all(
             sandbox,
             [
@@ -108,6 +113,12 @@ class SandboxExecutor:
             ],
         )
 
+    def _is_stopped(self, sandbox: Sandbox) -> bool:
+        status = sandbox.status
+        noted = status.state is SandboxState.READY or status.network is not None or status.infra is not None
+        # Its cgroup is the last to go.
+        return not (noted or self.layout.sandbox_run(sandbox.id).exists() or self.cgroups.exists(self.cgroup(sandbox)))
+
     def remove(self, sandbox: Sandbox, driver: Driver) -> None:
         """Stop a sandbox and remove its files; safe to repeat.
 
@@ -116,6 +127,10 @@ class SandboxExecutor:
         """
         self.stop(sandbox, driver)
         remove_tree(self.layout.sandbox_data(sandbox.id))
+
+    def is_gone(self, sandbox: Sandbox) -> bool:
+        """Return whether :meth:`create` undid everything, or came to nothing: its files are the last to go."""
+        return not self.layout.sandbox_data(sandbox.id).exists() and not self.layout.sandbox_run(sandbox.id).exists()
 
     def is_whole(self, sandbox: Sandbox) -> bool:
         """Return whether the directory, namespaces and infra process of a sandbox are there."""
@@ -228,6 +243,9 @@ class SandboxExecutor:
 
     def _remove_cgroups(self, sandbox: Sandbox) -> None:
         pod_cgroups.remove(self.cgroups, sandbox.config.cgroup_parent, sandbox.id)
+        self._remove_parents(sandbox)
+
+    def _remove_parents(self, sandbox: Sandbox) -> None:
         for parent in reversed(sandbox.status.made_cgroups):
             # Another sandbox in it has it in its record, too, and removes it when it goes.
             if not self.cgroups.remove_empty(parent):

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from podkeep.base import failpoints
 from podkeep.base.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -91,7 +92,8 @@ class Sandboxes:
         if sandbox is None or sandbox.status.state is not SandboxState.READY:
             return
         log.warning("the infra process of sandbox %s ended; the sandbox is stopped", sandbox_id)
-        self._state.set_sandbox(sandbox_id, msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY))
+        status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
+        self._state.note_sandbox_end(sandbox_id, status)
         task = asyncio.get_running_loop().create_task(self._stop_broken(sandbox_id))
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
@@ -149,17 +151,28 @@ class Sandboxes:
         if existing is not None:
             return _same(existing, config)
         sandbox = self._reserve(config)
+        # Its ID is known outside by now, to CNI plugins for example: a stop waits until there is something to stop.
+        async with self._locks[sandbox.id]:
+            try:
+                await self._make(sandbox, driver)
+            except BaseException:
+                if self._state.find_sandbox(sandbox.id) is None:
+                    self._locks.pop(sandbox.id, None)
+                raise
+        return sandbox.id
+
+    async def _make(self, sandbox: Sandbox, driver: Driver) -> None:
         try:
             made = await asyncio.to_thread(self._executor.create, sandbox, driver)
+            sandbox = msgspec.structs.replace(sandbox, status=made)
+            ready = self._state.set_sandbox(sandbox.id, msgspec.structs.replace(made, state=SandboxState.READY))
         except Exception as error:
             # Whatever it was, the record must not outlive it.
             await self._drop(sandbox)
             if isinstance(error, OSError):
-                raise refusal(f"pod sandbox {config.key()}", error) from error
+                raise refusal(f"pod sandbox {sandbox.config.key()}", error) from error
             raise
-        status = msgspec.structs.replace(made, state=SandboxState.READY)
-        self._watch(self._state.set_sandbox(sandbox.id, status))
-        return sandbox.id
+        self._watch(ready)
 
     def _reserve(self, config: SandboxConfig) -> Sandbox:
         sandbox_id = SandboxID(new_id())
@@ -200,10 +213,12 @@ class Sandboxes:
     async def _drop(self, sandbox: Sandbox) -> None:
         """Forget a sandbox whose making failed, or keep it for RemovePodSandbox if its undo failed as well."""
         try:
-            await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
+            if not await asyncio.to_thread(self._executor.is_gone, sandbox):
+                await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
         except (PodkeepError, OSError) as error:
             log.warning("sandbox %s could not be undone: %s", sandbox.id, error)
-            self._state.set_sandbox(sandbox.id, msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY))
+            status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
+            self._state.note_sandbox_end(sandbox.id, status)
         else:
             self._state.forget_sandbox(sandbox.id)
 
@@ -218,15 +233,17 @@ class Sandboxes:
             sandbox = self._state.find_sandbox(sandbox_id)
             if sandbox is None:
                 return
-            self._infra_ends.forget(sandbox_id)
             await containers.end_all(sandbox_id)
+            self._infra_ends.forget(sandbox_id)
             # First: whatever happens from here on, nothing can be made in it any more.
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-            self._state.set_sandbox(sandbox_id, status)
+            self._state.note_sandbox_end(sandbox_id, status)
             await asyncio.to_thread(self._executor.stop, sandbox, self.driver(sandbox))
-            self._state.free_address(sandbox_id)
+            # In this order: a daemon killed in between must not find host ports of an address that is another pod's.
             status = msgspec.structs.replace(status, infra=None, made_cgroups=(), network=None)
-            self._state.set_sandbox(sandbox_id, status)
+            self._state.note_sandbox_end(sandbox_id, status)
+            failpoints.reach("sandbox.stopped")
+            self._state.free_address(sandbox_id)
 
     async def remove(self, text: str, containers: Occupants) -> None:
         """Remove a sandbox with its containers, stopping it first if need be; a missing one is no error."""
@@ -243,12 +260,12 @@ class Sandboxes:
             for container in self._state.containers(sandbox_id):
                 await containers.remove(container.id)
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.REMOVING)
-            self._state.set_sandbox(sandbox_id, status)
+            self._state.note_sandbox_end(sandbox_id, status)
             try:
                 await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
             except (PodkeepError, OSError):
                 # It is shown again, so that a client which removes what it sees in a list comes back for it.
-                self._state.set_sandbox(sandbox_id, sandbox.status)
+                self._state.note_sandbox_end(sandbox_id, sandbox.status)
                 raise
             self._state.forget_sandbox(sandbox_id)
         self._locks.pop(sandbox_id, None)

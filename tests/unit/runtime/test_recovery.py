@@ -25,7 +25,14 @@ from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.handlers import HandlerTable
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.network.networks import Networks
-from podkeep.runtime.records import ContainerState, NamespaceMode, NamespaceOptions, Sandbox, SandboxState
+from podkeep.runtime.records import (
+    ContainerState,
+    NamespaceMode,
+    NamespaceOptions,
+    NetworkAttachment,
+    Sandbox,
+    SandboxState,
+)
 from podkeep.runtime.recovery import Recovery
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.state import State
@@ -150,6 +157,17 @@ def test_what_a_killed_stop_left_is_finished(house: House) -> None:
     house.recover()
     assert not left.exists()
     assert [item.status.state for item in house.records.sandboxes()] == [SandboxState.NOTREADY]
+
+
+@pytest.mark.parametrize("state", [SandboxState.NOTREADY, SandboxState.READY])
+def test_a_stop_that_was_killed_when_only_its_note_was_missing_is_finished(house: House, state: SandboxState) -> None:
+    """Nothing of the pod is left but its record, with host ports of an address that is free."""
+    pod = sandbox(state=state, cgroup_parent="/podkeep-unit")
+    status = msgspec.structs.replace(pod.status, address="10.0.0.2", network=NetworkAttachment())
+    house.records.add_sandbox(msgspec.structs.replace(pod, status=status))
+    house.recover()
+    (after,) = house.records.sandboxes()
+    assert (after.status.state, after.status.network) == (SandboxState.NOTREADY, None)
 
 
 def _tops(layout: Layout) -> list[Path]:

@@ -6,12 +6,16 @@ every descriptor closed except those passed, and the command line kept in a form
 
 from __future__ import annotations
 
+import os
+import select
 import shlex
+import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from podkeep.base.errors import CommandFailed, DeadlineExceeded, NotFound
+from podkeep.base.errors import CommandFailed, DeadlineExceeded, NotFound, ResourceExhausted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +80,91 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise DeadlineExceeded(f"`{command}` did not finish within {timeout:g} s and was killed") from error
     return Completed(command=command, returncode=done.returncode, stdout=done.stdout or b"", stderr=done.stderr or b"")
+
+
+def run_foreign(
+    argv: Sequence[str], *, stdin: bytes, timeout: float, env: Mapping[str, str], output_limit: int
+) -> Completed:
+    """Run a program of somebody else's, which may do anything, to its end; blocks the calling thread.
+
+    What it leaves in the background is not waited for, even if that keeps its outputs open.
+
+    :param timeout: seconds after which it is killed, with its process group.
+    :param output_limit: bytes of both outputs together, beyond which it is killed likewise.
+    :raises NotFound: if the program, or what interprets it, does not exist.
+    :raises DeadlineExceeded: if it did not finish in time.
+    :raises ResourceExhausted: if it printed too much.
+    :raises OSError: if it cannot be run for another reason.
+    """
+    command, deadline = command_line(argv), time.monotonic() + timeout
+    # A file takes input of any size at once, whether it is read or not.
+    source = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    try:
+        os.pwrite(source, stdin, 0)
+        process = subprocess.Popen(
+            list(argv),
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise NotFound(f"cannot run `{command}`: {error}") from error
+    finally:
+        os.close(source)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        try:
+            collected = _collect(
+                process.pid, (process.stdout.fileno(), process.stderr.fileno()), deadline, output_limit
+            )
+        except BaseException:
+            # It is not waited for yet, so the number is still its own.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return Completed(command=command, returncode=process.returncode, stdout=collected[0], stderr=collected[1])
+
+
+def _collect(pid: int, outputs: tuple[int, int], deadline: float, limit: int) -> tuple[bytes, bytes]:
+    """Return what a process prints until it ends."""
+    found = {fd: bytearray() for fd in outputs}
+    end = os.pidfd_open(pid)
+    try:
+        poll, waiting = select.poll(), set(outputs)
+        for fd in (*outputs, end):
+            os.set_blocking(fd, False)
+            poll.register(fd, select.POLLIN)
+        ended = False
+        while not ended:
+            remaining = deadline - time.monotonic()
+            ready = {fd for fd, _ in poll.poll(remaining * 1000)} if remaining > 0 else set()
+            if not ready:
+                raise DeadlineExceeded("the program did not finish in time and was killed")
+            ended = end in ready
+            for fd in [fd for fd in waiting if ended or fd in ready]:
+                if not _drain(fd, found[fd], limit):
+                    poll.unregister(fd)
+                    waiting.discard(fd)
+            if sum(map(len, found.values())) > limit:
+                raise ResourceExhausted(f"the program printed more than {limit} bytes and was killed")
+    finally:
+        os.close(end)
+    return bytes(found[outputs[0]]), bytes(found[outputs[1]])
+
+
+def _drain(fd: int, into: bytearray, limit: int) -> bool:
+    """Read what is there now, little more than ``limit``; return whether more may come."""
+    while len(into) <= limit:
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        into += data
+    return True
 
 
 def start(argv: Sequence[str], *, pass_fds: Sequence[int] = (), cwd: str = "/") -> subprocess.Popen[bytes]:

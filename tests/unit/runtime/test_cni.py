@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from podkeep.runtime.network.cni.network import CniNetwork, Pod
 from podkeep.runtime.network.cni.plugin import PluginFailed
 from podkeep.runtime.records import Dns, HostPort
 from support.cniplugin import Plugin, write_list
+from support.cri import wait_for
 
 ID = SandboxID("a" * 64)
 ARGS = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID={ID};K8S_POD_UID=uid-1"
@@ -252,6 +255,11 @@ def test_del_is_in_reverse_and_uses_what_add_used(net: Net) -> None:
         ({"print": "[]"}, PluginFailed, "no JSON object"),
         ({"print": ""}, PluginFailed, "printed no result"),
         ({"print": '{"ips": [{"address": "x"}]}'}, PluginFailed, "not valid"),
+        ({"print": "[" * 100_000}, PluginFailed, "printed no JSON"),
+        ({"print": '{"code": 1e400, "msg": "x"}'}, PluginFailed, '"msg": "x"'),
+        ({"print": '{"code": 11, "msg": "busy"}'}, Unavailable, "busy (code 11)"),
+        ({"print": '{"cniVersion": "1.0.0"}'}, PluginFailed, "no address of eth0"),
+        ({"print": "x" * (5 << 20)}, PluginFailed, "more than 4194304 bytes"),
     ],
 )
 def test_plugins_that_fail(net: Net, order: dict[str, Any], kind: type[PodkeepError], text: str) -> None:
@@ -269,6 +277,54 @@ def test_a_plugin_that_hangs_is_killed(tmp_path: Path) -> None:
     net.first.order(ADD={"sleep": 60})
     with pytest.raises(DeadlineExceeded, match=r"within 0\.5 s"):
         net.cni.attach(net.cni.plan(net.pod.config), net.pod)
+
+
+SHELL_PLUGIN = """#!/bin/sh
+sleep 300 &
+echo $! >"$0.child"
+{rest}
+"""
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_what_a_plugin_starts_is_killed_with_it_and_not_waited_for(tmp_path: Path, hangs: bool) -> None:
+    """The child keeps the plugin's output open."""
+    net = Net(tmp_path, timeout=1 if hangs else 60)
+    program = net.bin / "shell"
+    result = '{"ips": [{"address": "203.0.113.9/24"}]}'
+    program.write_text(SHELL_PLUGIN.format(rest="wait" if hangs else f"echo '{result}'"))
+    program.chmod(0o755)
+    net.write({"type": "shell"})
+    planned = net.cni.plan(net.pod.config)
+    if hangs:
+        with pytest.raises(DeadlineExceeded, match=r"within 1 s"):
+            net.cni.attach(planned, net.pod)
+    else:
+        assert net.cni.attach(planned, net.pod)[1] == ("203.0.113.9",)
+    child = int(Path(f"{program}.child").read_text())
+    if hangs:
+        wait_for(lambda: not Path(f"/proc/{child}").exists() or _state(child) == "Z", "the child ends")
+    else:
+        os.kill(child, signal.SIGKILL)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_program_without_its_interpreter_is_no_answer_that_something_is_not_found(net: Net) -> None:
+    (net.bin / "script").write_text("#!/nowhere/python\n")
+    (net.bin / "script").chmod(0o755)
+    net.write({"type": "script"})
+    with pytest.raises(PluginFailed, match="cannot be run"):
+        net.cni.attach(net.cni.plan(net.pod.config), net.pod)
+
+
+def test_a_large_input_is_taken_by_a_plugin_that_reads_nothing(net: Net) -> None:
+    (net.bin / "deaf").write_text("""#!/bin/sh\necho '{"ips": [{"address": "203.0.113.9/24"}]}'\n""")
+    (net.bin / "deaf").chmod(0o755)
+    net.write({"type": "deaf", "ballast": "x" * 500_000})
+    assert net.cni.attach(net.cni.plan(net.pod.config), net.pod)[1] == ("203.0.113.9",)
 
 
 def test_a_plugin_that_is_not_there_or_no_program(net: Net) -> None:

@@ -132,7 +132,7 @@ def _json(path: Path) -> Json:
             data = json.loads(file.read(_MAX_BYTES))
     except OSError as error:
         raise InvalidArgument(error.strerror or str(error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"no JSON: {error}") from error
     if not isinstance(data, dict):
         raise InvalidArgument("no JSON object")

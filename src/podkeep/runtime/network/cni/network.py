@@ -116,6 +116,11 @@ class CniNetwork:
             found = result.addresses(previous, IFNAME)
         except ValueError as error:
             raise PluginFailed(f"CNI network {network.name}: the result of ADD is not valid: {error}") from error
+        if not found:
+            raise PluginFailed(
+                f"CNI network {network.name}: the result of ADD has no address of {IFNAME}",
+                hint="its plugins need an ipam section, or one of them must return addresses",
+            )
         return json.dumps(previous), found
 
     def detach(self, network_list: str, last_result: str, pod: Pod) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base import spawn
-from podkeep.base.errors import DeadlineExceeded, Internal, PodkeepError, Unavailable
+from podkeep.base.errors import DeadlineExceeded, Internal, NotFound, PodkeepError, ResourceExhausted, Unavailable
 from podkeep.runtime.network.cni.conflist import Json
 
 TRY_AGAIN_LATER = 11
@@ -20,6 +20,8 @@ UNAVAILABLE = 50
 LIMITED_CONNECTIVITY = 51
 """Codes of the specification's section "Error" that time may cure."""
 _MAX_TEXT = 1000
+_MAX_OUTPUT = 4 << 20
+"""Bytes that a plugin may print: a result is some hundred, and is kept in the sandbox's record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +82,20 @@ def run(directories: Sequence[Path], kind: str, call: Call, config: Mapping[str,
     what = f"CNI plugin {kind} ({call.command})"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CNI_")}
     try:
-        done = spawn.run(
+        done = spawn.run_foreign(
             [str(program)],
             stdin=json.dumps(config).encode(),
             env=environment | call.environment(directories),
             timeout=timeout,
+            output_limit=_MAX_OUTPUT,
         )
     except DeadlineExceeded as error:
         raise DeadlineExceeded(f"{what} did not finish within {timeout:g} s and was killed") from error
+    except ResourceExhausted as error:
+        raise PluginFailed(f"{what} printed more than {_MAX_OUTPUT} bytes and was killed") from error
+    except NotFound as error:
+        # Not NotFound, which a client that stops or removes a sandbox would take for "gone".
+        raise PluginFailed(f"{what} cannot be run: {error.message}") from error
     except OSError as error:
         raise PluginFailed(f"{what} cannot be run: {program}: {error.strerror}") from error
     if done.returncode != 0:
@@ -96,10 +104,13 @@ def run(directories: Sequence[Path], kind: str, call: Call, config: Mapping[str,
         return {}
     try:
         answer = json.loads(done.stdout)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PluginFailed(f"{what} printed no JSON: {_short(done.stdout)}") from error
     if not isinstance(answer, dict):
         raise PluginFailed(f"{what} printed no JSON object: {_short(done.stdout)}")
+    if answer.get("code") and "msg" in answer:
+        # An error is one whatever the exit status; no result has these keys.
+        raise _error(what, done)
     return answer
 
 
@@ -107,7 +118,7 @@ def _error(what: str, done: spawn.Completed) -> PodkeepError:
     try:
         said = json.loads(done.stdout)
         code, message, details = int(said.get("code", 0)), str(said.get("msg", "")), str(said.get("details", ""))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         code, message, details = 0, "", ""
     if not message:
         message = _short(done.stderr) or _short(done.stdout) or "it said nothing"

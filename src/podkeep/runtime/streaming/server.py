@@ -31,18 +31,21 @@ log = logging.getLogger(__name__)
 HEAD_TIMEOUT_S = 10.0
 """How long a client may take to say what it wants."""
 MAX_CONNECTIONS = 1024
-"""Connections at a time; more are closed at once."""
+"""Connections at a time. For one more the oldest that has not named a session yet is closed: anybody on this machine
+may connect, and must not keep out those who have a URL."""
 _TUNNEL = handshake.TUNNEL_PREFIX + port_forward.PROTOCOL
 
 
 class StreamingServer:
     """Start it, ask it for URLs, close it; all on one event loop."""
 
-    def __init__(self, config: StreamingConfig) -> None:
-        self._config = config
+    def __init__(self, config: StreamingConfig, max_connections: int = MAX_CONNECTIONS) -> None:
+        self._config, self._max_connections = config, max_connections
         self._pending: PendingRequests[tuple[str, CommandRequest | ForwardRequest]] = PendingRequests()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        """Connections that have not named a session yet, the oldest first."""
         self._base = ""
 
     async def start(self) -> None:
@@ -54,7 +57,12 @@ class StreamingServer:
         tls = _tls(config)
         try:
             self._server = await asyncio.start_server(
-                self._connected, config.address, config.port, ssl=tls, limit=READ_BYTES
+                self._connected,
+                config.address,
+                config.port,
+                ssl=tls,
+                ssl_handshake_timeout=HEAD_TIMEOUT_S if tls else None,
+                limit=READ_BYTES,
             )
         except OSError as error:
             raise FailedPrecondition(
@@ -81,9 +89,14 @@ class StreamingServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
+        if len(self._tasks) >= self._max_connections:
+            # Without a stranger it is the new one that must go.
+            stranger = next(iter(self._strangers), writer)
+            self._strangers.pop(stranger, None)
+            stranger.transport.abort()
+            if stranger is writer:
+                return
+        self._strangers[writer] = None
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -107,6 +120,7 @@ class StreamingServer:
         except Exception:
             log.exception("a streaming session failed unexpectedly")
         finally:
+            self._strangers.pop(writer, None)
             writer.transport.abort()
 
     async def _answer(self, http: Http, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,6 +129,7 @@ class StreamingServer:
             if head is None:
                 return
             verb, request = self._take(head)
+            self._strangers.pop(writer, None)
             protocol, headers = _negotiate(head, request)
             first = await http.switch(headers)
         transport = SocketTransport(reader, writer, first, float(self._config.idle_timeout))

@@ -27,7 +27,10 @@ Triple = tuple[int, int, int]
 BLOCK: Triple = (0, 65536, 65536)
 OTHER_BLOCK: Triple = (0, 131072, 65536)
 SLEEP = ("sleep", "1000")
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
+"""For what comes at once on an idle machine; this one may be busy."""
+HOUR_S = 3600
+"""A grace period nobody sits out: a call that waits for it fails by its own deadline, :data:`PATIENCE_S`."""
 
 
 def wait_for(condition: Callable[[], Result], what: str, patience: float = PATIENCE_S) -> Result:
@@ -135,12 +138,12 @@ class Pods:
 
         return self.wait(calling())
 
-    def call_all(self, calls: Iterable[tuple[str, Any]], *, service: str = "runtime") -> list[Any]:
+    def call_all(self, calls: Iterable[tuple[str, Any]], *, service: str = "runtime", **options: Any) -> list[Any]:
         """Call RPCs of one service at the same time; an error stands in the place of the answer."""
 
         async def calling() -> list[Any]:
             stub = getattr(self._client, service)
-            waiting: list[Awaitable[Any]] = [getattr(stub, rpc)(request) for rpc, request in calls]
+            waiting: list[Awaitable[Any]] = [getattr(stub, rpc)(request, **options) for rpc, request in calls]
             return await asyncio.gather(*waiting, return_exceptions=True)
 
         return self.wait(calling())
@@ -236,8 +239,9 @@ class Pods:
         return self.start(self.create(sandbox, *command, **fields))
 
     def stop(self, container: str, timeout: int = 0) -> None:
-        """Stop a container."""
-        self.call("StopContainer", api.StopContainerRequest(container_id=container, timeout=timeout))
+        """Stop a container; its answer must come :data:`PATIENCE_S` after the grace period, an hour's at once."""
+        limit = PATIENCE_S + (timeout if timeout < HOUR_S else 0)
+        self.call("StopContainer", api.StopContainerRequest(container_id=container, timeout=timeout), timeout=limit)
 
     def remove_container(self, container: str) -> None:
         """Remove a container."""

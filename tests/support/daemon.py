@@ -128,13 +128,13 @@ pod_logs = "{self.base / "logs"}"
         """End the daemon with SIGTERM and return its exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
     def kill(self) -> None:
         """End the daemon with SIGKILL."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=60)
 
     def resources(self) -> Resources:
         """Return what the daemon holds now: mounts in its namespace, links, cgroups, files, processes."""

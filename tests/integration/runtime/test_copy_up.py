@@ -150,7 +150,7 @@ def test_killed_while_it_makes_volumes(mortal: Mortal, with_volumes: str, point:
     before = mortal.daemon.resources()
     error_of(lambda: pods.create(sandbox, image=with_volumes), Unavailable)
     assert mortal.daemon.process is not None
-    mortal.daemon.process.wait(timeout=30)
+    mortal.daemon.process.wait(timeout=60)
     assert len(list((layout.root / "containers").iterdir())) == 1
     pods = mortal.start()
     assert mortal.daemon.resources() == before

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -604,7 +603,7 @@ def test_nothing_is_left_of_an_interrupted_creation(
     if action == "kill":
         error_of(lambda: pods.create(sandbox, mounts=mounts), Unavailable)
         assert mortal.daemon.process is not None
-        assert mortal.daemon.process.wait(timeout=10) == -signal.SIGKILL
+        assert mortal.daemon.process.wait(timeout=60) == -signal.SIGKILL
         pods = mortal.start()
     else:
         expected = Internal if point == "container.staged" else FailedPrecondition
@@ -615,20 +614,3 @@ def test_nothing_is_left_of_an_interrupted_creation(
     pull(pods, data_reference)
     if action == "kill":
         assert pods.read(pods.launch(sandbox, mounts=mounts), "cat /volume/file /part/file") == "topin dir"
-
-
-def test_a_volume_costs_little(pods: Pods, data: str) -> None:
-    """The bound is wide for a busy machine; the figure itself is the benchmark's."""
-    sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
-
-    def creation(number: int, mounts: list[api.Mount]) -> float:
-        start = time.perf_counter()
-        container = pods.create(sandbox, name=f"c{number}", mounts=mounts)
-        took = time.perf_counter() - start
-        pods.remove_container(container)
-        return took
-
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(20):
-        times[bool(number % 2)].append(creation(number, [volume(data)] if number % 2 else []))
-    assert min(times[True]) - min(times[False]) < 0.05

@@ -114,7 +114,7 @@ def test_copies_are_gone_after_a_failure(mortal: Mortal, volume: Path, name: str
     error_of(lambda: pods.create(sandbox, mounts=asked), Unavailable if how == "kill" else Internal)
     assert mortal.daemon.process is not None
     if how == "kill":
-        mortal.daemon.process.wait(timeout=30)
+        mortal.daemon.process.wait(timeout=60)
         pods = mortal.start()
     assert pods.containers() == []
     pods.remove(sandbox)

@@ -151,7 +151,7 @@ def test_debians_plugins_undo_what_a_dead_daemon_began(debian: Machine, client: 
     assert len(leases(debian)) == 4
     assert len(dnat_rules()) > 0
     assert debian.daemon.process is not None
-    debian.daemon.process.wait(timeout=10)
+    debian.daemon.process.wait(timeout=60)
     # The configuration is another one by now.
     machine_list = {"type": "first"}
     debian.write(machine_list, name="othernet")
@@ -267,7 +267,7 @@ def test_failures_and_kills_leave_no_attachment(machine: Machine, client: Pods, 
         client.run(pod())
     if action == "kill":
         assert machine.daemon.process is not None
-        machine.daemon.process.wait(timeout=10)
+        machine.daemon.process.wait(timeout=60)
         assert machine.first.attached() != set()
         machine.daemon.environment = {}
         machine.daemon.start()

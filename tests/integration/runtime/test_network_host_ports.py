@@ -353,7 +353,7 @@ def test_a_daemon_killed_with_a_host_port_leaves_none(mortal: Mortal, failpoint:
     with pytest.raises(Exception, match=r"."):
         client.run(pod("killed", port_mappings=[mapping(12080)]))
     assert mortal.daemon.process is not None
-    mortal.daemon.process.wait(timeout=10)
+    mortal.daemon.process.wait(timeout=60)
     subprocess.run(["nft", "flush", "ruleset"], check=True)
     client = mortal.start()
     after = mortal.daemon.resources()

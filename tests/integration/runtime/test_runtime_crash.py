@@ -156,7 +156,7 @@ def test_killed_at_a_failpoint(mortal: Mortal, name: str) -> None:
     daemon, before = mortal.daemon, mortal.daemon.resources()
     error_of(lambda: _pod_up(pods), Unavailable)
     assert daemon.process is not None
-    assert daemon.process.wait(timeout=10) == -signal.SIGKILL
+    assert daemon.process.wait(timeout=60) == -signal.SIGKILL
     again = mortal.start()
     assert again.containers() == []
     assert len(again.sandboxes()) == name.startswith("container.")
@@ -172,7 +172,7 @@ def test_killed_after_a_program_started_and_before_it_is_noted(mortal: Mortal) -
     process = pods.host_pid(container)
     error_of(lambda: pods.start(container), Unavailable)
     assert mortal.daemon.process is not None
-    assert mortal.daemon.process.wait(timeout=10) == -signal.SIGKILL
+    assert mortal.daemon.process.wait(timeout=60) == -signal.SIGKILL
     again = mortal.start()
     again.start(container)
     assert again.status(container).state == api.CONTAINER_RUNNING

@@ -8,11 +8,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from podkeep.base.errors import Internal, InvalidArgument, NotFound, ResourceExhausted
+from podkeep.base.errors import DeadlineExceeded, Internal, InvalidArgument, NotFound, ResourceExhausted
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mounts
-from support.cri import Pods, error_of, pod, wait_for
+from support.cri import HOUR_S, PATIENCE_S, Pods, error_of, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
 
@@ -31,11 +31,21 @@ def test_a_later_request_with_less_patience_decides(pods: Pods, tmp_path: Path) 
     container = stubborn(pods, logs=tmp_path)
     started = time.monotonic()
     requests = [
-        ("StopContainer", api.StopContainerRequest(container_id=container, timeout=timeout)) for timeout in (60, 40, 1)
+        ("StopContainer", api.StopContainerRequest(container_id=container, timeout=timeout))
+        for timeout in (2 * HOUR_S, HOUR_S, 1)
     ]
-    answers = pods.call_all(requests)
+    answers = pods.call_all(requests, timeout=PATIENCE_S)
     assert all(isinstance(answer, api.StopContainerResponse) for answer in answers), answers
-    assert 1 <= time.monotonic() - started < 10
+    assert time.monotonic() - started >= 1
+    assert pods.status(container).exit_code == 137
+    assert (tmp_path / "0.log").read_text().count("asked") == 1
+
+
+def test_a_request_that_comes_again_does_not_send_the_signal_again(pods: Pods, tmp_path: Path) -> None:
+    container = stubborn(pods, logs=tmp_path)
+    request = api.StopContainerRequest(container_id=container, timeout=60)
+    error_of(lambda: pods.call("StopContainer", request, timeout=1), DeadlineExceeded)
+    pods.stop(container, timeout=1)
     assert pods.status(container).exit_code == 137
     assert (tmp_path / "0.log").read_text().count("asked") == 1
 
@@ -43,21 +53,17 @@ def test_a_later_request_with_less_patience_decides(pods: Pods, tmp_path: Path) 
 def test_a_forced_deletion_does_not_wait_for_a_stop(pods: Pods) -> None:
     container = stubborn(pods)
     requests = [
-        ("StopContainer", api.StopContainerRequest(container_id=container, timeout=60)),
+        ("StopContainer", api.StopContainerRequest(container_id=container, timeout=HOUR_S)),
         ("StopContainer", api.StopContainerRequest(container_id=container, timeout=0)),
         ("RemoveContainer", api.RemoveContainerRequest(container_id=container)),
     ]
-    started = time.monotonic()
-    assert not [answer for answer in pods.call_all(requests) if isinstance(answer, Exception)]
-    assert time.monotonic() - started < 10
+    assert not [answer for answer in pods.call_all(requests, timeout=PATIENCE_S) if isinstance(answer, Exception)]
     error_of(lambda: pods.status(container), NotFound)
 
 
 def test_what_never_started_is_stopped_at_once(pods: Pods) -> None:
     container = pods.create(pods.run())
-    started = time.monotonic()
-    pods.stop(container, timeout=30)
-    assert time.monotonic() - started < 5
+    pods.stop(container, timeout=HOUR_S)
     assert pods.status(container).state == api.CONTAINER_EXITED
 
 

@@ -74,7 +74,7 @@ def test_parents_of_half_made_sandboxes_are_removed(mortal: Mortal, name: str, a
             pods.run(config)
         if action == "kill":
             assert mortal.daemon.process is not None
-            assert mortal.daemon.process.wait(timeout=10) == -signal.SIGKILL
+            assert mortal.daemon.process.wait(timeout=60) == -signal.SIGKILL
             assert mortal.start().sandboxes() == []
         assert cgroups.children(client) == []
         assert cgroups.exists(client)

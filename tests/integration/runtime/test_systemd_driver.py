@@ -84,7 +84,7 @@ class SystemdMachine(Daemon):
             procfs.kill(item, signal.SIGTERM)
             assert procfs.wait(item, 30)
         self.process.kill()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")

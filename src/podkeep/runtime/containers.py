@@ -45,6 +45,8 @@ from podkeep.runtime.state import State
 log = logging.getLogger(__name__)
 
 UNKNOWN_EXIT_CODE = 255
+START_ERROR_EXIT_CODE = 128
+"""As the peers have it, for a program that never ran."""
 KILL_PATIENCE_S = 10.0
 """How long a killed container may take to end before StopContainer gives up."""
 REOPEN_PATIENCE_S = 5.0
@@ -73,8 +75,11 @@ class Containers:
         self._ends: dict[ContainerID, asyncio.Event] = {}
         self._killing: set[asyncio.Task[None]] = set()
         self._asked_to_end: set[ContainerID] = set()
+        """Those that got their stop signal."""
         self._starting: set[ContainerID] = set()
         self._ended_early: set[ContainerID] = set()
+        self._failed_starts: dict[ContainerID, str] = {}
+        """Those that end because they could not be started, and why."""
 
     def watch_all(self) -> None:
         """Watch every container that has not ended; called once when the daemon starts."""
@@ -230,13 +235,13 @@ class Containers:
             self._ended(container_id)
 
     async def _fail_start(self, container_id: ContainerID, message: str) -> None:
-        self._note_early_end(container_id)
-        container = self._state.container(container_id)
-        await self._kill(container)
-        status = msgspec.structs.replace(
-            self._state.container(container_id).status, reason="StartError", message=message, exit_code=128
-        )
-        self._state.set_container(container_id, status)
+        """End what could not be started. That it ended and why is one change: a listener hears only of the first."""
+        self._failed_starts[container_id] = message
+        try:
+            self._note_early_end(container_id)
+            await self._kill(self._state.container(container_id))
+        finally:
+            del self._failed_starts[container_id]
 
     async def stop(self, text: str, timeout: float) -> None:
         """Ask a container to end, and kill it when ``timeout`` seconds have passed; a missing one is no error."""
@@ -253,18 +258,14 @@ class Containers:
     async def _ask_to_end(self, container: Container, ended: asyncio.Event, timeout: float) -> None:
         """Send the stop signal and wait; of several requests at a time the one with the least patience decides.
 
-        The signal is sent once: programs take the second one for "now" (CRI: StopContainer is idempotent).
+        The signal is sent once, also if the first caller gave up and comes again: programs take the second one for
+        "now" (CRI: StopContainer is idempotent).
         """
-        first = container.id not in self._asked_to_end
-        if first and container.status.process is not None:
-            self._asked_to_end.add(container.id)
+        if container.id not in self._asked_to_end and container.status.process is not None:
             procfs.kill(container.status.process, self._stop_signal(container))
-        try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), timeout)
-        finally:
-            if first:
-                self._asked_to_end.discard(container.id)
+            self._asked_to_end.add(container.id)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), timeout)
 
     async def _kill(self, container: Container) -> None:
         ended = self._ends.get(container.id)
@@ -313,14 +314,15 @@ class Containers:
         if container.status.state in LIVE_STATES:
             await self._kill(container)
         sandbox = self._state.sandbox(container.sandbox_id)
-        latest = self._state.container(container_id)
-        self._state.set_container(container_id, msgspec.structs.replace(latest.status, state=ContainerState.REMOVING))
+        latest = self._state.container(container_id).status
+        self._state.note_end(container_id, msgspec.structs.replace(latest, state=ContainerState.REMOVING))
         self._monitor.forget(container_id)
         try:
             await asyncio.to_thread(self._executor.remove, container, self._sandboxes.driver(sandbox))
         except (PodkeepError, OSError):
             # It is shown again, so that a client which removes what it sees in a list comes back for it.
-            self._state.set_container(container_id, latest.status)
+            status = msgspec.structs.replace(self._state.container(container_id).status, state=latest.state)
+            self._state.note_end(container_id, status)
             raise
         self._state.forget_container(container_id)
         self._ends.pop(container_id, None)
@@ -392,8 +394,14 @@ class Containers:
         if container_id in self._starting:
             self._ended_early.add(container_id)
             return
-        self._state.note_end(container_id, ended_status(container, self._layout))
+        status = ended_status(container, self._layout)
+        if (message := self._failed_starts.get(container_id)) is not None:
+            status = msgspec.structs.replace(
+                status, reason="StartError", message=message, exit_code=START_ERROR_EXIT_CODE
+            )
+        self._state.note_end(container_id, status)
         self._ends[container_id].set()
+        self._asked_to_end.discard(container_id)
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             task = asyncio.get_running_loop().create_task(self._kill_rest(container))
             self._killing.add(task)

@@ -119,6 +119,7 @@ class EventHub:
         """Hand an event to every reader; never waits."""
         if not self._readers:
             self._unheard.append(event)
+            self._forget_old()
             return
         for reader in self._readers:
             if reader.put(event):
@@ -128,13 +129,18 @@ class EventHub:
     def subscribe(self) -> EventReader:
         """Return a new reader, to be used as a context manager on the event loop."""
         reader = EventReader(self._readers.discard, self._queue_length)
-        oldest = time.time_ns() - self._retention_ns
+        self._forget_old()
         for event in self._unheard:
-            if event.at >= oldest:
-                reader.put(event)
+            reader.put(event)
         self._unheard.clear()
         self._readers.add(reader)
         return reader
+
+    def _forget_old(self) -> None:
+        """Most clients never listen; what is kept for them are whole records of pods that are long gone."""
+        oldest = time.time_ns() - self._retention_ns
+        while self._unheard and self._unheard[0].at < oldest:
+            self._unheard.popleft()
 
     @property
     def readers(self) -> int:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from podkeep.base.ids import ContainerID
+import pytest
+
+from podkeep.base.errors import Internal
+from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods, pod, wait_for
@@ -185,3 +189,18 @@ def test_the_daemon_ends_at_once_while_somebody_listens(mortal: Mortal) -> None:
             return status
 
     assert pods.wait(listen_while_it_ends()) == 0
+
+
+def test_a_start_that_fails_is_heard_with_its_reason(pods: Pods, daemon: Daemon) -> None:
+    container = pods.create(pods.run())
+    # Without its state the OCI runtime knows nothing of the container.
+    shutil.rmtree(daemon.layout.handler_root(HandlerName("crun")) / container)
+
+    async def start(client: CriClient) -> None:
+        with pytest.raises(Internal):
+            await client.runtime.StartContainer(api.StartContainerRequest(container_id=container))
+
+    heard = Listener(pods, daemon.socket).hear(lambda events: (0, STOPPED) in steps(events, container), start)
+    (status,) = heard[-1].containers_statuses
+    assert (status.exit_code, status.reason) == (128, "StartError")
+    assert status == pods.status(container)

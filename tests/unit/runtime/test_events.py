@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 from pathlib import Path
 
 import msgspec
@@ -182,3 +183,18 @@ def test_readers_end_when_the_hub_is_closed() -> None:
             return [item.subject async for item in reader]
 
     assert asyncio.run(run()) == ["1"]
+
+
+def test_what_nobody_hears_is_forgotten_in_time_also_if_nobody_ever_comes() -> None:
+    async def run() -> int:
+        hub = EventHub(retention_s=60)
+        old = event(1, at=time.time_ns() - 61 * 10**9)
+        kept = weakref.ref(old)
+        hub.publish(old)
+        del old
+        hub.publish(event(2))
+        assert kept() is None, "an event holds the records of its pod"
+        with hub.subscribe() as reader:
+            return len(await taken(reader))
+
+    assert asyncio.run(run()) == 1

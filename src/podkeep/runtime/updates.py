@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from podkeep.base import failpoints
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, ResourceExhausted, Unavailable
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.base.singleflight import SingleFlight
 from podkeep.kernel.cgroups import Cgroups
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 _CHANGEABLE = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
 _VALUE_ERRORS = frozenset({errno.EINVAL, errno.ERANGE, errno.EACCES, errno.ENOSPC, errno.EOVERFLOW})
 """What the kernel says to a value that contradicts the parent's or is none."""
+
+_GONE_ERRORS = frozenset({errno.ENOENT, errno.ENODEV})
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -91,11 +93,18 @@ class Updates:
             failpoints.reach("update.noted")
             try:
                 await asyncio.to_thread(carry_out, self._cgroups, cgroup, writes)
-            except BaseException:
+            except Exception:
+                # Not if the daemon stops, while the thread goes on writing: the next one takes the update back.
                 self._note(container_id, update_undo=())
                 raise
         failpoints.reach("update.written")
-        self._note(container_id, update_undo=(), resources=merged)
+        try:
+            self._note(container_id, update_undo=(), resources=merged)
+        except (ResourceExhausted, Unavailable):
+            # What cannot be stored is not in force either.
+            undo = [(write.file, write.before) for write in reversed(writes)]
+            await asyncio.to_thread(roll_back, self._cgroups, cgroup, undo)
+            raise
 
     def _note(self, container_id: ContainerID, **changes: Any) -> None:
         latest = self._state.find_container(container_id)
@@ -168,6 +177,10 @@ def carry_out(cgroups: Cgroups, cgroup: str, writes: Sequence[Write]) -> None:
             if error.errno == errno.EBUSY:
                 hint = "more memory is in use" if write.file.startswith("memory.") else "what is below needs more"
                 raise FailedPrecondition(f"{write.file} of {cgroup} cannot be {write.text}", hint=hint) from error
+            if error.errno in _GONE_ERRORS:
+                raise FailedPrecondition(
+                    f"cgroup {cgroup} is gone", hint="the container ended or is removed"
+                ) from error
             if error.errno in _VALUE_ERRORS:
                 raise InvalidArgument(
                     f"{write.file} of {cgroup} cannot be {write.text[:80]!r}: {error}",

@@ -103,7 +103,7 @@ class ContainerExecutor:
             failpoints.reach("container.staged")
             given = replace(self._spec_input(plan, user, staged), volumes=volumes, targets=found)
             if driver.handler.privileged_without_host_devices:
-                given = replace(given, host=self._host_facts)
+                given = replace(given, host=self._host_facts, machine_devices=False)
             config = spec.build(given)
             passed = driver.handler.passed_annotations(plan.sandbox.config.annotations, container.config.annotations)
             if passed:

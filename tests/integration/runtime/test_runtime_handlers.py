@@ -169,6 +169,8 @@ def test_options_of_a_handler(runc_pods: Pods, runc_daemon: Daemon) -> None:
     assert written["annotations"] == {"tests.example/a": "pod", "tests.example/b": "container"}
     devices = set(runc_pods.read(inside, "ls /dev").split())
     assert devices.isdisjoint({"kmsg", "loop-control", "mem", "kvm"})
+    made = runc_pods.exec(inside, "sh", "-c", "mknod /kmsg c 1 11 && head -c 1 /kmsg")
+    assert "Operation not permitted" in made.stderr.decode(), "a node that it makes is closed to it"
     monitor = (bundle / "conmon.pid").read_text()
     arguments = Path(f"/proc/{monitor}/cmdline").read_text().split("\0")
     assert {"--log-format=json", "--cgroup-manager=cgroupfs"} <= set(arguments)

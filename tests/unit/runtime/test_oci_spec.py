@@ -419,6 +419,19 @@ def test_a_privileged_container_in_a_user_namespace_gets_no_device_of_the_machin
     assert "devices" not in config["linux"]
 
 
+def test_a_privileged_container_without_the_machines_devices_has_no_right_to_them() -> None:
+    config = build(
+        container=container_config(security=Security(privileged=True)),
+        devices=({**FUSE_DEVICE, "access": "rw", "source": "/dev/fuse"},),
+        machine_devices=False,
+    )
+    assert config["linux"]["devices"] == [FUSE_DEVICE]
+    assert config["linux"]["resources"]["devices"] == [
+        {"allow": False, "access": "rwm"},
+        {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "rw"},
+    ]
+
+
 def test_a_device_of_the_request() -> None:
     config = build(devices=({**FUSE_DEVICE, "path": "/dev/f", "access": "rw"},))
     assert config["linux"]["devices"] == [{**FUSE_DEVICE, "path": "/dev/f"}]

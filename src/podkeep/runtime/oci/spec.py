@@ -64,6 +64,8 @@ class SpecInput:
     namespaces: Mapping[str, str]
     """OCI namespace type to the path of one to join; an empty path: a new one. The host's are left out."""
     files: PodFiles
+    machine_devices: bool = True
+    """Whether a privileged container has the machine's devices; else it has those that it asked for."""
     devices: tuple[Mapping[str, Any], ...] = ()
     """Device nodes the container asked for, in OCI's form, with ``access`` and ``source`` (the host's path) beside."""
     staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
@@ -96,10 +98,10 @@ def build(given: SpecInput) -> dict[str, Any]:
         ],
         "cgroupsPath": given.cgroup,
         "resources": _resources(
-            # Whoever cannot make device nodes needs no right to all of them.
+            # Whoever cannot make device nodes, or shall not have the machine's, needs no right to all of them.
             given.container.resources,
             given.host.resources,
-            all_devices=security.privileged and idmap is None,
+            all_devices=security.privileged and given.machine_devices and idmap is None,
             devices=given.devices,
         ),
         "rootfsPropagation": mounts.rootfs_propagation(given.container.mounts),

@@ -1,4 +1,5 @@
-"""Copies of mounts that a container's creation needs: idmapped, or read-only with all that is mounted below.
+"""Copies of mounts that a container's creation needs: idmapped, read-only with all that is mounted below, or read-only
+whatever the pod does.
 
 Owns: making the copies below the container's bundle, and taking them away. Does not own: the mounts themselves, or what
 is asked of them (``oci/mounts.py``). They are made here and not by the OCI runtime: crun 1.8.1 may look at the
@@ -20,6 +21,7 @@ from podkeep.kernel.idmap import IdMap
 from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, open_pinned
 from podkeep.runtime.layout import Layout
+from podkeep.runtime.oci.mounts import is_below, normal
 from podkeep.runtime.records import Container, Mount, Propagation, Sandbox
 
 
@@ -42,9 +44,9 @@ class Staging:
         of_paths = {number: mount for number, mount in enumerate(container.config.mounts) if mount.host_path}
         for mount in of_paths.values():
             check_propagation(mount)
-        chosen = {
-            number: mount for number, mount in of_paths.items() if mount.idmap is not None or mount.recursive_read_only
-        }
+        in_userns = sandbox.config.namespaces.userns is not None
+        paths = [normal(mount.container_path) for mount in container.config.mounts]
+        chosen = {number: mount for number, mount in of_paths.items() if _needs_copy(mount, paths)}
         if not chosen:
             return {}
         result: dict[int, dict[str, str]] = {}
@@ -58,10 +60,7 @@ class Staging:
                     closing.callback(os.close, namespaces[mount.idmap])
                 target = directory / str(number)
                 _copy(mount, target, None if mount.idmap is None else namespaces[mount.idmap])
-                if sandbox.config.namespaces.userns is None:
-                    result[number] = {"": str(target)}
-                else:
-                    result[number] = _apart(mount, target)
+                result[number] = _apart(mount, target) if in_userns else {"": str(target)}
         return result
 
     def stage_sources(
@@ -115,6 +114,20 @@ class Staging:
         return self.helper.user_namespace(idmap)
 
 
+def _needs_copy(mount: Mount, paths: Sequence[str]) -> bool:
+    """Return whether a mount is made from a copy; ``paths`` are those of all mounts, in their normal form.
+
+    One that is only read-only is, if it is below another volume: there the pod may exchange the directory before the
+    OCI runtime, which mounts first and sets the flag afterwards, comes back by the path.
+    """
+    if mount.idmap is not None or mount.recursive_read_only:
+        return True
+    if not mount.readonly or mount.propagation is Propagation.BIDIRECTIONAL:
+        return False
+    target = normal(mount.container_path)
+    return any(target != path and is_below(target, path) for path in paths)
+
+
 def _copy(mount: Mount, target: Path, userns: int | None) -> None:
     private = mount.propagation is Propagation.PRIVATE
     copy = mounts.clone_tree(
@@ -125,6 +138,8 @@ def _copy(mount: Mount, target: Path, userns: int | None) -> None:
         propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
     )
     try:
+        if mount.readonly and not mount.recursive_read_only:
+            mounts.mount_setattr(copy, set_=MountAttr.RDONLY)
         _make_mount_point(target, like=Path(mount.host_path))
         mounts.attach(copy, target)
     finally:

@@ -27,7 +27,7 @@ def resolve_all(root: int, paths: Iterable[str]) -> dict[str, str]:
 
     Links below a path at which something is mounted are hidden by that, and not followed.
 
-    :raises InvalidArgument: if links of the image lead to its root, into /proc or /sys, or in a circle.
+    :raises InvalidArgument: if links of the image lead to its root, to /dev, into /proc or /sys, or in a circle.
     """
     result: dict[str, str] = {}
     covered = set(_VIRTUAL)
@@ -58,7 +58,7 @@ def resolve(root: int, path: str, covered: Collection[str] = _VIRTUAL) -> str:
                 raise InvalidArgument(f"{path}: the links of the image lead in a circle")
             waiting += target.split("/")[::-1]
             found = "/" if target.startswith("/") else found
-    if found != path and (found == "/" or (_is_below(found, _KERNEL) and not _is_below(path, _KERNEL))):
+    if found != path and (found in {"/", "/dev"} or (_is_below(found, _KERNEL) and not _is_below(path, _KERNEL))):
         raise InvalidArgument(f"{path} leads to {found} in this image: nothing can be mounted there")
     return found
 

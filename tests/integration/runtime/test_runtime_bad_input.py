@@ -208,6 +208,10 @@ BAD_CONTAINERS: dict[str, tuple[Callable[[api.ContainerConfig], object], type[Po
     ),
     "device": (lambda c: _device(c, "/etc/passwd", "/dev/x"), InvalidArgument, "/etc/passwd"),
     "missing device": (lambda c: _device(c, "/dev/no", "/dev/x"), InvalidArgument, "/dev/no"),
+    "device outside": (
+        lambda c: _device(c, "/dev/null", "/dev/../../x"), InvalidArgument, "config.devices[0].container_path",
+    ),
+    "device in the place of all": (lambda c: _device(c, "/dev/null", "//"), InvalidArgument, "config.devices[0]"),
     "relative device": (lambda c: _device(c, "/dev/null", "x"), InvalidArgument, "config.devices[0]"),
     "device permissions": (lambda c: _device(c, "/dev/null", "/dev/x", "rwq"), InvalidArgument, "config.devices[0]"),
     "capability": (

@@ -229,7 +229,7 @@ VIRTUAL = ["/proc", "/dev", "/dev/pts", "/dev/mqueue", "/sys", "/sys/fs/cgroup"]
 
 def test_mounts_of_a_plain_container() -> None:
     config = build()
-    assert targets(config) == [*VIRTUAL, "/dev/shm", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"]
+    assert targets(config) == ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf", *VIRTUAL, "/dev/shm"]
     assert mount_at(config, "/etc/hosts") == {
         "destination": "/etc/hosts",
         "type": "bind",
@@ -263,7 +263,7 @@ def test_a_volume_at_dev_keeps_the_runtime_from_mounting_on_the_machines_own() -
 
 
 @pytest.mark.parametrize(
-    "target", ["/etc/hosts", "/etc/resolv.conf", "/dev/shm", "/etc/hosts/", "/proc", "/sys", "/dev/pts", "/dev/mqueue"]
+    "target", ["/etc/hosts", "/etc/resolv.conf", "/dev/shm", "/etc/hosts/", "/sys", "/dev/pts", "/dev/mqueue"]
 )
 def test_a_mount_of_the_request_replaces_the_runtimes(target: str) -> None:
     config = build(container=container_config(mounts=(Mount(container_path=target, host_path="/host"),)))
@@ -344,9 +344,62 @@ def test_mounts_are_where_the_images_links_lead() -> None:
     mounts = (Mount(container_path="/var/run/app/", host_path="/h"), Mount(container_path="/run", host_path="/r"))
     real = {"/var/run/app": "/run/app", "/run": "/run", "/etc/resolv.conf": "/run/stub.conf", "/v": "/run/v"}
     config = build(container=container_config(mounts=mounts), volumes={"/v": "/volumes/0"}, targets=real)
-    assert targets(config)[-7:] == [
-        "/run", "/dev/shm", "/etc/hosts", "/etc/hostname", "/run/stub.conf", "/run/v", "/run/app",
+    assert targets(config) == [
+        "/run", "/etc/hosts", "/etc/hostname", "/run/stub.conf", "/run/v", "/run/app", *VIRTUAL, "/dev/shm",
     ]  # fmt: skip
+
+
+def at(*paths: str, source: str = "/volumes/v") -> tuple[Mount, ...]:
+    return tuple(Mount(container_path=path, host_path=source) for path in paths)
+
+
+def test_what_is_the_kernels_comes_after_the_volumes_whose_links_could_lead_there() -> None:
+    found = targets(build(container=container_config(mounts=at("/data/deep/er", "/sys/fs/bpf", "/dev/vol", "/data"))))
+    assert found == [
+        "/data", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/data/deep/er",
+        *VIRTUAL, "/dev/shm", "/dev/vol", "/sys/fs/bpf",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", ["/proc", "/proc/self/attr", "/proc/thread-self", "/proc/sys/kernel", "/data/../proc/1"]
+)
+def test_nothing_can_be_mounted_in_proc(path: str) -> None:
+    with pytest.raises(InvalidArgument, match="nothing can be mounted there"):
+        build(container=container_config(mounts=at(path)))
+    assert build(container=container_config(mounts=at(path), security=Security(privileged=True)))
+
+
+def test_what_can_be_mounted_in_proc() -> None:
+    assert "/proc/cpuinfo" in targets(build(container=container_config(mounts=at("/proc/cpuinfo"))))
+    of_machine = build(container=container_config(mounts=at("/proc", source="/proc")))
+    assert mount_at(of_machine, "/proc")["source"] == "/proc"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "told"),
+    [
+        (at("/dev/vol", "/dev/vol/x"), "/dev/vol/x is below what is mounted at /dev/vol"),
+        (at("/dev", "/dev/x"), "/dev/x is below what is mounted at /dev"),
+        (at("/sys", "/sys/fs/bpf"), "/sys/fs/bpf is below what is mounted at /sys"),
+        (at("/dev/shm/x"), "/dev/shm/x is below what is mounted at /dev/shm"),
+    ],
+)
+def test_a_mount_in_a_volume_among_devices(mounts: tuple[Mount, ...], told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        build(container=container_config(mounts=mounts))
+
+
+def test_a_mount_below_the_machines_own_directories() -> None:
+    mounts = (*at("/dev", source="/dev"), *at("/dev/x", "/sys/fs/bpf"), *at("/sys", source="/sys"))
+    assert targets(build(container=container_config(mounts=mounts)))[-4:] == ["/dev", "/sys", "/dev/x", "/sys/fs/bpf"]
+
+
+@pytest.mark.parametrize("path", ["/dev/vol/node", "/data/node", "/data//deep/node"])
+def test_a_device_in_a_volume(path: str) -> None:
+    device = {**FUSE_DEVICE, "path": path, "source": "/dev/fuse", "access": "rw"}
+    with pytest.raises(InvalidArgument, match=r"config\.devices: .* is below what is mounted at"):
+        build(container=container_config(mounts=at("/data", "/dev/vol")), devices=(device,))
 
 
 def test_devices_are_mounted_in_a_user_namespace() -> None:

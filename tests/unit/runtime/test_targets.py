@@ -74,6 +74,7 @@ def test_links_are_followed_inside(image: tuple[Path, int], path: str, real: str
         ("/to-proc", "leads to /proc in this image"),
         ("/to-sys/x", "leads to /sys/kernel/x"),
         ("/to-root", "leads to / in this image"),
+        ("/dev-link", "leads to /dev in this image"),
         ("/loop", "/loop: the links of the image lead in a circle"),
         ("/one/x", "in a circle"),
     ],

@@ -13,7 +13,7 @@ from typing import Any
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.cdi import Edits, Hook, IntelRdt
-from podkeep.runtime.oci.mounts import normal
+from podkeep.runtime.oci.mounts import is_virtual, normal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,13 @@ def _with_mounts(old: list[dict[str, Any]], new: list[Mapping[str, Any]]) -> lis
     for mount in new:
         target = normal(mount["destination"])
         result = [item for item in result if normal(item["destination"]) != target]
-        below = [number for number, item in enumerate(result) if item["destination"].startswith(f"{target}/")]
+        # And before /dev, /proc and /sys, as all that is not in them (``mounts.py``).
+        below = [
+            number
+            for number, item in enumerate(result)
+            if item["destination"].startswith(f"{target}/")
+            or (is_virtual(item["destination"]) and not is_virtual(target))
+        ]
         result.insert(below[0] if below else len(result), {**mount, "destination": target})
     return result
 

@@ -7,11 +7,23 @@ Sources of the rules: OCI runtime-spec (config.md, Mounts); CRI's Mount. Called 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.records import ContainerConfig, Mount, NamespaceMode, Propagation
+
+_VIRTUAL = ("/dev", "/proc", "/sys")
+"""Where the kernel's own file systems are."""
+_EMULATED = frozenset(
+    f"/proc/{name}"
+    for name in (
+        "cpuinfo diskstats loadavg meminfo net/dev slabinfo stat swaps sys/crypto/fips_enabled sys/kernel/ns_last_pid"
+        " uptime"
+    ).split()
+)
+"""Files of /proc that some (LXCFS, for one) replace by their own; nothing that an OCI runtime writes."""
 
 _PROPAGATION = {
     Propagation.PRIVATE: "rprivate",
@@ -47,6 +59,8 @@ class MountInput:
     image_volume_options: tuple[str, ...] = ()
     volumes: Mapping[str, str] = field(default_factory=dict)
     targets: Mapping[str, str] = field(default_factory=dict)
+    device_paths: tuple[str, ...] = ()
+    """Paths in the container of the devices it asked for."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Path in the container to the machine's path of a device node that is mounted, because it cannot be made."""
 
@@ -56,6 +70,12 @@ def build(given: MountInput) -> list[dict[str, Any]]:
 
     A mount of the request takes the place of the runtime's own at the same path, and one at /dev of everything below,
     which would otherwise be mounted on the machine's /dev.
+
+    The OCI runtime follows symbolic links inside of volumes, and those are the pod's. So /dev, /proc and /sys come
+    after the volumes: what a link brings there lies underneath, and neither does the OCI runtime make devices in a
+    directory of the pod, nor write the label of the process to a file of the pod.
+
+    :raises InvalidArgument: if a mount is where the OCI runtime could be deceived nevertheless.
     """
 
     def real(path: str) -> str:
@@ -79,7 +99,55 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     virtual = [item for item in own if item["type"] != "bind"]
     binds = [item for item in own if item["type"] == "bind"] + binds
     # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.
-    return virtual + sorted(binds, key=lambda item: str(item["destination"]).count("/"))
+    binds.sort(key=lambda item: str(item["destination"]).count("/"))
+    late = [item for item in binds if is_virtual(item["destination"])]
+    if not given.container.security.privileged:
+        _check_proc(late)
+    volumes = {real(mount.container_path) for mount in given.container.mounts if not _is_machines(mount.host_path)}
+    _check_nested(given, volumes | {real(path) for path in given.volumes}, real)
+    return [item for item in binds if not is_virtual(item["destination"])] + virtual + late
+
+
+def is_virtual(path: str) -> bool:
+    """Return whether a path, in its normal form, is in one of the kernel's own file systems: on the machine, or where
+    a container has them.
+    """
+    return any(is_below(path, top) for top in _VIRTUAL)
+
+
+def is_below(path: str, top: str) -> bool:
+    """Return whether ``path`` is ``top`` or below it, both in their normal form."""
+    return path == top or path.startswith(f"{top}/")
+
+
+def _is_machines(path: str) -> bool:
+    """Return whether only the machine makes links at and below a path of the machine."""
+    return is_virtual(path) and not is_below(path, "/dev/shm")
+
+
+def _check_proc(late: list[dict[str, Any]]) -> None:
+    """Refuse volumes in /proc, where the OCI runtime writes the label of the process."""
+    for item in late:
+        target = item["destination"]
+        if is_below(target, "/proc") and target not in _EMULATED and not (target == item["source"] == "/proc"):
+            raise InvalidArgument(
+                f"config.mounts: {target}: nothing can be mounted there", hint="choose a path outside of /proc"
+            )
+
+
+def _check_nested(given: MountInput, volumes: set[str], real: Callable[[str], str]) -> None:
+    """Refuse what a link of the pod could bring elsewhere nevertheless: a mount in a volume that is itself in /dev or
+    /sys, and a device node in any volume.
+    """
+    late = {volume for volume in volumes if is_virtual(volume)} | {"/dev/shm"}
+    asked = [
+        (f"config.mounts: {mount.container_path}", real(mount.container_path), late) for mount in given.container.mounts
+    ]
+    asked += [(f"config.devices: {path}", path, volumes | late) for path in given.device_paths]
+    for what, target, tops in asked:
+        for top in tops:
+            if target != top and is_below(target, top):
+                raise InvalidArgument(f"{what} is below what is mounted at {top}", hint="choose a path beside it")
 
 
 def normal(path: str) -> str:

@@ -15,7 +15,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.images.image import ImageRunConfig
 from podkeep.kernel.idmap import IdMap, IdMapping
 from podkeep.runtime.oci import capabilities, mounts, resources, seccomp
-from podkeep.runtime.oci.mounts import PodFiles
+from podkeep.runtime.oci.mounts import PodFiles, normal
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.users import User
@@ -200,6 +200,7 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
             image_volume_options=given.image_volume_options,
             volumes=given.volumes,
             targets=given.targets,
+            device_paths=tuple(normal(device["path"]) for device in given.devices),
             devices={device["path"]: device["source"] for device in given.devices} if _maps_ids(given) else {},
         )
     )

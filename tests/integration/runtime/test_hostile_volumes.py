@@ -1,0 +1,78 @@
+"""Volumes that a pod fills with symbolic links before another of its containers is made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.errors import Internal
+from podkeep.kernel import mountinfo
+from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
+
+WHERE = pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
+User = tuple[int, int, int] | None
+
+
+def volume(open_directory: Path) -> Path:
+    path = open_directory / os.urandom(4).hex()
+    path.mkdir()
+    path.chmod(0o777)
+    return path
+
+
+def mapped(user: User) -> tuple[tuple[int, int, int], ...]:
+    return () if user is None else (user,)
+
+
+@WHERE
+def test_a_link_to_dev_does_not_have_files_made_on_the_machine(pods: Pods, open_directory: Path, user: User) -> None:
+    """An OCI runtime makes the terminal's file in what is at /dev by then, before it has left the machine's root."""
+    outer, inner, outside = volume(open_directory), volume(open_directory), volume(open_directory)
+    outside.rmdir()
+    (outer / "x").symlink_to("/dev")
+    for name in ("console", "null", "zero"):
+        (inner / name).symlink_to(outside)
+    before = mountinfo.read()
+    sandbox = pods.run(pod(options=namespaces(user=user)))
+    mounts = [bind(outer, "/data", *mapped(user)), bind(inner, "/data/x", *mapped(user))]
+    container = pods.launch(sandbox, mounts=mounts, tty=True)
+    assert pods.read(container, "readlink /dev/fd") == "/proc/self/fd"
+    assert pods.exec(container, "test", "-c", "/dev/null").exit_code == 0
+    assert not outside.exists()
+    assert sorted(os.listdir(inner)) == ["console", "null", "zero"]
+    assert mountinfo.read() == before
+
+
+@WHERE
+@pytest.mark.parametrize("link", ["/proc", "/proc/sys", "../../proc/self/attr", "/sys/fs", "/"])
+def test_a_link_to_the_kernels_files_brings_no_volume_there(
+    pods: Pods, open_directory: Path, user: User, link: str
+) -> None:
+    outer, inner = volume(open_directory), volume(open_directory)
+    (outer / "x").symlink_to(link)
+    (inner / "mark").touch()
+    before = mountinfo.read()
+    sandbox = pods.run(pod(options=namespaces(user=user)))
+    mounts = [bind(outer, "/data", *mapped(user)), bind(inner, "/data/x", *mapped(user))]
+    if link != "/proc":
+        # Where the image has nothing at all, a link leads to nothing.
+        message = error_of(lambda: pods.create(sandbox, mounts=mounts), Internal)
+        assert "OCI runtime create failed" in message
+    else:
+        container = pods.launch(sandbox, mounts=mounts)
+        assert pods.exec(container, "test", "-e", "/proc/mark").exit_code == 1
+        assert pods.exec(container, "test", "-d", "/proc/1").exit_code == 0
+    assert mountinfo.read() == before
+
+
+def test_read_only_volume_in_another_comes_read_only(pods: Pods, open_directory: Path) -> None:
+    """The OCI runtime has nothing to set, so that nobody can lead it astray meanwhile; what lies below is writable."""
+    outer, inner = volume(open_directory), volume(open_directory)
+    mounts = [bind(outer, "/data"), bind(inner, "/data/x", readonly=True)]
+    container = pods.create(pods.run(), mounts=mounts)
+    pods.start(container)
+    assert b"Read-only file system" in pods.exec(container, "touch", "/data/x/new").stderr
+    assert pods.exec(container, "touch", "/data/new").exit_code == 0
+    assert os.listdir(inner) == []

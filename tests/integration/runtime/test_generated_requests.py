@@ -175,7 +175,6 @@ def test_every_answer_fits_and_nothing_is_left(target: Target) -> None:
 
     @settings(
         max_examples=EXAMPLES or 60,
-        deadline=None,
         derandomize=not EXAMPLES,
         database=None,
         # To make a failing example small takes minutes, so it is done in the longer runs alone.

@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podkeep.images.tarstream import ByteSource, Entry, EntryKind, TarError, TarReader
@@ -56,7 +56,7 @@ def members(draw: st.DrawFn) -> tarfile.TarInfo:
     return info
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.lists(members(), max_size=6), st.sampled_from(sorted(FORMATS)), st.integers(1, 2000))
 def test_it_reads_what_tarfile_reads(infos: list[tarfile.TarInfo], kind: str, piece: int) -> None:
     buffer = io.BytesIO()
@@ -143,7 +143,7 @@ def _archive() -> bytes:
     return buffer.getvalue()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_damaged_archives_are_errors_or_entries_never_anything_else(data: st.DataObject) -> None:
     archive = bytearray(_archive())

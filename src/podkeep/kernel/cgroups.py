@@ -137,7 +137,8 @@ class Cgroups:
             # Only now, from the top: a parent with a child in it is not removed by anybody. Those that were there may
             # have been made a moment ago by somebody who did not come to this yet.
             for directory in passed:
-                _inherit_cpuset(directory)
+                if not _inherit_cpuset(directory):
+                    break
 
     def remove(self, path: str) -> None:
         """Remove the cgroup and those below it, children first; a missing one is no error.
@@ -280,7 +281,8 @@ def _enable_controllers(directory: Path) -> None:
         raise KernelCallError(error.call, error.errno, hint=hint if error.errno == errno.EBUSY else "") from error
 
 
-def _inherit_cpuset(directory: Path) -> None:
+def _inherit_cpuset(directory: Path) -> bool:
+    """Give a new cpuset what its parent has; return whether this is the hierarchy of cpusets."""
     for name in ("cpuset.cpus", "cpuset.mems"):
         file = directory / name
         try:
@@ -288,8 +290,9 @@ def _inherit_cpuset(directory: Path) -> None:
                 continue
             inherited = (directory.parent / name).read_text().strip()
         except FileNotFoundError:
-            return  # not the cpuset hierarchy
+            return False
         _write(file, inherited)
+    return True
 
 
 def _bottom_up(directory: Path) -> list[Path]:

@@ -110,6 +110,7 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
                 ) from error
         index = _index(name)
         _ignore_router_advertisements(name)
+        _enable_ipv6(name, gateways)
         addresses = [_address_request(name, index, gateway) for gateway in gateways]
         _exchange(channel, [*addresses, _up_request(name, index)])
 
@@ -241,6 +242,7 @@ def configure_inside(netns_fd: int, ifname: str, endpoints: Sequence[Endpoint]) 
     def body() -> None:
         index = _index(ifname)
         _ignore_router_advertisements(ifname)
+        _enable_ipv6(ifname, [endpoint.address for endpoint in endpoints])
         requests = [_up_request(ifname, index)]
         for endpoint in endpoints:
             requests.append(_address_request(ifname, index, endpoint.address))
@@ -273,6 +275,18 @@ def _ignore_router_advertisements(ifname: str) -> None:
         path.write_text("0")
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise KernelCallError(f"write({str(path)!r}, '0')", error.errno or 0) from error
+
+
+def _enable_ipv6(ifname: str, addresses: Sequence[Interface]) -> None:
+    """Switch it on for a link that is to have an IPv6 address: the machine, or a pod's sysctl, may have it off."""
+    if all(address.version == 4 for address in addresses):
+        return
+    path = Path(f"/proc/sys/net/ipv6/conf/{ifname}/disable_ipv6")
+    try:
+        if path.read_text().strip() != "0":
+            path.write_text("0")
     except OSError as error:
         raise KernelCallError(f"write({str(path)!r}, '0')", error.errno or 0) from error
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.config import NetworkConfig
-from podkeep.base.errors import AlreadyExists, InvalidArgument
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.ids import SandboxID
-from podkeep.kernel import netlink
+from podkeep.kernel import netlink, routes
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+from podkeep.kernel.routes import Route
 from podkeep.runtime.network import rules, subnets
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.network.ports import Forward, host_port
@@ -79,6 +80,10 @@ def test_the_default_network() -> None:
         ("10.0.0.0/33", "network.subnet"),
         ("fd00::/64", "network.subnet"),
         ("127.0.0.0/16", "cannot have addresses"),
+        ("0.0.0.0/0", "some of 0.0.0.0/8"),
+        ("126.0.0.0/7", "some of 127.0.0.0/8"),
+        ("169.254.0.0/16", "cannot have addresses"),
+        ("240.0.0.0/8", "cannot have addresses"),
         ("", "network.subnet"),
         ("10.0.0.0/24\n", "network.subnet"),
         ("everything", "network.subnet"),
@@ -90,7 +95,9 @@ def test_subnets_that_are_refused(subnet: str, named: str) -> None:
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("subnet", ["10.0.0.0/24", "fd00::/126", "fd00::1/64", "fe80::/64", "ff00::/64", "::/x"])
+@pytest.mark.parametrize(
+    "subnet", ["10.0.0.0/24", "fd00::/126", "fd00::1/64", "fe80::/64", "ff00::/64", "::/x", "::/0", "8000::/1"]
+)
 def test_ipv6_subnets_that_are_refused(subnet: str) -> None:
     with pytest.raises(InvalidArgument, match=r"network\.subnet6"):
         Bridge.from_config(NetworkConfig(subnet6=subnet), RUN)
@@ -99,7 +106,7 @@ def test_ipv6_subnets_that_are_refused(subnet: str) -> None:
 def test_subnets_of_a_pod_cidr() -> None:
     assert subnets.text(subnets.of_pod_cidr("10.1.0.0/24")) == "10.1.0.0/24"
     assert subnets.text(subnets.of_pod_cidr("fd00::/64, 10.1.0.0/24")) == "fd00::/64,10.1.0.0/24"
-    for text in ("10.1.0.0/24,10.2.0.0/24", "10.1.0.0/24,", "x", "10.1.0.0/31"):
+    for text in ("10.1.0.0/24,10.2.0.0/24", "10.1.0.0/24,", "x", "10.1.0.0/31", "0.0.0.0/0", "::/0"):
         with pytest.raises(InvalidArgument, match="pod_cidr"):
             subnets.of_pod_cidr(text)
 
@@ -185,8 +192,111 @@ def test_the_bridge_has_what_its_subnets_need_and_changes_them(
         assert addresses() == {"10.8.0.1/24", "fd07::1/64"}, "somebody still needs a router"
         bridge.use_subnets(subnets.of_pod_cidr("10.9.0.0/24"), [])
         assert addresses() == {"10.9.0.1/24"}
+        # The router's address stays, its prefix changes.
+        for text in ("10.9.0.0/25,fd07::/64", "10.9.0.0/24,fd07::/80", "10.9.0.0/26,fd07::/64"):
+            bridge.use_subnets(subnets.of_pod_cidr(text), [])
+            assert addresses() == {str(subnets.router(item)) for item in bridge.subnets}
         bridge.stop()
         assert netlink.links() == ["lo"]
+        bridge.stop()
+
+    machine(body)
+
+
+@pytest.mark.parametrize(
+    ("network", "has_router", "other"),
+    [
+        ("10.0.0.0/8", False, True),
+        ("10.7.0.0/16", False, True),
+        ("10.7.0.0/16", True, True),
+        ("10.7.3.0/24", True, True),
+        ("10.7.3.1/32", False, True),
+        ("10.0.0.0/8", True, False),
+        ("10.8.0.0/16", False, False),
+        ("fd07::/64", False, False),
+    ],
+)
+def test_routes_that_are_in_the_way(network: str, has_router: bool, other: bool) -> None:
+    route = Route(network=ip_network(network), link="eth0", has_router=has_router)
+    (subnet,) = subnets.of_pod_cidr("10.7.0.0/16")
+    assert (subnets.in_the_way(subnet, [route], BRIDGE) is route) is other
+    assert subnets.in_the_way(subnet, [route], "eth0") is None, "the bridge's own"
+
+
+def test_a_subnet_that_the_machine_uses_is_refused(machine: Callable[[Callable[[], object]], None]) -> None:
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True)
+
+    def body() -> None:
+        ip("link", "add", "name", "vpn", "type", "bridge")
+        ip("link", "set", "vpn", "up")
+        ip("address", "add", "10.9.1.1/24", "dev", "vpn")
+        ip("address", "add", "fd09::1/64", "dev", "vpn")
+        ip("route", "add", "10.7.0.0/16", "via", "10.9.1.2")
+        found = {str(item.network): (item.link, item.has_router) for item in routes.read()}
+        assert found["10.9.1.0/24"] == found["fd09::/64"] == ("vpn", False)
+        assert found["10.7.0.0/16"] == ("vpn", True)
+        for wrong in ({"subnet": "10.9.0.0/16"}, {"subnet": "10.9.1.128/25"}, {"subnet6": "fd09::/64"}):
+            bridge = Bridge.from_config(NetworkConfig(bridge=BRIDGE, **wrong), RUN)
+            with pytest.raises(FailedPrecondition, match=r"over vpn.*network\.subnet"):
+                bridge.start({})
+            assert BRIDGE not in netlink.links()
+        bridge = Bridge.from_config(NetworkConfig(bridge=BRIDGE, subnet="10.7.8.0/24"), RUN)
+        bridge.start({})
+        before = bridge.subnets
+        with pytest.raises(FailedPrecondition, match="over vpn"):
+            bridge.use_subnets(subnets.of_pod_cidr("10.9.1.0/24"), [])
+        with pytest.raises(FailedPrecondition, match="is a pod's"):
+            bridge.use_subnets(subnets.of_pod_cidr("10.7.8.64/26"), ["10.7.8.65"])
+        assert bridge.subnets == before
+        # What came later keeps no daemon from starting again.
+        ip("route", "add", "10.7.8.128/25", "via", "10.9.1.2")
+        Bridge.from_config(NetworkConfig(bridge=BRIDGE, subnet="10.7.8.0/24"), RUN).start({})
+        bridge.stop()
+
+    machine(body)
+
+
+def test_new_subnets_that_nft_refuses_are_not_used(
+    machine: Callable[[Callable[[], object]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body() -> None:
+        bridge = Bridge.from_config(NetworkConfig(bridge=BRIDGE), RUN)
+        bridge.start({})
+        before, path = bridge.subnets, os.environ["PATH"]
+        monkeypatch.setenv("PATH", "/nowhere")
+        with pytest.raises(PodkeepError, match="nft"):
+            bridge.use_subnets(subnets.of_pod_cidr("10.9.1.0/24"), [])
+        assert bridge.subnets == before
+        monkeypatch.setenv("PATH", path)
+        bridge.use_subnets(subnets.of_pod_cidr("10.9.1.0/24"), [])
+        assert bridge.subnets != before
+        bridge.stop()
+
+    machine(body)
+
+
+def test_ipv6_that_is_switched_off_is_switched_on_for_the_bridge_and_its_pods(
+    machine: Callable[[Callable[[], object]], None],
+) -> None:
+    off = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
+
+    def body() -> None:
+        for which in ("all", "default"):
+            Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6").write_text("1")
+        bridge = Bridge.from_config(NetworkConfig(bridge=BRIDGE, subnet6="fd07::/64"), RUN)
+        bridge.start({})
+        with NamespaceHelper() as helper:
+            wanted = NamespaceRequest(kinds=frozenset({NamespaceKind.NET}), sysctls=off)
+            fd = helper.create(wanted)[NamespaceKind.NET]
+            try:
+                bridge.attach(FIRST, fd, ["10.183.0.2", "fd07::2"])
+                done = run_in_netns(
+                    fd, lambda: subprocess.run(["ip", "-6", "address"], capture_output=True, text=True, check=True)
+                )
+            finally:
+                os.close(fd)
+        assert "fd07::2/64" in done.stdout
         bridge.stop()
 
     machine(body)

@@ -8,6 +8,7 @@ the server calls it on threads.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from podkeep.base import failpoints
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
 from podkeep.base.ids import SandboxID
-from podkeep.kernel import netlink
+from podkeep.kernel import netlink, routes
 from podkeep.kernel.netlink import Endpoint
 from podkeep.runtime.layout import veth_name
 from podkeep.runtime.network import ports, subnets
@@ -26,6 +27,8 @@ from podkeep.runtime.network.ports import Forward
 from podkeep.runtime.network.rules import Rules
 from podkeep.runtime.network.subnets import Subnet
 from podkeep.runtime.records import HostPort
+
+log = logging.getLogger(__name__)
 
 INNER_NAME = "eth0"
 _SYSCTL = Path("/proc/sys/net")
@@ -75,28 +78,47 @@ class Bridge:
         """Give new pods addresses of other subnets; those that are there keep theirs, and their router.
 
         :param in_use: addresses of pods.
-        :raises KernelCallError: if the kernel refuses the new router's address; nothing has changed then.
+        :raises FailedPrecondition: if the machine uses one of the subnets, or a pod has what is to be its router's
+            address; nothing has changed then.
+        :raises KernelCallError: if the kernel refuses the new router's address; likewise.
+        :raises CommandFailed: if nft refuses the rules; likewise.
         """
         with self._lock:
             if wanted == self._subnets:
                 return
+            held = [ip_address(text) for text in in_use]
+            for subnet in wanted:
+                if subnets.router(subnet).ip in held:
+                    raise FailedPrecondition(
+                        f"{subnets.router(subnet).ip}, the router's address in {subnet}, is a pod's",
+                        hint="stop the pods that have addresses of other subnets first",
+                    )
             if self._started:
                 self._make(wanted)
-            held = [ip_address(text) for text in in_use]
+            before = self._subnets, self._former
             former = tuple(item for item in (*self._subnets, *self._former) if item not in wanted)
             self._former = tuple(item for item in former if any(address in item for address in held))
             self._subnets = wanted
             if self._started:
-                self.rules.install(self._pods(in_use))
-                for subnet in former:
-                    if subnet not in self._former:
-                        netlink.remove_address(self.name, subnets.router(subnet))
+                try:
+                    self.rules.install(self._pods(in_use))
+                except BaseException:
+                    self._subnets, self._former = before
+                    raise
+                gone = [item for item in former if item not in self._former]
+                for subnet in gone:
+                    netlink.remove_address(self.name, subnets.router(subnet))
+                if gone:
+                    # One that differs from a new one in its length only took that with it: the kernel has an IPv6
+                    # address once.
+                    self._make(wanted)
 
     def start(self, forwards: Mapping[SandboxID, tuple[Forward, ...]], in_use: Sequence[str] = ()) -> None:
         """Make the bridge and its rules, or take those it made before, and let the machine forward.
 
         :param forwards: the host ports of the pods that are there, ``in_use`` their addresses.
         :raises AlreadyExists: if the name is that of a link which this runtime did not make.
+        :raises FailedPrecondition: if the machine uses one of the subnets, by a route that is not the bridge's.
         :raises KernelCallError: if the kernel refuses the bridge.
         :raises CommandFailed: if nft refuses the rules.
         """
@@ -117,9 +139,26 @@ class Bridge:
         return [*self._subnets, *(ip_network(item) for item in others)]
 
     def _make(self, wanted: tuple[Subnet, ...]) -> None:
+        self._require_unused(wanted)
         netlink.ensure_bridge(self.name, [subnets.router(item) for item in wanted], self.owner)
         for family in sorted({item.version for item in wanted}):
             _forward(family)
+
+    def _require_unused(self, wanted: tuple[Subnet, ...]) -> None:
+        there = routes.read()
+        mine = {route.network for route in there if route.link == self.name}
+        for subnet in wanted:
+            other = subnets.in_the_way(subnet, there, self.name)
+            if other is None:
+                continue
+            way = f"the machine reaches {other.network} over {other.link or 'several links'}"
+            if subnet in mine:
+                log.warning("pods of %s may not be reached: %s as well", subnet, way)
+                continue
+            raise FailedPrecondition(
+                f"the bridge {self.name} cannot have {subnet}: {way}",
+                hint="set network.subnet (or subnet6) to what nothing else uses",
+            )
 
     def stop(self) -> None:
         """Remove the bridge and its rules if this runtime made them; missing ones are no error."""

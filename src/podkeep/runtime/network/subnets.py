@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import InvalidArgument
 from podkeep.kernel.netlink import Interface
+from podkeep.kernel.routes import Route
 
 Subnet = IPv4Network | IPv6Network
 
 _MAX_PREFIX = {4: 29, 6: 125}
 """Smallest subnets that make sense: a router and a few pods."""
+_NOT_FOR_PODS = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/8", "fe80::/10", "ff00::/8")
+"""What means something of its own (IANA special-purpose registries). So a subnet is never all there is, either: the
+machine would look for everything on the bridge.
+"""
 _EXAMPLE = {4: "10.183.0.0/16", 6: "fd10:183::/64"}
 
 
@@ -52,9 +57,34 @@ def _subnet(key: str, text: str, family: int) -> Subnet:
         raise InvalidArgument(f"{key}: {subnet} is not IPv{family}", hint=hint)
     if subnet.prefixlen > _MAX_PREFIX[family]:
         raise InvalidArgument(f"{key}: {subnet} is too small", hint=f"use /{_MAX_PREFIX[family]} or larger")
-    if subnet.is_loopback or subnet.is_multicast or subnet.is_link_local:
-        raise InvalidArgument(f"{key}: pods cannot have addresses of {subnet}", hint=hint)
+    for other in map(ip_network, _NOT_FOR_PODS):
+        if overlap(subnet, other):
+            raise InvalidArgument(
+                f"{key}: pods cannot have addresses of {subnet}: it has some of {other} in it", hint=hint
+            )
     return subnet
+
+
+def overlap(one: Subnet, other: Subnet) -> bool:
+    """Return whether two subnets have an address in common."""
+    if isinstance(one, IPv4Network) and isinstance(other, IPv4Network):
+        return one.overlaps(other)
+    return isinstance(one, IPv6Network) and isinstance(other, IPv6Network) and one.overlaps(other)
+
+
+def in_the_way(subnet: Subnet, routes: Iterable[Route], bridge: str) -> Route | None:
+    """Return a route of the machine that would not go together with a bridge that has ``subnet``, if there is one.
+
+    That is one to a part of it, or all: pods there could not be reached; or one to neighbours of which the subnet is a
+    part: they could not be reached. A larger network behind a router is none: it is reached but for the subnet, as
+    where each node of a cluster has a part of one network.
+    """
+    for route in routes:
+        if route.link == bridge or not overlap(subnet, route.network):
+            continue
+        if route.network.prefixlen >= subnet.prefixlen or not route.has_router:
+            return route
+    return None
 
 
 def router(subnet: Subnet) -> Interface:

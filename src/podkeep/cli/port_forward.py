@@ -106,8 +106,12 @@ class _Forwarding:
         try:
             with suppress(OSError):
                 async for data in client.received():
-                    writer.write(data)
-                    await writer.drain()
+                    if data:
+                        writer.write(data)
+                        await writer.drain()
+                    else:
+                        # Who reads to the end would wait for ever: the pod may still listen, so this is not the end.
+                        writer.write_eof()
                 writer.close()
                 await writer.wait_closed()
         finally:

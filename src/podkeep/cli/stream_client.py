@@ -251,7 +251,7 @@ class ForwardClient:
         await self._connection.send(self._encoder.encode(frame))
 
     async def received(self) -> AsyncIterator[bytes]:
-        """Yield what comes from the pod until it ends its side.
+        """Yield what comes from the pod, and nothing (``b""``) when it has ended its side, until all is said.
 
         :raises Unavailable: with the runtime's words, if it could not connect.
         """
@@ -265,6 +265,8 @@ class ForwardClient:
                         yield frame.data
                     if frame.fin:
                         ended.add(frame.stream_id)
+                        if frame.stream_id == self._DATA_STREAM:
+                            yield b""
                 elif isinstance(frame, spdy.RstStream):
                     ended.add(frame.stream_id)
                 elif isinstance(frame, spdy.Ping) and frame.ping_id % 2 == 0:

@@ -19,6 +19,7 @@ from podkeep.base.errors import Unavailable
 from podkeep.cli.stream_client import STDOUT, CommandClient
 
 _READ_BYTES = 32 * 1024
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 async def converse(client: CommandClient, *, stdin: bool, terminal: bool) -> int:
@@ -43,9 +44,9 @@ async def converse(client: CommandClient, *, stdin: bool, terminal: bool) -> int
             helpers.add(loop.create_task(_send_input(client)))
         try:
             async for channel, data in client.outputs():
-                stream = sys.stdout if channel == STDOUT else sys.stderr
-                stream.buffer.write(data)
-                stream.buffer.flush()
+                if (stream := sys.stdout if channel == STDOUT else sys.stderr) is not None:
+                    stream.buffer.write(data)
+                    stream.buffer.flush()
         finally:
             if terminal:
                 loop.remove_signal_handler(signal.SIGWINCH)
@@ -57,21 +58,27 @@ async def converse(client: CommandClient, *, stdin: bool, terminal: bool) -> int
 
 @contextmanager
 def _raw_mode(wanted: bool) -> Iterator[None]:
-    fd = sys.stdin.fileno()
-    if not wanted or not os.isatty(fd):
+    if not wanted or sys.stdin is None or not os.isatty(fd := sys.stdin.fileno()):
         yield
         return
     before = termios.tcgetattr(fd)
+    loop = asyncio.get_running_loop()
+    for number in _ENDING:
+        # These would end this process at once and leave the terminal raw. An interruption ends it in good order.
+        loop.add_signal_handler(number, signal.raise_signal, signal.SIGINT)
     try:
         tty.setraw(fd)
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        for number in _ENDING:
+            loop.remove_signal_handler(number)
+        with suppress(termios.error):  # the terminal went away
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 async def _send_size(client: CommandClient) -> None:
     for stream in (sys.stdout, sys.stdin):
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # None: it was closed before this process began
             size = os.get_terminal_size(stream.fileno())
             with suppress(Unavailable):
                 await client.resize(size.columns, size.lines)
@@ -87,6 +94,8 @@ async def _send_input(client: CommandClient) -> None:
 
 async def _standard_input() -> AsyncIterator[bytes]:
     """Yield what comes. The descriptor stays as it is: a terminal shares its mode with whoever has it open."""
+    if sys.stdin is None:
+        return  # it was closed before this process began
     loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
     while True:
         ready = loop.create_future()

@@ -53,6 +53,9 @@ class Terminal:
                 raise AssertionError(f"ended with {found!r}") from None
         return found
 
+    def is_raw(self) -> bool:
+        return not termios.tcgetattr(self._master)[3] & termios.ICANON
+
     def close(self) -> int:
         try:
             return self.process.wait(PATIENCE_S)
@@ -176,6 +179,44 @@ def test_port_forward(daemon: Daemon, container: str) -> None:
             process.send_signal(signal.SIGINT)
             listening.terminate()
         assert process.wait(PATIENCE_S) == 130
+
+
+def test_port_forward_passes_on_that_the_pod_has_closed(daemon: Daemon, container: str) -> None:
+    server = daemon.command(*web("exec", "web", "--", "nc", "-l", "-p", "7001", "-e", "echo", "bye"))
+    argv = daemon.command(*web("port-forward", "web", ":7001"))
+    with subprocess.Popen(server) as listening, subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            local = _local_port(process.stdout.readline())
+            check = ("exec", "-n", "tests", "web", "--", "sh", "-c", "netstat -ltn | grep ':7001 '")
+            wait_for(lambda: daemon.run(*check).returncode == 0, "the server", patience=PATIENCE_S)
+            with socket.create_connection(("127.0.0.1", local)) as sock:
+                assert _receive(sock) == b"bye\n"
+            assert listening.wait(PATIENCE_S) == 0
+        finally:
+            process.send_signal(signal.SIGINT)
+            listening.terminate()
+        assert process.wait(PATIENCE_S) == 130
+
+
+def test_a_terminal_is_given_back_by_a_client_that_is_told_to_end(daemon: Daemon, container: str) -> None:
+    terminal = Terminal(daemon, *web("exec", "-it", "web", "--", "sh", "-c", "echo ready; sleep 976"))
+    before = terminal.is_raw()
+    terminal.read_until(b"ready\r\n")
+    assert terminal.is_raw()
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.process.wait(PATIENCE_S) == 130
+    assert (before, terminal.is_raw()) == (False, False)
+    terminal.close()
+
+
+@pytest.mark.parametrize(
+    "words", [("exec", "web", "--", "echo", "hi"), ("exec", "-i", "web", "--", "sh", "-c", "cat; echo hi")]
+)
+def test_exec_without_a_standard_input(daemon: Daemon, container: str, words: tuple[str, ...]) -> None:
+    argv = ["sh", "-c", 'exec "$@" <&-', "sh", *daemon.command(*web(*words))]
+    done = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == (b"hi\n", b"", 0)
 
 
 def _local_port(line: str) -> int:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base import failpoints
-from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.errors import DataLoss, FailedPrecondition, InvalidArgument, KernelCallError, NotFound
 from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
-from podkeep.kernel import mounts, openat, overlay, removal
+from podkeep.kernel import mounts, openat, overlay, procfs, removal
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.openat import Resolve
 from podkeep.kernel.procfs import ProcessId
@@ -87,7 +87,7 @@ class ContainerExecutor:
         :raises PodkeepError: if anything fails; what was made until then is gone again.
         """
         container = plan.container
-        with UndoStack() as undo:
+        with ExitStack() as held, UndoStack() as undo:
             # An OCI runtime that fails halfway may leave its cgroup, of which its own delete knows nothing then.
             undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(plan))
             undo.push(f"undo container {container.id}", lambda: self.remove(container, driver))
@@ -101,7 +101,7 @@ class ContainerExecutor:
             staged |= self._image_volumes.stage(container, plan.sandbox, plan.volume_images, label=label)
             copies = self._staging.stage_sources(container, plan.sandbox, cdi_nodes.sources(edits))
             failpoints.reach("container.staged")
-            given = replace(self._spec_input(plan, user, staged), volumes=volumes, targets=found)
+            given = replace(self._spec_input(plan, user, staged, held), volumes=volumes, targets=found)
             if driver.handler.privileged_without_host_devices:
                 given = replace(given, host=self._host_facts, machine_devices=False)
             config = spec.build(given)
@@ -222,7 +222,7 @@ class ContainerExecutor:
         return user
 
     def _spec_input(
-        self, plan: ContainerPlan, user: users.User, staged: Mapping[int, Mapping[str, str]]
+        self, plan: ContainerPlan, user: users.User, staged: Mapping[int, Mapping[str, str]], held: ExitStack
     ) -> spec.SpecInput:
         container, sandbox = plan.container, plan.sandbox
         privileged = container.config.security.privileged
@@ -234,7 +234,7 @@ class ContainerExecutor:
             host=self._host_facts_with_devices if privileged else self._host_facts,
             rootfs=str(self.layout.rootfs(container.id)),
             cgroup=slices.container_place(sandbox.config.cgroup_parent, sandbox.id, container.id).oci,
-            namespaces=self._namespaces(plan),
+            namespaces=self._namespaces(plan, held),
             files=self.sandboxes.files(sandbox),
             staged=staged,
             image_volume_options=self.image_volume_policy.options,
@@ -244,8 +244,8 @@ class ContainerExecutor:
             labels=self.sandboxes.labels(sandbox, container.config.security),
         )
 
-    def _namespaces(self, plan: ContainerPlan) -> dict[str, str]:
-        """Return OCI namespace types with what to join, or an empty path for a new one."""
+    def _namespaces(self, plan: ContainerPlan, held: ExitStack) -> dict[str, str]:
+        """Return OCI namespace types with what to join while ``held`` is open, or an empty path for a new one."""
         options, sandbox = plan.container.config.namespaces, plan.sandbox
 
         def pin(kind: NamespaceKind) -> str:
@@ -264,8 +264,8 @@ class ContainerExecutor:
             result["pid"] = pin(NamespaceKind.PID)
         elif options.pid is NamespaceMode.CONTAINER:
             result["pid"] = ""
-        elif options.pid is NamespaceMode.TARGET and plan.target is not None:
-            result["pid"] = f"/proc/{plan.target.pid}/ns/pid"
+        elif options.pid is NamespaceMode.TARGET:
+            result["pid"] = _target_namespace(plan.target, options.target_id, held)
         if not plan.container.config.security.privileged:
             result["cgroup"] = ""
         return result
@@ -297,6 +297,26 @@ def _remove_empty(log: Path | None) -> None:
     """
     if log is not None and log.is_file() and log.stat().st_size == 0:
         log.unlink()
+
+
+def _target_namespace(target: ProcessId | None, name: str, held: ExitStack) -> str:
+    """Return a path of the PID namespace of ``target``, the first process of container ``name``.
+
+    It is that of a descriptor, which ``held`` closes: if the process ends meanwhile, another one may get its ID, and
+    that one's namespace may be the machine's.
+
+    :raises FailedPrecondition: if it has ended.
+    """
+    try:
+        if target is None:
+            raise ProcessLookupError
+        fd = os.open(f"/proc/{target.pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        held.callback(os.close, fd)
+        if not procfs.alive(target):
+            raise ProcessLookupError
+    except OSError as error:
+        raise FailedPrecondition(f"namespace_options.target_id: {name} has ended") from error
+    return f"/proc/{os.getpid()}/fd/{fd}"
 
 
 def _relabel(container: Container, volumes: Mapping[str, str], label: str) -> None:

@@ -57,10 +57,11 @@ def test_shared_pid_namespace_reaps_orphans(pods: Pods) -> None:
     assert pods.exec(container, "sh", "-c", script).exit_code == 0
 
 
-def test_target_pid_namespace(pods: Pods) -> None:
-    sandbox = pods.run()
+@pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
+def test_target_pid_namespace(pods: Pods, user: tuple[int, int, int] | None) -> None:
+    sandbox = pods.run(pod(options=namespaces(user=user)))
     target = pods.launch(sandbox, "sleep", "1001", name="target")
-    options = namespaces(pid=api.TARGET, target_id=target)
+    options = namespaces(user=user, pid=api.TARGET, target_id=target)
     debugger = pods.launch(sandbox, "sleep", "1002", name="debugger", options=options)
     assert pods.read(debugger, "ps -o args | grep '[s]leep 100'") == "sleep 1001\nsleep 1002"
     pods.stop(debugger)

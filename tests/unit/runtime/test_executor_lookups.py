@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from runtime_values import IDMAP, sandbox_config
 
-from podkeep.base.errors import DataLoss, InvalidArgument, NotFound
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.kernel import procfs
 from podkeep.kernel.namespaces import NamespaceKind
-from podkeep.runtime.container_executor import _read_inside, _read_profile, exit_code_of
+from podkeep.kernel.procfs import ProcessId
+from podkeep.runtime.container_executor import _read_inside, _read_profile, _target_namespace, exit_code_of
 from podkeep.runtime.devices import machine_devices
 from podkeep.runtime.records import NamespaceMode, NamespaceOptions
 from podkeep.runtime.sandbox_executor import namespace_kinds
@@ -31,6 +34,23 @@ NET, UTS, IPC, PID, USER = (NamespaceKind[name] for name in ("NET", "UTS", "IPC"
 )
 def test_namespaces_of_a_sandbox(options: NamespaceOptions, kinds: set[NamespaceKind]) -> None:
     assert namespace_kinds(sandbox_config(namespaces=options)) == kinds
+
+
+def test_pid_namespace_of_a_target_is_held() -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with ExitStack() as held:
+        path = _target_namespace(procfs.identify(os.getpid()), "target", held)
+        assert os.stat(path).st_ino == os.stat("/proc/self/ns/pid").st_ino
+        assert not path.endswith("/ns/pid")
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_target_whose_id_another_process_has_by_now() -> None:
+    mine, descriptors = procfs.identify(os.getpid()), len(os.listdir("/proc/self/fd"))
+    for gone in (ProcessId(pid=mine.pid, start_time=mine.start_time - 1), ProcessId(pid=2**22 + 1, start_time=1), None):
+        with ExitStack() as held, pytest.raises(FailedPrecondition, match="target has ended"):
+            _target_namespace(gone, "target", held)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def read(root: Path, name: bytes) -> str:
@@ -81,7 +101,7 @@ def test_seccomp_profiles_that_cannot_be_read(tmp_path: Path) -> None:
         _read_profile(path)
     for text in (b"{", b"\xff"):
         path.write_bytes(text)
-        with pytest.raises(DataLoss, match=r"profile\.json"):
+        with pytest.raises(InvalidArgument, match=r"profile\.json is not JSON"):
             _read_profile(path)
     for text in (b"[]", b"{}", b"5"):
         path.write_bytes(text)

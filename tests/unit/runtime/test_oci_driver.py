@@ -24,6 +24,7 @@ from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.oci import driver
+from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.driver import (
     EXEC_OUTPUT_LIMIT,
     Driver,
@@ -35,6 +36,7 @@ from podkeep.runtime.oci.driver import (
     _said,
     share,
 )
+from podkeep.runtime.oci.exec import ExecStdio
 from podkeep.runtime.oci.null_device import open_null
 
 
@@ -166,6 +168,22 @@ def test_exec_leaves_no_file(tmp_path: Path) -> None:
             ContainerID("c"), tmp_path, {"args": ["x"]}, ExecLimits(timeout=10.0)
         )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_that_does_not_come_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_, "START_TIMEOUT_S", 0.1)
+    program, files, sockets = tmp_path / "runtime", tmp_path / "files", tmp_path / "sockets"
+    program.write_text("#!/bin/sh\nexec sleep 3600\n")
+    program.chmod(0o755)
+    files.mkdir()
+    sockets.mkdir()
+    with pytest.raises(DeadlineExceeded, match="no terminal came"):
+        handler(str(program), tmp_path).exec(
+            ContainerID("c"), files, {"args": ["x"]}, stdio=ExecStdio(tty=True), sockets=sockets
+        )
+    assert [*files.iterdir(), *sockets.iterdir()] == []
 
 
 def test_a_runtime_that_refuses(tmp_path: Path) -> None:

@@ -171,7 +171,8 @@ def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> E
                 return _start_with_relay(command, [*argv, "--tty", command.container], token)
             except BaseException:
                 process.kill()
-                process.finish()
+                with suppress(Internal):  # that it did not run has its reason already
+                    process.finish()
                 raise
         finally:
             path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 from podkeep.base.errors import PodkeepError
 from podkeep.runtime.oci.exec import ExecProcess
@@ -70,7 +71,8 @@ async def _start(start: Start, size: Size | None) -> ExecProcess:
                 if fd >= 0:
                     os.close(fd)
             await asyncio.to_thread(result.kill)
-            await asyncio.to_thread(result.finish)
+            with suppress(PodkeepError):  # that it never ran; nobody wanted it to
+                await asyncio.to_thread(result.finish)
         raise
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import yaml
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 
@@ -171,12 +170,9 @@ def parse(data: bytes, path: str) -> Spec:
     :raises InvalidArgument: naming the file and what is wrong in it.
     """
     try:
-        if path.endswith(".json"):
-            file = msgspec.json.decode(data, type=_File)
-        else:
-            file = msgspec.convert(yaml.load(data, yaml.CSafeLoader), _File)
+        file = msgspec.json.decode(data, type=_File) if path.endswith(".json") else _from_yaml(data)
         _check(file)
-    except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"CDI spec {path}: {' '.join(str(error).split())}") from error
     except InvalidArgument as error:
         raise InvalidArgument(f"CDI spec {path}: {error.message}") from error
@@ -186,6 +182,16 @@ def parse(data: bytes, path: str) -> Spec:
         edits=file.container_edits,
         devices={device.name: device.container_edits for device in file.devices},
     )
+
+
+def _from_yaml(data: bytes) -> _File:
+    # Here and not above: it takes a megabyte, and most machines have no such file.
+    import yaml
+
+    try:
+        return msgspec.convert(yaml.load(data, yaml.CSafeLoader), _File)
+    except yaml.YAMLError as error:
+        raise InvalidArgument(" ".join(str(error).split())) from error
 
 
 def _check(file: _File) -> None:

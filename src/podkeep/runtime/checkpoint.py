@@ -17,12 +17,11 @@ import os
 import shutil
 import signal
 import subprocess
-import tarfile
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
@@ -46,6 +45,9 @@ from podkeep.runtime.oci.driver import Driver
 from podkeep.runtime.records import Container, ContainerState, Sandbox
 from podkeep.runtime.sandboxes import Sandboxes, refusal
 from podkeep.runtime.state import State
+
+if TYPE_CHECKING:
+    import tarfile
 
 DEFAULT_TIMEOUT_S = 120.0
 """For requests that name no time, as the kubelet's client waits."""
@@ -199,6 +201,8 @@ def write_layer(upper: Path, target: Path, idmap: IdMap | None) -> list[str]:
 
     What an overlay notes as deleted (a device 0/0; kernel, overlayfs.rst, whiteouts) is no file of the container.
     """
+    import tarfile  # here and not above, as in _archive: a daemon that makes no checkpoints does without
+
     deleted: list[str] = []
 
     def chosen(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -217,6 +221,8 @@ def write_layer(upper: Path, target: Path, idmap: IdMap | None) -> list[str]:
 
 
 def _archive(work: Path, target: Path) -> None:
+    import tarfile
+
     with _private(target) as file:
         with tarfile.open(fileobj=file, mode="w") as tar:
             for path in sorted(work.iterdir()):

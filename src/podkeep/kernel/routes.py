@@ -32,7 +32,7 @@ _BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """A route to ``network``; ``link`` is empty if it has several ways. Who is there without a router is a neighbour."""
+    """A route to ``network``; ``link`` is empty if it has several ways. Without a router, that are neighbours."""
 
     network: IPv4Network | IPv6Network
     link: str

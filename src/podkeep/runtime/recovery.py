@@ -15,6 +15,7 @@ Owns: comparing the records with the machine, once, before requests are served. 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -38,6 +39,12 @@ _HALF_CONTAINER = frozenset({ContainerState.CREATING, ContainerState.REMOVING})
 _HALF_SANDBOX = frozenset({SandboxState.CREATING, SandboxState.REMOVING})
 
 
+PATIENCE_S = 60.0
+"""How long undoing sandboxes may take before the rest is left to the client: with many pods and a CNI plugin that waits
+for a controller which is not there, the daemon would not start for hours.
+"""
+
+
 class Recovery:
     """One pass over the records."""
 
@@ -48,7 +55,10 @@ class Recovery:
         handlers: HandlerTable,
         sandboxes: SandboxExecutor,
         containers: ContainerExecutor,
+        *,
+        patience: float = PATIENCE_S,
     ) -> None:
+        self._deadline = time.monotonic() + patience
         self._state = state
         self._layout = layout
         self._handlers = handlers
@@ -132,11 +142,17 @@ class Recovery:
         log.info("cleaning up sandbox %s, which was %s", sandbox.id, sandbox.status.state.value)
         for container in self._state.containers(sandbox.id):
             self._finish_container(container)
-        if _attempt(f"sandbox {sandbox.id}", partial(self._undo_sandbox, sandbox)):
+        if self._in_time(f"sandbox {sandbox.id}", partial(self._undo_sandbox, sandbox)):
             self._state.forget_sandbox(sandbox.id)
         else:
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
             self._state.set_sandbox(sandbox.id, status)
+
+    def _in_time(self, what: str, step: Callable[[], object]) -> bool:
+        if time.monotonic() < self._deadline:
+            return _attempt(what, step)
+        log.warning("%s is left as it is, because the others took too long; stop or remove it", what)
+        return False
 
     def _undo_sandbox(self, sandbox: Sandbox) -> None:
         if left := self._state.containers(sandbox.id):
@@ -163,7 +179,7 @@ class Recovery:
     def _stop_sandbox(self, sandbox: Sandbox) -> None:
         log.info("sandbox %s is not whole any more", sandbox.id)
         status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-        stopped = _attempt(f"sandbox {sandbox.id}", partial(self._stop, sandbox))
+        stopped = self._in_time(f"sandbox {sandbox.id}", partial(self._stop, sandbox))
         if stopped:
             status = msgspec.structs.replace(status, infra=None, made_cgroups=(), network=None)
         self._state.note_sandbox_end(sandbox.id, status)

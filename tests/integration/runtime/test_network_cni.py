@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -275,6 +276,34 @@ def test_failures_and_kills_leave_no_attachment(machine: Machine, client: Pods, 
     assert machine.daemon.resources() == before
 
 
+@pytest.mark.parametrize("rpc", ["StopPodSandbox", "RemovePodSandbox"])
+def test_a_pod_that_is_stopped_while_it_is_made(machine: Machine, client: Pods, rpc: str) -> None:
+    """A plugin was told its ID. The stop waits, and nothing of the pod is left afterwards."""
+    machine.write()
+    machine.second.order(ADD={"sleep": 1})
+    machine.daemon.start()
+    before = machine.daemon.resources()
+
+    async def stop() -> None:
+        while not (calls := machine.second.calls("ADD")):  # noqa: ASYNC110 - nobody else knows of a plugin's call
+            await asyncio.sleep(0.01)
+        request = {"pod_sandbox_id": calls[0]["environment"]["CNI_CONTAINERID"]}
+        kind = api.StopPodSandboxRequest if rpc == "StopPodSandbox" else api.RemovePodSandboxRequest
+        await getattr(client._client.runtime, rpc)(kind(**request))
+
+    async def both() -> str:
+        running = client._client.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=pod()))
+        answer, _ = await asyncio.gather(running, stop())
+        return str(answer.pod_sandbox_id)
+
+    sandbox = client.wait(both())
+    shown = [(item.id, item.state) for item in client.sandboxes()]
+    assert shown == ([(sandbox, api.SANDBOX_NOTREADY)] if rpc == "StopPodSandbox" else [])
+    assert machine.first.attached() == machine.second.attached() == set()
+    client.remove(sandbox)
+    assert machine.daemon.resources() == before
+
+
 def test_what_belongs_to_nobody_is_collected_when_the_daemon_starts(machine: Machine, client: Pods) -> None:
     machine.write(cniVersion="1.1.0")
     machine.daemon.start()
@@ -364,7 +393,7 @@ def test_a_pod_cidr_is_for_new_pods_and_outlives_the_daemon(own_daemon: Daemon) 
             with Server(netns_fd := netns_of(own_daemon, other), 80):
                 stack.callback(os.close, netns_fd)
                 assert ask(fd, target, 80)
-        for bad in ("10.77.1.0", "x", "10.1.0.0/24,10.2.0.0/24", "10.77.1.1/24"):
+        for bad in ("10.77.1.0", "x", "10.1.0.0/24,10.2.0.0/24", "10.77.1.1/24", "0.0.0.0/0", "::/0", ","):
             text = error_of(lambda bad=bad: update(client, bad), InvalidArgument)  # type: ignore[misc]
             assert "pod_cidr" in text
         assert own_daemon.stop() == 0

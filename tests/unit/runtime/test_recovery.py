@@ -56,13 +56,13 @@ class House:
             catatonit="catatonit",
         )
 
-    def recover(self) -> None:
+    def recover(self, **options: float) -> None:
         handlers = HandlerTable.from_config(
             {"crun": HandlerConfig(path="crun")}, "crun", conmon="conmon", layout=self.layout
         )
         images = ImageStore.open(self.layout.images, config=ImagesConfig(), registries={})
         containers = ContainerExecutor(self.layout, images, self.executor, Path("/dev/null"))
-        Recovery(self.records, self.layout, handlers, self.executor, containers).run()
+        Recovery(self.records, self.layout, handlers, self.executor, containers, **options).run()
         images.close()
 
 
@@ -168,6 +168,24 @@ def test_a_stop_that_was_killed_when_only_its_note_was_missing_is_finished(house
     house.recover()
     (after,) = house.records.sandboxes()
     assert (after.status.state, after.status.network) == (SandboxState.NOTREADY, None)
+
+
+@pytest.mark.parametrize("state", list(SandboxState))
+def test_what_takes_too_long_is_left_to_the_client(house: House, state: SandboxState) -> None:
+    """A pod that is shown, not ready, and with its address still taken, so that a client stops and removes it."""
+    pod = sandbox(state=state, cgroup_parent="/podkeep-unit")
+    subnet = IPv4Network("10.0.0.0/29")
+    house.records.add_sandbox(pod)
+    address = house.records.take_address(pod.id, subnet)
+    noted = msgspec.structs.replace(pod.status, address=address, network=NetworkAttachment())
+    house.records.set_sandbox(pod.id, noted)
+    house.recover(patience=0.0)
+    (after,) = house.records.sandboxes()
+    assert after.status == msgspec.structs.replace(noted, state=SandboxState.NOTREADY)
+    assert house.records.addresses() == [address]
+    house.recover()
+    assert [item.status.network for item in house.records.sandboxes()] == [None]
+    assert house.records.addresses() == []
 
 
 def _tops(layout: Layout) -> list[Path]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,10 @@ class Registry:
             known = self._read.get(path)
             if known is not None and known[0] == key:
                 return known
+            if status.st_uid != 0 or status.st_mode & stat.S_IWOTH:
+                raise InvalidArgument(
+                    f"CDI spec {path}: others than root can write it, and its hooks would run as root"
+                )
             if status.st_size > MAX_SPEC_BYTES:
                 raise InvalidArgument(f"CDI spec {path}: {status.st_size} bytes are more than {MAX_SPEC_BYTES}")
             return key, parse(Path(path).read_bytes(), path)

@@ -293,6 +293,20 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
         Registry((str(tmp_path),)).edits(["v/c=x"])
 
 
+@pytest.mark.parametrize(("owner", "mode"), [(0, 0o666), (1000, 0o644)])
+def test_a_file_that_others_than_root_can_write(tmp_path: Path, owner: int, mode: int) -> None:
+    """Its hooks run as root on the machine."""
+    path = tmp_path / "vendor.json"
+    path.write_text(
+        '{"cdiVersion": "0.6.0", "kind": "v/c", "devices": [{"name": "x", "containerEdits": {"env": ["A=1"]}}]}'
+    )
+    assert Registry((str(tmp_path),)).edits(["v/c=x"]).env == ("A=1",)
+    os.chown(path, owner, 0)
+    path.chmod(mode)
+    with pytest.raises(NotFound, match="others than root can write it"):
+        Registry((str(tmp_path),)).edits(["v/c=x"])
+
+
 # what edits do
 
 

@@ -16,6 +16,7 @@ from podkeep.runtime.records import ContainerConfig, Mount, NamespaceMode, Propa
 
 _VIRTUAL = ("/dev", "/proc", "/sys")
 """Where the kernel's own file systems are."""
+_BELOW_VIRTUAL = ("/dev/", "/proc/", "/sys/")
 _EMULATED = frozenset(
     f"/proc/{name}"
     for name in (
@@ -100,19 +101,22 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     binds = [item for item in own if item["type"] == "bind"] + binds
     # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.
     binds.sort(key=lambda item: str(item["destination"]).count("/"))
-    late = [item for item in binds if is_virtual(item["destination"])]
+    early: list[dict[str, Any]] = []
+    late: list[dict[str, Any]] = []
+    for item in binds:
+        (late if is_virtual(item["destination"]) else early).append(item)
     if not given.container.security.privileged:
         _check_proc(late)
     volumes = {real(mount.container_path) for mount in given.container.mounts if not _is_machines(mount.host_path)}
     _check_nested(given, volumes | {real(path) for path in given.volumes}, real)
-    return [item for item in binds if not is_virtual(item["destination"])] + virtual + late
+    return early + virtual + late
 
 
 def is_virtual(path: str) -> bool:
     """Return whether a path, in its normal form, is in one of the kernel's own file systems: on the machine, or where
     a container has them.
     """
-    return any(is_below(path, top) for top in _VIRTUAL)
+    return path.startswith(_BELOW_VIRTUAL) or path in _VIRTUAL
 
 
 def is_below(path: str, top: str) -> bool:

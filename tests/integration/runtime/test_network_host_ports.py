@@ -362,6 +362,22 @@ def test_a_daemon_killed_with_a_host_port_leaves_none(mortal: Mortal, failpoint:
     assert mortal.daemon.resources().host_ports == before.host_ports
 
 
+def test_a_daemon_killed_at_the_end_of_a_stop_leaves_no_host_port(mortal: Mortal) -> None:
+    """The pod's record must not bring them back: its address may be another pod's by then."""
+    client = mortal.start(failpoints="sandbox.stopped=kill")
+    sandbox = client.run(pod("stopped", port_mappings=[mapping(12090)]))
+    with pytest.raises(Exception, match=r"."):
+        client.stop_pod(sandbox)
+    assert mortal.daemon.process is not None
+    mortal.daemon.process.wait(timeout=60)
+    client = mortal.start()
+    assert mortal.daemon.resources().host_ports == ()
+    assert client.pod_status(sandbox).status.state == api.SANDBOX_NOTREADY
+    client.run(pod("next", port_mappings=[mapping(12090)]))
+    client.remove(sandbox)
+    assert len(mortal.daemon.resources().host_ports) == 2
+
+
 @pytest.mark.parametrize("failpoint", ["network.ports", "sandbox.namespaces", "sandbox.infra"])
 def test_a_failure_gives_the_host_port_back(mortal: Mortal, failpoint: str) -> None:
     client = mortal.start(failpoints=f"{failpoint}=error")

@@ -7,7 +7,7 @@ Sources of the rules: OCI runtime-spec (config.md, Mounts); CRI's Mount. Called 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,9 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     def real(path: str) -> str:
         return given.targets.get(normal(path), normal(path))
 
-    taken = {real(mount.container_path) for mount in given.container.mounts} | {real(path) for path in given.volumes}
+    places = [real(mount.container_path) for mount in given.container.mounts]
+    of_image = {real(path) for path in given.volumes}
+    taken = {*places, *of_image}
     own = [
         *_virtual_mounts(given),
         *({**item, "destination": real(item["destination"])} for item in _pod_mounts(given)),
@@ -94,7 +96,7 @@ def build(given: MountInput) -> list[dict[str, Any]]:
         for below, source in given.staged.get(number, {"": mount.host_path}).items():
             # What lies below a read-only mount is writable, unless the request says otherwise (CRI: Mount).
             access = "ro" if mount.readonly and (not below or mount.recursive_read_only) else "rw"
-            target = posixpath.join(real(mount.container_path), below).rstrip("/")
+            target = posixpath.join(places[number], below).rstrip("/")
             options = given.image_volume_options if mount.image else ()
             binds.append(bind(target, source, _PROPAGATION[mount.propagation], access, *options))
     virtual = [item for item in own if item["type"] != "bind"]
@@ -107,8 +109,8 @@ def build(given: MountInput) -> list[dict[str, Any]]:
         (late if is_virtual(item["destination"]) else early).append(item)
     if not given.container.security.privileged:
         _check_proc(late)
-    volumes = {real(mount.container_path) for mount in given.container.mounts if not _is_machines(mount.host_path)}
-    _check_nested(given, volumes | {real(path) for path in given.volumes}, real)
+    of_pod = {place for place, mount in zip(places, given.container.mounts, strict=True) if not _is_machines(mount)}
+    _check_nested(places, given.device_paths, of_pod | of_image)
     return early + virtual + late
 
 
@@ -124,9 +126,9 @@ def is_below(path: str, top: str) -> bool:
     return path == top or path.startswith(f"{top}/")
 
 
-def _is_machines(path: str) -> bool:
-    """Return whether only the machine makes links at and below a path of the machine."""
-    return is_virtual(path) and not is_below(path, "/dev/shm")
+def _is_machines(mount: Mount) -> bool:
+    """Return whether only the machine makes links in what is mounted."""
+    return is_virtual(mount.host_path) and not is_below(mount.host_path, "/dev/shm")
 
 
 def _check_proc(late: list[dict[str, Any]]) -> None:
@@ -139,19 +141,18 @@ def _check_proc(late: list[dict[str, Any]]) -> None:
             )
 
 
-def _check_nested(given: MountInput, volumes: set[str], real: Callable[[str], str]) -> None:
+def _check_nested(places: list[str], devices: tuple[str, ...], volumes: set[str]) -> None:
     """Refuse what a link of the pod could bring elsewhere nevertheless: a mount in a volume that is itself in /dev or
     /sys, and a device node in any volume.
     """
     late = {volume for volume in volumes if is_virtual(volume)} | {"/dev/shm"}
-    asked = [
-        (f"config.mounts: {mount.container_path}", real(mount.container_path), late) for mount in given.container.mounts
-    ]
-    asked += [(f"config.devices: {path}", path, volumes | late) for path in given.device_paths]
-    for what, target, tops in asked:
+    asked = [("mounts", place, late) for place in places] + [("devices", path, volumes | late) for path in devices]
+    for field_name, place, tops in asked:
         for top in tops:
-            if target != top and is_below(target, top):
-                raise InvalidArgument(f"{what} is below what is mounted at {top}", hint="choose a path beside it")
+            if place.startswith(f"{top}/"):
+                raise InvalidArgument(
+                    f"config.{field_name}: {place} is below what is mounted at {top}", hint="choose a path beside it"
+                )
 
 
 def normal(path: str) -> str:

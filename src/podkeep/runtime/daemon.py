@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -63,6 +64,8 @@ log = logging.getLogger(__name__)
 
 THREADS = 64
 """Blocking steps at a time: a thread is mostly waiting for a program."""
+MAX_DESCRIPTORS = 1 << 20
+"""File descriptors that the daemon allows itself at most; some machines' limit is a thousand times that."""
 STOP_PATIENCE_S = 5.0
 """How long requests that are being served may take to finish when the daemon stops."""
 
@@ -85,6 +88,10 @@ def serve(config: Config, options: Options) -> bool:
     :raises DataLoss: if the state cannot be read.
     """
     layout = Layout(root=Path(config.runtime.root), run=Path(config.runtime.run))
+    _raise_descriptor_limit()
+    hangups: list[int] = []
+    # SIGHUP would end a process that has no handler yet. One that is ignored would be so in containers, too.
+    signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
     with ExitStack() as stack:
         _make_directories(layout, Path(config.runtime.socket))
         # The helper comes first: it must be started while this process is small and has no thread.
@@ -92,7 +99,7 @@ def serve(config: Config, options: Options) -> bool:
         daemon = _Daemon(config, options, layout, helper, stack)
         try:
             daemon.prepare()
-            asyncio.run(daemon.run())
+            asyncio.run(daemon.run(reload_at_once=lambda: bool(hangups)))
         finally:
             empty = daemon.is_empty()
             if empty:
@@ -170,11 +177,13 @@ class _Daemon:
         self._networks.start()
         pod_cgroups.create_parent(self._cgroups, self._cgroup_parent)
 
-    async def run(self) -> None:
-        """Serve until told to stop."""
+    async def run(self, reload_at_once: Callable[[], bool]) -> None:
+        """Serve until told to stop.
+
+        :param reload_at_once: says whether the configuration has changed since it was read.
+        """
         loop = asyncio.get_running_loop()
         reload = Reload(self._config, self._options.load, self._images)
-        loop.add_signal_handler(signal.SIGHUP, reload.start)
         loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="work"))
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -205,17 +214,21 @@ class _Daemon:
         log.info("serving %s", self._config.runtime.socket)
         self._options.on_ready()
         service.ready(f"serving {self._config.runtime.socket}")
+        loop.add_signal_handler(signal.SIGHUP, reload.start)
+        if reload_at_once():
+            reload.start()
         watchdog = asyncio.create_task(_feed_watchdog())
         self._networks.watch()
         network_checks = asyncio.create_task(self._networks.check_all())
         try:
             await self._wait(stop)
         finally:
+            # The service manager would take a reload's end for a new start.
+            await reload.close()
             service.stopping()
             watchdog.cancel()
             network_checks.cancel()
             self._networks.close()
-            await reload.close()
             self._events.close()
             await grpc_server.stop(STOP_PATIENCE_S)
             await streaming.close()
@@ -329,6 +342,14 @@ class _Daemon:
             pod_cgroups.remove_parent(self._cgroups, self._cgroup_parent)
         except PodkeepError as error:
             log.warning("could not clean up: %s", error)
+
+
+def _raise_descriptor_limit() -> None:
+    """Use the hard limit of file descriptors: containers and streams soon need more than the 1024 of a usual shell."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _open_metrics(config: Config, state: State) -> tuple[Counting, MetricsEndpoint | None]:

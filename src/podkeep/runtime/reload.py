@@ -47,17 +47,20 @@ class Reload:
         """Start from ``config``; ``load`` reads the file anew, None: there is nothing to read."""
         self._config, self._load, self._images = config, load, images
         self._running: asyncio.Task[None] | None = None
-        self._again = False
+        self._again = self._closed = False
 
     def start(self) -> None:
         """Reload in the background; asked for during a reload, once more after it."""
+        if self._closed:
+            return
         if self._running is not None and not self._running.done():
             self._again = True
             return
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Wait for a reload that is under way."""
+        """Wait for a reload that is under way; there are no others any more."""
+        self._closed, self._again = True, False
         if self._running is not None:
             await self._running
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def test_service_manager_hears_of_start_reload_and_end(
     assert b"refused" in hear(manager, b"READY=1\n")
     assert own_daemon.stop() == 0
     hear(manager, b"STOPPING=1")
+
+
+def test_a_reload_asked_for_while_the_runtime_starts_waits_until_it_serves(
+    own_daemon: Daemon, manager: socket.socket, tmp_path: Path
+) -> None:
+    own_daemon.environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    starting = threading.Thread(target=own_daemon.start)
+    starting.start()
+    wait_for(own_daemon.layout.exits.is_dir, "the runtime to begin its work", patience=60)
+    hang_up(own_daemon)
+    starting.join()
+    for word in (b"READY=1\n", b"RELOADING=1\n", b"READY=1\n"):
+        hear(manager, word)
+    assert own_daemon.stop() == 0
 
 
 def test_reload_applies_what_can_change_and_names_what_cannot(own_daemon: Daemon, image: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -232,6 +233,17 @@ def test_socket_that_is_something_else_is_refused(own_daemon: Daemon) -> None:
 def test_socket_is_for_root_alone(shared_daemon: Daemon) -> None:
     status = os.stat(shared_daemon.socket)
     assert (status.st_uid, status.st_mode & 0o777) == (0, 0o600)
+
+
+def test_daemon_may_have_as_many_descriptors_as_it_is_allowed(own_daemon: Daemon) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        own_daemon.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert own_daemon.process is not None
+    assert resource.prlimit(own_daemon.process.pid, resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
 
 
 def test_daemon_without_conmon_says_what_is_missing(own_daemon: Daemon, image: str) -> None:

@@ -1,15 +1,26 @@
-"""What holds for all tests: none of them fails because the machine is busy."""
+"""What holds for all tests: none fails because the machine is busy, and a run that is ended leaves nothing."""
 
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Generator
+from typing import Never
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("podkeep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podkeep")
+
+
+def pytest_configure() -> None:
+    """End as for a key that interrupts when the run gets SIGTERM: what tests and fixtures made is removed."""
+
+    def end(number: int, _frame: object) -> Never:
+        pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 @pytest.hookimpl(wrapper=True)

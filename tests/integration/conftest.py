@@ -78,5 +78,4 @@ def own_daemon(open_directory: Path, registry: Registry) -> Iterator[Daemon]:
     base.mkdir()
     daemon = Daemon(base, extra=f'[registries."{registry.host}"]\ninsecure = true\n')
     yield daemon
-    if daemon.process is not None and daemon.process.poll() is None:
-        daemon.stop()
+    daemon.end()

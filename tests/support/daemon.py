@@ -166,9 +166,18 @@ pod_logs = "{self.base / "logs"}"
                 self.kill()
             raise
 
+    def end(self) -> None:
+        """Stop the daemon, if it runs, and remove its cgroups: what a failed test left in them is killed."""
+        try:
+            if self.process is not None and self.process.poll() is None:
+                self.stop()
+        finally:
+            cgroups = Cgroups()
+            cgroups.kill(self.cgroup_parent)
+            cgroups.remove(self.cgroup_parent)
+
     def __exit__(self, *_: object) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.stop()
+        self.end()
 
 
 def _below(cgroups: Cgroups, path: str) -> list[str]:

@@ -36,4 +36,4 @@ class Mortal:
                 self.client.remove(sandbox.id)
         finally:
             self._clients.close()
-            self.daemon.stop()
+            self.daemon.end()

@@ -14,7 +14,7 @@ Before=kubelet.service
 Type=notify
 NotifyAccess=main
 ExecStart={command}
-ExecReload=/bin/kill -HUP $MAINPID
+ExecReload=/bin/sh -c 'kill -HUP $MAINPID'
 # Each container's monitor is in this unit's cgroup: only the runtime itself is ended, containers run on.
 KillMode=process
 Delegate=yes

@@ -27,7 +27,7 @@ from podkeep.cri.v1 import podkeep_pb2 as node
 
 BIG = "x" * 10_000_000
 UNKNOWN_ID = "0123456789abcdef" * 4
-IDS = ("@sandbox", "@other", "@stopped", "@container", "@created", "@exited", "@prefix", "@ambiguous", UNKNOWN_ID)
+IDS = ("@sandbox", "@other", "@stopped", "@container", "@created", "@exited", "@prefix", "@truncated", UNKNOWN_ID)
 ODD_TEXT = ("", "a\nb", "a\0b", "../..", "%s%n", "-rf", "é\u202e", " ", "a" * 300, "{}", "\x1b[2J", "'; true #")
 COMMANDS = (["sleep", "1000"], ["true"], ["sh", "-c", "exit 3"], ["/no/such"], [""], ["sh\0", "x"], ["true", "a\nb"])
 EXEC_COMMANDS = tuple(command for command in COMMANDS if command[0] != "sleep")

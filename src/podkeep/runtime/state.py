@@ -40,8 +40,10 @@ log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 3
 _MODE = 0o600
-MIN_ID_PREFIX = 3
-"""Shortest prefix of an ID that is looked up."""
+MIN_ID_PREFIX = 12
+"""Shortest prefix of an ID that is looked up: what programs print (crictl 13, docker 12). Less is a mistake, and which
+one it means changes with what else is there.
+"""
 
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -304,7 +306,7 @@ class State:
         return None if found is None else self._sandboxes[found]
 
     def find_sandbox(self, text: str) -> Sandbox | None:
-        """Return the sandbox whose ID is ``text`` or starts with it.
+        """Return the sandbox whose ID is ``text`` or starts with it, from :data:`MIN_ID_PREFIX` characters on.
 
         :raises InvalidArgument: if several do.
         """
@@ -318,7 +320,7 @@ class State:
         """
         found = self.find_sandbox(text)
         if found is None:
-            raise NotFound(f"pod sandbox {text!r} not found")
+            raise NotFound(f"pod sandbox {text!r} not found", hint=_hint(text))
         return found
 
     # containers
@@ -379,7 +381,7 @@ class State:
         return None if found is None else self._containers[found]
 
     def find_container(self, text: str) -> Container | None:
-        """Return the container whose ID is ``text`` or starts with it.
+        """Return the container whose ID is ``text`` or starts with it, from :data:`MIN_ID_PREFIX` characters on.
 
         :raises InvalidArgument: if several do.
         """
@@ -393,7 +395,7 @@ class State:
         """
         found = self.find_container(text)
         if found is None:
-            raise NotFound(f"container {text!r} not found")
+            raise NotFound(f"container {text!r} not found", hint=_hint(text))
         return found
 
     # addresses
@@ -450,3 +452,7 @@ def _match(text: str, known: dict[SandboxID, Sandbox] | dict[ContainerID, Contai
     if len(found) > 1:
         raise InvalidArgument(f"{text!r} is the start of {len(found)} IDs", hint="write more characters")
     return found[0] if found else None
+
+
+def _hint(text: str) -> str:
+    return f"write at least {MIN_ID_PREFIX} characters of an ID" if len(text) < MIN_ID_PREFIX else ""

@@ -114,7 +114,7 @@ class Target:
             "@created": containers[api.CONTAINER_CREATED],
             "@exited": containers.get(api.CONTAINER_EXITED, containers[api.CONTAINER_CREATED]),
             "@prefix": ready[:12],
-            "@ambiguous": ready[:1],
+            "@truncated": ready[:11],
             "@image": self._image,
             "@new": f"new{next(self._numbers)}",
         }

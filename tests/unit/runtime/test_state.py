@@ -93,18 +93,20 @@ def test_names_are_taken_once(tmp_path: Path) -> None:
 
 def test_prefixes_of_ids(tmp_path: Path) -> None:
     state = State(tmp_path / "state.db")
-    ids = ("abc1" + "0" * 60, "abc2" + "0" * 60, "def" + "0" * 61)
+    ids = ("abcdef012345" + "1" * 52, "abcdef012345" + "2" * 52, "def" + "0" * 61)
     for number, identity in enumerate(ids):
         state.add_sandbox(sandbox(identity, name=f"n{number}"))
         state.add_container(container(identity, name=f"n{number}"))
     for find, get in ((state.find_sandbox, state.sandbox), (state.find_container, state.container)):
-        assert get("def").id == ids[2]
+        assert get("def" + "0" * 9).id == ids[2]
         assert get(ids[0]).id == ids[0]
-        assert find("abc1").id == ids[0]  # type: ignore[union-attr]
-        assert find("de") is None
+        assert find("abcdef0123451").id == ids[0]  # type: ignore[union-attr]
+        for length in (1, 3, 11):
+            assert find(ids[0][:length]) is None
+            assert find(ids[2][:length]) is None
         assert find("xyz") is None
         with pytest.raises(InvalidArgument, match="2 IDs"):
-            find("abc")
+            find("abcdef012345")
         with pytest.raises(InvalidArgument, match="no ID"):
             find("")
         with pytest.raises(NotFound, match="xyz"):

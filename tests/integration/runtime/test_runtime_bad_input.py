@@ -124,6 +124,9 @@ BAD_PODS = {
     "control character": (lambda c: setattr(c.metadata, "uid", "a\x00b"), InvalidArgument, "config.metadata.name"),
     "windows": (lambda c: c.windows.SetInParent(), InvalidArgument, "config.windows"),
     "log directory": (lambda c: setattr(c, "log_directory", "logs"), InvalidArgument, "config.log_directory"),
+    "long log directory": (
+        lambda c: setattr(c, "log_directory", "/x" * 3000), InvalidArgument, "config.log_directory",
+    ),
     "log directory up": (lambda c: setattr(c, "log_directory", "/a/../b"), InvalidArgument, "config.log_directory"),
     "cgroup parent": (lambda c: setattr(c.linux, "cgroup_parent", "a"), InvalidArgument, "cgroup_parent"),
     "cgroup parent up": (lambda c: setattr(c.linux, "cgroup_parent", "/a/../.."), InvalidArgument, "cgroup_parent"),
@@ -174,6 +177,12 @@ BAD_CONTAINERS: dict[str, tuple[Callable[[api.ContainerConfig], object], type[Po
     "no name": (lambda c: c.metadata.ClearField("name"), InvalidArgument, "config.metadata.name"),
     "newline": (lambda c: setattr(c.metadata, "name", "a\nb"), InvalidArgument, "config.metadata.name"),
     "no image": (lambda c: c.image.ClearField("image"), InvalidArgument, "config.image.image"),
+    "long image": (lambda c: setattr(c.image, "image", "x" * 5000), InvalidArgument, "config.image.image"),
+    "long image name": (
+        lambda c: setattr(c.image, "user_specified_image", "x" * 9_000_000),
+        InvalidArgument, "config.image.user_specified_image",
+    ),
+    "long log path": (lambda c: setattr(c, "log_path", "x/" * 3000), InvalidArgument, "config.log_path"),
     "missing image": (lambda c: setattr(c.image, "image", "nowhere:1"), NotFound, "nowhere:1"),
     "no reference": (lambda c: setattr(c.image, "image", "A B\n"), NotFound, "A B"),
     "windows": (lambda c: c.windows.SetInParent(), InvalidArgument, "config.windows"),
@@ -308,20 +317,31 @@ def test_container_in_a_sandbox_that_was_stopped(pods: Pods) -> None:
     assert "not created" in error_of(lambda: pods.start(created), FailedPrecondition)
 
 
-def test_label_of_ten_megabytes(pods: Pods) -> None:
-    label = "x" * 10_000_000
+def test_label_of_a_megabyte(pods: Pods) -> None:
+    label = "x" * 1_000_000
     sandbox = pods.run(pod(labels={"big": label}))
     (item,) = pods.sandboxes()
     assert item.labels["big"] == label
     assert pods.pod_status(sandbox).status.labels["big"] == label
 
 
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_nine_megabytes_that_every_list_would_carry(pods: Pods, field: str) -> None:
+    big = {"big": "x" * 9_000_000}
+    message = error_of(lambda: pods.run(_config(lambda c: getattr(c, field).update(big))), InvalidArgument)
+    assert f"config.{field}" in message
+    sandbox = pods.run()
+    message = error_of(lambda: pods.create(sandbox, **{field: big}), InvalidArgument)
+    assert f"config.{field}" in message
+    assert (len(pods.sandboxes()), pods.containers()) == (1, [])
+
+
 def test_lists_longer_than_a_message(pods: Pods) -> None:
-    """Two sandboxes with ten megabytes each cannot be listed in a message of 16 MiB; others can still be removed."""
-    for number in range(2):
-        pods.run(pod(f"pod{number}", labels={"big": "x" * 10_000_000}))
+    """Seventeen sandboxes with a megabyte each cannot be listed in a message of 16 MiB, and can be removed."""
+    for number in range(17):
+        pods.run(pod(f"pod{number}", labels={"big": "x" * 1_000_000}))
     message = error_of(pods.sandboxes, ResourceExhausted)
-    assert "larger than max" in message
+    assert "use StreamPodSandboxes" in message
     assert len(pods.sandboxes(label_selector={"big": "y"})) == 0
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from podkeep.base.errors import ResourceExhausted
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods, error_of, pod
@@ -56,13 +54,12 @@ def test_images_are_streamed(pods: Pods) -> None:
     assert streamed(pods, "StreamImages", api.StreamImagesRequest(filter=nothing), service="images") == []
 
 
-@pytest.mark.parametrize("megabytes", [3])
-def test_a_list_that_no_message_holds_is_streamed(pods: Pods, megabytes: int) -> None:
-    options = {"big": "x" * (megabytes << 20)}
-    made = [pods.run(pod(f"big{number}", annotations=options)) for number in range(6)]
+def test_a_list_that_no_message_holds_is_streamed(pods: Pods) -> None:
+    options = {"big": "x" * 1_000_000}
+    made = [pods.run(pod(f"big{number}", annotations=options)) for number in range(17)]
     message = error_of(lambda: pods.sandboxes(), ResourceExhausted)
     assert "use StreamPodSandboxes" in message
     messages = streamed(pods, "StreamPodSandboxes", api.StreamPodSandboxesRequest())
     assert [item.id for message in messages for item in message.pod_sandboxes] == made
-    assert len(messages) == 6
+    assert len(messages) == 17
     assert [item.id for item in pods.sandboxes(id=made[0])] == made[:1]

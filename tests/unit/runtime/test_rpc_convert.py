@@ -23,6 +23,7 @@ from podkeep.runtime.records import (
     SandboxConfig,
     Seccomp,
 )
+from podkeep.runtime.rpc.convert.checks import MAX_METADATA_BYTES, MAX_TEXT_BYTES
 from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
@@ -467,6 +468,15 @@ CONTAINER_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     (lambda c: c.envs.add(key="A", value=b"a\0b"), InvalidArgument, "envs"),
     (lambda c: c.envs.add(key="A", value=b"\xff"), InvalidArgument, "envs"),
     (add_mount(container_path="relative"), InvalidArgument, "config.mounts[0].container_path"),
+    (add_mount(container_path="/" + "x" * 9_000_000), InvalidArgument, "config.mounts[0].container_path"),
+    *(
+        (
+            add_mount(host_path="", readonly=True, image=api.ImageSpec(**{"image": "data", field: "x" * 9_000_000})),
+            InvalidArgument,
+            f"config.mounts[0].image.{field}",
+        )
+        for field in ("image", "user_specified_image")
+    ),
     (add_mount(container_path=""), InvalidArgument, "config.mounts[0].container_path"),
     (add_mount(container_path="/a\0b"), InvalidArgument, "config.mounts[0].container_path"),
     (add_mount(host_path="relative"), InvalidArgument, "config.mounts[0].host_path"),
@@ -552,10 +562,53 @@ def test_a_name_of_ten_megabytes_is_refused_in_few_words(number: int) -> None:
 def test_long_texts_that_are_no_names_are_taken() -> None:
     def change(config: Any) -> None:
         config.args.append("a" * 10_000_000)
-        config.labels["a"] = "b" * 10_000_000
+        config.envs.add(key="a", value=b"b" * 10_000_000)
 
     config = to_container(change)
-    assert len(config.args[0]) == len(config.labels["a"]) == 10_000_000
+    assert len(config.args[0]) == len(config.envs[0][1]) == 10_000_000
+
+
+@pytest.mark.parametrize("convert", [to_sandbox, to_container])
+def test_labels_and_annotations_together(convert: Callable[[Change], Any]) -> None:
+    """Every list carries them, and all lists share one message of 16 MiB."""
+
+    def fill(labels: int, notes: int) -> Change:
+        def change(config: Any) -> None:
+            config.labels["é"] = "x" * (labels - 2)
+            config.annotations["a"] = "x" * (notes - 1)
+
+        return change
+
+    config = convert(fill(MAX_METADATA_BYTES - 10, 10))
+    assert len(config.labels["é"]) == MAX_METADATA_BYTES - 12
+    for labels, notes, named in (
+        (9_000_000, 10, "config.labels"),
+        (10, MAX_METADATA_BYTES, "config.annotations"),
+    ):
+        with pytest.raises(InvalidArgument, match=named) as caught:
+            convert(fill(labels, notes))
+        assert str(labels + notes) in str(caught.value)
+        assert len(str(caught.value)) < 2000
+    with pytest.raises(InvalidArgument, match=str(MAX_METADATA_BYTES + 1)):
+        convert(fill(MAX_METADATA_BYTES - 9, 10))
+
+
+@pytest.mark.parametrize(
+    ("convert", "field", "begin"),
+    [
+        (to_sandbox, "log_directory", "/"),
+        (to_container, "log_path", ""),
+        (to_container, "working_dir", "/"),
+        (to_container, "image.image", ""),
+        (to_container, "image.user_specified_image", ""),
+    ],
+)
+def test_what_lists_and_statuses_echo_is_bounded(convert: Callable[[Change], Any], field: str, begin: str) -> None:
+    convert(set_field(field, begin + "x" * (MAX_TEXT_BYTES - len(begin))))
+    for text in ("x" * MAX_TEXT_BYTES + begin, "é" * MAX_TEXT_BYTES, "x" * 9_000_000):
+        with pytest.raises(InvalidArgument, match=rf"config\.{field}.*more than {MAX_TEXT_BYTES} bytes") as caught:
+            convert(set_field(field, begin + text + "x"))
+        assert len(str(caught.value)) < 2000
 
 
 @pytest.mark.parametrize(

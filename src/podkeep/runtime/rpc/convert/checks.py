@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import enum
 import reprlib
+from collections.abc import Mapping
 from typing import TypeVar
 
 from podkeep.base.errors import InvalidArgument
 
 MAX_NAME_LENGTH = 1024
 """Characters of a name; Kubernetes allows 253."""
+MAX_TEXT_BYTES = 4096
+"""Bytes of a path (limits.h: PATH_MAX) or an image's name that lists and statuses echo."""
+MAX_METADATA_BYTES = 1 << 20
+"""Bytes of the labels and annotations of one sandbox or container; Kubernetes allows 256 KiB of annotations."""
 _Enum = TypeVar("_Enum", bound=enum.IntEnum)
 _quoting = reprlib.Repr()
 _quoting.maxstring = 200
@@ -31,7 +36,29 @@ def identifier(field: str, value: int) -> int:
     return value
 
 
+def bounded(field: str, text: str) -> str:
+    """Return a text that lists or statuses echo to everybody: all of a list shares one message."""
+    if len(text) > MAX_TEXT_BYTES or len(text.encode()) > MAX_TEXT_BYTES:
+        raise InvalidArgument(f"{field}: {quote(text)} has more than {MAX_TEXT_BYTES} bytes")
+    return text
+
+
+def check_metadata(labels: Mapping[str, str], annotations: Mapping[str, str]) -> None:
+    """Check the size of what every list carries of a sandbox or container, naming the larger of the two maps."""
+    sizes = {"config.labels": _size(labels), "config.annotations": _size(annotations)}
+    if sum(sizes.values()) > MAX_METADATA_BYTES:
+        raise InvalidArgument(
+            f"{max(sizes, key=lambda field: sizes[field])}: labels and annotations have {sum(sizes.values())} bytes;"
+            f" together at most {MAX_METADATA_BYTES} are possible"
+        )
+
+
+def _size(texts: Mapping[str, str]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in texts.items())
+
+
 def absolute(field: str, path: str) -> str:
+    bounded(field, path)
     if path and (not path.startswith("/") or ".." in path.split("/") or "\0" in path):
         raise InvalidArgument(f"{field}: {quote(path)} is not an absolute path")
     return path

@@ -7,7 +7,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import cdi, records
 from podkeep.runtime.oci import resources
 from podkeep.runtime.records import SandboxConfig
-from podkeep.runtime.rpc.convert.checks import absolute, quote, refuse_nul, refuse_plain_text
+from podkeep.runtime.rpc.convert.checks import absolute, bounded, check_metadata, quote, refuse_nul, refuse_plain_text
 from podkeep.runtime.rpc.convert.mounts import device_record, mount_record
 from podkeep.runtime.rpc.convert.namespaces import container_namespaces
 from podkeep.runtime.rpc.convert.resources import resources_record
@@ -30,6 +30,8 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         raise InvalidArgument("config.windows: this is a Linux machine")
     if config.HasField("class_resources"):
         raise Unimplemented("config.class_resources: class resources are not implemented by this version")
+    check_metadata(config.labels, config.annotations)
+    bounded("config.log_path", config.log_path)
     if config.log_path.startswith("/") or ".." in config.log_path.split("/"):
         raise InvalidArgument(f"config.log_path: {quote(config.log_path)} leaves the sandbox's log directory")
     refuse_nul("config.log_path", config.log_path)
@@ -41,8 +43,8 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
     return records.ContainerConfig(
         name=metadata.name,
         attempt=metadata.attempt,
-        image=config.image.image,
-        user_specified_image=config.image.user_specified_image,
+        image=bounded("config.image.image", config.image.image),
+        user_specified_image=bounded("config.image.user_specified_image", config.image.user_specified_image),
         command=tuple(config.command),
         args=tuple(config.args),
         working_dir=absolute("config.working_dir", config.working_dir),

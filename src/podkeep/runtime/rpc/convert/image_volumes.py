@@ -12,7 +12,7 @@ from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.image_volumes import FAILED
 from podkeep.runtime.records import VolumeImage
-from podkeep.runtime.rpc.convert.checks import quote
+from podkeep.runtime.rpc.convert.checks import MAX_TEXT_BYTES, quote
 
 MAX_SUB_PATH = 4096
 """Bytes of a path, as for the kernel (PATH_MAX)."""
@@ -29,6 +29,10 @@ def volume_image_record(field: str, mount: api.Mount) -> VolumeImage:
     image = mount.image
     if not image.image:
         _refuse(f"{field}.image.image is required")
+    for name in ("image", "user_specified_image"):
+        text = getattr(image, name)
+        if len(text.encode()) > MAX_TEXT_BYTES:
+            _refuse(f"{field}.image.{name}: {quote(text)} has more than {MAX_TEXT_BYTES} bytes")
     if mount.host_path:
         _refuse(f"{field}: image and host_path exclude each other", "leave host_path empty")
     if not mount.readonly:

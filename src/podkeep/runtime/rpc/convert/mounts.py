@@ -9,7 +9,7 @@ from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
 from podkeep.runtime.records import Propagation
-from podkeep.runtime.rpc.convert.checks import enum_value, quote, refuse_nul
+from podkeep.runtime.rpc.convert.checks import bounded, enum_value, quote, refuse_nul
 from podkeep.runtime.rpc.convert.image_volumes import volume_image_message, volume_image_record
 from podkeep.runtime.rpc.convert.namespaces import id_map, mapping_messages
 
@@ -18,7 +18,7 @@ def mount_record(number: int, mount: api.Mount) -> records.Mount:
     field = f"config.mounts[{number}]"
     if not mount.container_path.startswith("/"):
         raise InvalidArgument(f"{field}.container_path: {quote(mount.container_path)} is not absolute")
-    refuse_nul(f"{field}.container_path", mount.container_path)
+    refuse_nul(f"{field}.container_path", bounded(f"{field}.container_path", mount.container_path))
     if os.path.normpath(mount.container_path).strip("/") == "":
         raise InvalidArgument(f"{field}.container_path: nothing can be mounted over the container's root")
     # The kubelet sends image_sub_path with every subPath, also of volumes that are no images; host_path includes it.

@@ -9,7 +9,7 @@ from podkeep.runtime import records
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.network import ports
 from podkeep.runtime.records import NamespaceMode, SandboxConfig
-from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, quote, refuse_plain_text, token
+from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, check_metadata, quote, refuse_plain_text, token
 from podkeep.runtime.rpc.convert.namespaces import namespace_options
 from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.security import check_sandbox_context, selinux_options
@@ -33,6 +33,7 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         raise InvalidArgument("config.windows: this is a Linux machine")
     if config.HasField("class_resources"):
         raise Unimplemented("config.class_resources: class resources are not implemented by this version")
+    check_metadata(config.labels, config.annotations)
     context = linux.security_context
     namespaces = namespace_options(context.namespace_options)
     check_sandbox_context(context)

@@ -131,21 +131,23 @@ def test_each_call_has_the_deadline_that_its_work_needs(path: Path) -> None:
         await server.start()
         async with CriClient(str(path)) as client:
             await client.runtime.Version(api_pb2.VersionRequest())
-            await client.runtime.Version(api_pb2.VersionRequest(), timeout=7)
-            await client.runtime.StopContainer(api_pb2.StopContainerRequest(timeout=30))
+            await client.runtime.Version(api_pb2.VersionRequest(), timeout=500)
+            await client.runtime.StopContainer(api_pb2.StopContainerRequest(timeout=1000))
             await client.runtime.StopContainer(api_pb2.StopContainerRequest())
-            await client.runtime.ExecSync(api_pb2.ExecSyncRequest(timeout=5))
+            await client.runtime.ExecSync(api_pb2.ExecSyncRequest(timeout=2000))
             await client.runtime.ExecSync(api_pb2.ExecSyncRequest())
             await client.images.PullImage(api_pb2.PullImageRequest())
             await client.node.LoadImage(podkeep_pb2.LoadImageRequest())
         await server.stop(None)
         return deadlines.seen
 
-    expected = [DEFAULT_TIMEOUT, 7, DEFAULT_TIMEOUT + 30, DEFAULT_TIMEOUT, DEFAULT_TIMEOUT + 5, None, None, None]
+    limits = [DEFAULT_TIMEOUT, 500, DEFAULT_TIMEOUT + 1000, DEFAULT_TIMEOUT, DEFAULT_TIMEOUT + 2000]
     seen = run(main())
-    assert [None if value is None else round(value / 5) for value in seen] == [
-        None if value is None else round(value / 5) for value in expected
-    ]
+    assert seen[len(limits) :] == [None] * 3
+    for limit, value in zip(limits, seen, strict=False):
+        # What the server sees is less by what passed on the way.
+        assert value is not None
+        assert limit - DEFAULT_TIMEOUT < value <= limit
 
 
 def test_a_runtime_that_is_slow_to_say_hello(path: Path, tmp_path: Path) -> None:

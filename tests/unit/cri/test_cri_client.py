@@ -145,9 +145,9 @@ def test_each_call_has_the_deadline_that_its_work_needs(path: Path) -> None:
     seen = run(main())
     assert seen[len(limits) :] == [None] * 3
     for limit, value in zip(limits, seen, strict=False):
-        # What the server sees is less by what passed on the way.
+        # The server sees what is left of it; gRPC rounds it up by a hundredth at most.
         assert value is not None
-        assert limit - DEFAULT_TIMEOUT < value <= limit
+        assert limit - DEFAULT_TIMEOUT < value <= limit * 1.01
 
 
 def test_a_runtime_that_is_slow_to_say_hello(path: Path, tmp_path: Path) -> None:

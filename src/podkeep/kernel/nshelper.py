@@ -202,7 +202,7 @@ def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
     if "NET" in kinds:
         _loopback_up()
     for path, value in sysctls:
-        _write_sysctl(path, value)
+        write_sysctl(path, value)
 
 
 def _call(call: str, function: Any, *arguments: Any) -> None:
@@ -249,14 +249,23 @@ def sysctl_path(name: str, value: str, kinds: list[str]) -> tuple[str, str]:
     )
 
 
-def _write_sysctl(path: str, value: str) -> None:
-    call = f"write({path}, {value!r})"
+def sysctl_call(path: str, value: str) -> str:
+    """Return how an error names the writing of a sysctl's file."""
+    return f"write({path}, {value!r})"
+
+
+def write_sysctl(path: str, value: str) -> None:
+    """Write a sysctl's file, in the namespaces of the calling thread.
+
+    :raises KernelCallError: if the kernel refuses; its call is :func:`sysctl_call`.
+    """
+    call = sysctl_call(path, value)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise KernelCallError(call, error.errno or 0, hint="this kernel has no such sysctl in a namespace") from error
     except OSError as error:
-        hint = "this kernel does not let a pod's user namespace change it: a newer kernel may, or use the host's"
+        hint = "this kernel does not let a pod change it: a newer kernel may"
         raise KernelCallError(call, error.errno or 0, hint=hint) from error
     try:
         os.write(fd, value.encode())

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from podkeep.base import failpoints
-from podkeep.base.errors import Internal
+from podkeep.base.errors import Internal, InvalidArgument, KernelCallError
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
 from podkeep.kernel import mountinfo, mounts, namespaces, procfs
@@ -145,8 +145,14 @@ class SandboxExecutor:
         return sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
 
     def missing_cgroups(self, config: SandboxConfig) -> tuple[str, ...]:
-        """Return the parents of a sandbox's cgroup that are not there yet, outermost first."""
+        """Return the parents of a sandbox's cgroup that are not there yet, outermost first.
+
+        :raises InvalidArgument: if one is a file of the cgroup tree, as the kernel has them beside the directories.
+        """
         parents = cgroup_parents(config.cgroup_parent)
+        for parent in parents:
+            if any(directory.is_file() for directory in self.cgroups.directories(parent)):
+                raise InvalidArgument(f"config.linux.cgroup_parent: {parent} is a file of the kernel's")
         return tuple(parent for parent in parents if not self.cgroups.exists(parent))
 
     def files(self, sandbox: Sandbox) -> PodFiles:
@@ -201,7 +207,12 @@ class SandboxExecutor:
                 wanted = sysctls.effective(
                     config.sysctls, self.confinement.sysctls, {kind.name for kind in kinds}, idmap
                 )
-                made = self.helper.create(NamespaceRequest(kinds=kinds, idmap=idmap, hostname=hostname, sysctls=wanted))
+                request = NamespaceRequest(kinds=kinds, idmap=idmap, hostname=hostname, sysctls=wanted)
+                try:
+                    made = self.helper.create(request)
+                except KernelCallError as error:
+                    sysctls.refuse_asked(error, config.sysctls, {kind.name for kind in kinds})
+                    raise
             for fd in made.values():
                 closing.callback(os.close, fd)
             for kind, fd in made.items():

@@ -6,10 +6,11 @@ which also writes them. Beside the request's there are the configuration's, for 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import InvalidArgument, KernelCallError
 from podkeep.kernel import nshelper
 from podkeep.kernel.idmap import IdMap
 
@@ -20,6 +21,14 @@ PORT_START = "net.ipv4.ip_unprivileged_port_start"
 PING_GROUPS = "net.ipv4.ping_group_range"
 LAST_GROUP = 2**31 - 1
 """The highest group that ``ping_group_range`` takes."""
+_WRONG = frozenset(
+    {
+        *(errno.EINVAL, errno.ERANGE, errno.EOVERFLOW),
+        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+        *(errno.EACCES, errno.EPERM, errno.EROFS),
+    }
+)
+"""What the kernel says to a value that is none, to a name that it has not, and to a sysctl that is not the pod's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,16 @@ def effective(
         if path not in paths:
             result[name] = value
     return {**result, **asked}
+
+
+def refuse_asked(error: KernelCallError, asked: Mapping[str, str], kinds: Collection[str]) -> None:
+    """Do nothing, unless a request asked for the sysctl whose writing failed with ``error``.
+
+    :raises InvalidArgument: naming it.
+    """
+    for name, value in asked.items():
+        if error.errno in _WRONG and error.call == nshelper.sysctl_call(_path(name, value, kinds), value):
+            raise InvalidArgument(f"config.linux.sysctls: {name!r}: {error.message}", hint=error.hint) from error
 
 
 def check_defaults(sysctls: Mapping[str, str]) -> None:

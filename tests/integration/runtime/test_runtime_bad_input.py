@@ -6,6 +6,7 @@ The `daemon` fixture counts what the daemon holds before and after every one of 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -383,3 +384,81 @@ def test_missing_image_is_not_found_but_not_an_error_to_ask_for(pods: Pods) -> N
     assert pods.call("RemoveImage", remove, service="images").ByteSize() == 0
     listed = api.ListImagesRequest(filter=api.ImageFilter(image=api.ImageSpec(image="nowhere:1")))
     assert list(pods.call("ListImages", listed, service="images").images) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("net.core.somaxconn", "abc"),
+        ("net.nope", "1"),
+        ("net.ipv4", "1"),
+        ("net.core.somaxconn.x", "1"),
+        (f"net.{'x' * 300}.y", "1"),
+        ("net.netfilter.nf_conntrack_max", "5"),
+        ("net.ipv4.conf.eth9.forwarding", "1"),
+        ("net.ipv4.conf.eth0.forwarding", "abc"),
+        ("kernel.shmmax", "abc"),
+    ],
+)
+@pytest.mark.parametrize("options", [None, namespaces(user=BLOCK)], ids=["host", "userns"])
+def test_sysctl_that_the_kernel_refuses(pods: Pods, name: str, value: str, options: api.NamespaceOption | None) -> None:
+    message = error_of(lambda: pods.run(pod(options=options, sysctls={name: value})), InvalidArgument)
+    assert f"config.linux.sysctls: {name!r}: write(" in message
+    assert pods.sandboxes() == []
+
+
+@pytest.mark.parametrize(
+    "parent",
+    ["/" + "x" * 256, "/a/" + "é" * 128, "/é" * 1000, "/cgroup.procs", "/cgroup.procs/a"],
+    ids=["long", "long in bytes", "long path", "file", "below a file"],
+)
+def test_cgroup_parent_that_cannot_be(pods: Pods, parent: str) -> None:
+    change = _config(lambda c: setattr(c.linux, "cgroup_parent", parent))
+    assert "config.linux.cgroup_parent" in error_of(lambda: pods.run(change), InvalidArgument)
+    assert pods.sandboxes() == []
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        {"defaultAction": "SCMP_ACT_DANCE"},
+        {"defaultAction": 5},
+        {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["chmod"], "action": "SCMP_ACT_DANCE"}]},
+        {"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_ABACUS"]},
+        {"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SECCOMP_FILTER_FLAG_NOPE"]},
+        {
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "syscalls": [
+                {
+                    "names": ["chmod"],
+                    "action": "SCMP_ACT_ERRNO",
+                    "args": [{"index": 0, "value": 1, "op": "SCMP_CMP_NOPE"}],
+                }
+            ],
+        },
+        {
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "syscalls": [
+                {
+                    "names": ["chmod"],
+                    "action": "SCMP_ACT_ERRNO",
+                    "args": [{"index": 9, "value": 1, "op": "SCMP_CMP_EQ"}],
+                }
+            ],
+        },
+    ],
+    ids=["default", "number", "action", "architecture", "flag", "operator", "index"],
+)
+def test_seccomp_profile_that_means_nothing(pods: Pods, tmp_path: Path, profile: dict[str, object]) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile))
+    sandbox = pods.run()
+    seccomp = api.SecurityProfile(profile_type=api.SecurityProfile.Localhost, localhost_ref=str(path))
+    assert "seccomp" in error_of(lambda: pods.create(sandbox, security={"seccomp": seccomp}), InvalidArgument)
+    assert pods.containers() == []
+
+
+@pytest.mark.parametrize("directory", ["/bin/busybox", "/bin/busybox/x", "/" + "x" * 300])
+def test_working_directory_that_is_none(pods: Pods, directory: str) -> None:
+    sandbox = pods.run()
+    assert directory in error_of(lambda: pods.launch(sandbox, working_dir=directory), InvalidArgument)

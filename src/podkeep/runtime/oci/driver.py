@@ -43,10 +43,18 @@ _TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
 _REQUESTS_FAULT = re.compile(
     r"executable file .* (not found|not executable)|exec: .*: (no such file|permission denied|is a directory)"
     r"|(open|find) executable|stat .*: no such file or directory: unknown"
-    r"|memory limit (could be )?too low|cpuset\.\w+.*(out of range|invalid argument)",
+    r"|memory limit (could be )?too low|cpuset\.\w+.*(out of range|invalid argument)"
+    r"|(chdir|mkdir) .*(not a directory|file ?name too long)"
+    r"|chdir .*(permission denied|too many .*symbolic links|no such file or directory)"
+    r"|invalid seccomp (action|index|syscall)|seccomp unknown architecture|unknown seccomp (option|flag)"
+    r"|get_seccomp_operator|seccomp get operator|seccomp_rule_add"
+    r"|string .* is not a valid (action|arch|operator) for seccomp|seccomp flag .* not known",
     re.IGNORECASE,
 )
-"""What crun and runc say when a container cannot be made as the request wants it: its program, or its limits."""
+"""What crun and runc say when a container cannot be made as the request wants it.
+
+That is about its program, its limits, its working directory or its seccomp profile.
+"""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 

@@ -7,6 +7,7 @@ hold for a container's capabilities are carried over (OCI runtime-spec, config-l
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -21,6 +22,9 @@ _SECCOMP_NAMES = {
     "ppc64le": "SCMP_ARCH_PPC64LE",
     "s390x": "SCMP_ARCH_S390X",
 }
+_LISTS = frozenset({"flags", "architectures", "names"})
+_NUMBERS = {"defaultErrnoRet": 2**32, "errnoRet": 2**32, "index": 2**32, "value": 2**64, "valueTwo": 2**64}
+"""Fields that are numbers, and what they are below; the others are text."""
 
 
 def to_oci(profile: Mapping[str, Any], *, capabilities: Collection[str], machine: str) -> dict[str, Any]:
@@ -41,10 +45,10 @@ def to_oci(profile: Mapping[str, Any], *, capabilities: Collection[str], machine
 
 
 def _to_oci(profile: Mapping[str, Any], capabilities: Collection[str], machine: str) -> dict[str, Any]:
-    result: dict[str, Any] = {"defaultAction": profile["defaultAction"]}
+    result: dict[str, Any] = {"defaultAction": _typed(profile, "defaultAction")}
     for key in ("defaultErrnoRet", "flags", "listenerPath", "listenerMetadata"):
-        if key in profile:
-            result[key] = profile[key]
+        if profile.get(key) is not None:
+            result[key] = _typed(profile, key)
     architectures = _architectures(profile, machine)
     if architectures:
         result["architectures"] = architectures
@@ -58,7 +62,7 @@ def _to_oci(profile: Mapping[str, Any], capabilities: Collection[str], machine: 
 
 def _architectures(profile: Mapping[str, Any], machine: str) -> list[str]:
     if "archMap" not in profile:
-        return list(profile.get("architectures", ()))
+        return list(_typed(profile, "architectures")) if profile.get("architectures") else []
     native = _SECCOMP_NAMES.get(machine)
     for entry in profile["archMap"]:
         if entry["architecture"] == native:
@@ -80,11 +84,29 @@ def _applies(rule: Mapping[str, Any], capabilities: Collection[str], architectur
 
 def _rule(rule: Mapping[str, Any]) -> dict[str, Any]:
     names = list(rule.get("names") or ([rule["name"]] if rule.get("name") else []))
-    result: dict[str, Any] = {"names": names, "action": rule["action"]}
+    result: dict[str, Any] = {"names": _typed({"names": names}, "names"), "action": _typed(rule, "action")}
     if rule.get("errnoRet") is not None:
-        result["errnoRet"] = rule["errnoRet"]
+        result["errnoRet"] = _typed(rule, "errnoRet")
     if rule.get("args"):
         result["args"] = [
-            {key: arg[key] for key in ("index", "value", "valueTwo", "op") if key in arg} for arg in rule["args"]
+            {key: _typed(arg, key) for key in ("index", "value", "valueTwo", "op") if key in arg}
+            for arg in rule["args"]
         ]
     return result
+
+
+def _typed(values: Mapping[str, Any], key: str) -> Any:
+    """Return ``values[key]`` of the type that it has in OCI; of a wrong one OCI runtimes say little.
+
+    :raises TypeError: if it has another one.
+    """
+    value = values[key]
+    if key in _LISTS:
+        sound = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    elif key in _NUMBERS:
+        sound = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _NUMBERS[key]
+    else:
+        sound = isinstance(value, str)
+    if not sound:
+        raise TypeError(f"{key}: {reprlib.repr(value)}")
+    return value

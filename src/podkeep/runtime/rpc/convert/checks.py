@@ -11,6 +11,8 @@ from podkeep.base.errors import InvalidArgument
 
 MAX_NAME_LENGTH = 1024
 """Characters of a name; Kubernetes allows 253."""
+MAX_FILE_NAME = 255
+"""Bytes of one part of a path (limits.h: NAME_MAX)."""
 MAX_TEXT_BYTES = 4096
 """Bytes of a path (limits.h: PATH_MAX) or an image's name that lists and statuses echo."""
 MAX_METADATA_BYTES = 1 << 20
@@ -81,6 +83,8 @@ def cgroup_path(field: str, path: str) -> str:
     parts = path.strip("/").split("/") if path.strip("/") else []
     if path and (not path.startswith("/") or any(part in {"", ".", ".."} for part in parts) or not path.isprintable()):
         raise InvalidArgument(f"{field}: {path!r} is not an absolute cgroup path", hint="write it like /kubepods/pod1")
+    if any(len(part.encode()) > MAX_FILE_NAME for part in parts):
+        raise InvalidArgument(f"{field}: {quote(path)}: a part has more than {MAX_FILE_NAME} bytes")
     return path
 
 

@@ -15,7 +15,7 @@ from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.security import check_sandbox_context, selinux_options
 
 MAX_CGROUP_PATH = 1024
-"""Characters of a pod's cgroup parent; the kubelet's have about 100."""
+"""Bytes of a pod's cgroup parent; the kubelet's have about 100."""
 _PROTOCOLS = {api.TCP: "tcp", api.UDP: "udp", api.SCTP: "sctp"}
 
 
@@ -88,8 +88,8 @@ def _cgroup_parent(asked: str, default: str) -> str:
     field = "config.linux.cgroup_parent"
     if not asked:
         return default
-    if len(asked) > MAX_CGROUP_PATH:
-        raise InvalidArgument(f"{field}: {quote(asked)} has more than {MAX_CGROUP_PATH} characters")
+    if len(asked.encode()) > MAX_CGROUP_PATH:
+        raise InvalidArgument(f"{field}: {quote(asked)} has more than {MAX_CGROUP_PATH} bytes")
     if slices.is_slice(default):
         if not slices.is_slice(asked):
             raise InvalidArgument(

@@ -154,7 +154,7 @@ def _remove_if_hollow(run: Path) -> None:
         return
     # Only empty directories go this way, whoever made them first.
     with suppress(OSError):
-        for name in ("sandboxes", "containers", "exits", "handlers"):
+        for name in ("sandboxes", "containers", "exits", "handlers", "terminals"):
             for top, _, _ in os.walk(run / name, topdown=False):
                 os.rmdir(top)
         (run / "runtime.lock").unlink(missing_ok=True)

@@ -342,16 +342,17 @@ def _check_directories(config: Config) -> None:
 
 def _check_values(config: Config) -> None:
     """Check what a type does not say, so that every process refuses it and not only the one that uses it first."""
-    parent, driver = config.runtime.cgroup_parent, config.runtime.cgroup_driver
-    if driver == "cgroupfs" and parent.endswith(".slice"):
-        raise InvalidArgument(
-            f'runtime.cgroup_parent: {parent!r} is a systemd slice, and runtime.cgroup_driver is "cgroupfs"',
-            hint='use a path like /podkeep, or runtime.cgroup_driver = "systemd"',
-        )
+    _check_cgroup_parent(config.runtime)
     if config.runtime.pids_limit < 0:
         raise InvalidArgument(f"runtime.pids_limit: {config.runtime.pids_limit} is negative", hint="0 means no limit")
-    if config.agent.max_pods < 1:
-        raise InvalidArgument(f"agent.max_pods: {config.agent.max_pods} is less than 1", hint="use 1 or more")
+    for key, number in (
+        ("agent.max_pods", config.agent.max_pods),
+        ("images.parallel_layers", config.images.parallel_layers),
+        ("images.max_layer_bytes", config.images.max_layer_bytes),
+        ("images.max_layer_inodes", config.images.max_layer_inodes),
+    ):
+        if number < 1:
+            raise InvalidArgument(f"{key}: {number} is less than 1", hint="use 1 or more")
     config.metrics.endpoint()
     try:
         IPv4Network(config.network.subnet)
@@ -363,11 +364,15 @@ def _check_values(config: Config) -> None:
         raise InvalidArgument(f"network.subnet6: {error}", hint="write it as fd10:183::/64") from error
     if not config.network.cni_timeout > 0:
         raise InvalidArgument(f"network.cni_timeout: {config.network.cni_timeout:g} is no time", hint="use 60")
-    for key in ("cni_conf_dir", "cni_plugin_dirs"):
-        value = getattr(config.network, key)
-        for path in (value,) if isinstance(value, str) else value:
+    for key, paths in (
+        ("network.cni_conf_dir", (config.network.cni_conf_dir,)),
+        ("network.cni_plugin_dirs", config.network.cni_plugin_dirs),
+        ("runtime.cdi_spec_dirs", config.runtime.cdi_spec_dirs),
+        ("runtime.socket", (config.runtime.socket.removeprefix("unix://"),)),
+    ):
+        for path in paths:
             if not os.path.isabs(path):
-                raise InvalidArgument(f"network.{key}: {path!r} is not an absolute path", hint="begin it with /")
+                raise InvalidArgument(f"{key}: {path!r} is not an absolute path", hint="begin it with /")
     _check_streaming(config.streaming)
     default, handlers = config.runtime.default_handler, config.runtime.handlers
     if default not in handlers:
@@ -375,6 +380,22 @@ def _check_values(config: Config) -> None:
         raise InvalidArgument(
             f"runtime.default_handler: {default!r} is not in runtime.handlers, which has: {known}",
             hint=f"add [runtime.handlers.{default}], or name one of the table",
+        )
+
+
+def _check_cgroup_parent(runtime: RuntimeConfig) -> None:
+    parent = runtime.cgroup_parent
+    if parent.endswith(".slice"):
+        if runtime.cgroup_driver == "systemd":
+            return
+        raise InvalidArgument(
+            f'runtime.cgroup_parent: {parent!r} is a systemd slice, and runtime.cgroup_driver is "cgroupfs"',
+            hint='use a path like /podkeep, or runtime.cgroup_driver = "systemd"',
+        )
+    parts = parent.split("/")[1:]
+    if not parent.startswith("/") or (parent != "/" and any(part in {"", ".", ".."} or "\0" in part for part in parts)):
+        raise InvalidArgument(
+            f"runtime.cgroup_parent: {parent!r} is not an absolute and normal path", hint="write it like /podkeep"
         )
 
 

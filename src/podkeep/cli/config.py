@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cli.invocation import Invocation, pass_invocation
 
 
@@ -19,22 +19,26 @@ def command() -> None:
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @pass_invocation
 def check(invocation: Invocation, file: Path | None) -> None:
-    """Say whether FILE (default: the file in force) is understood, and what it names is there.
+    """Say whether FILE (default: the file in force) is understood and can work, and what it names is there.
 
     Ends with status 1 at the first thing that would keep the runtime from serving, and says what to do.
     """
     if file is not None:
         invocation = Invocation(config_path=file, debug=invocation.debug, settings=invocation.settings)
     config = invocation.config
+    from podkeep.base.config import DEFAULT_PATH
     from podkeep.cli.diagnosis import finding, programs
+    from podkeep.runtime import settings
 
+    path = invocation.config_path or DEFAULT_PATH
+    try:
+        settings.check(config)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error.message}", hint=error.hint) from error
     findings = [*programs.examine(config), *programs.examine_files(config)]
     for item in findings:
         if item.level is not finding.Level.OK:
             click.echo("\n".join(item.lines(len(item.name))))
-    from podkeep.base.config import DEFAULT_PATH
-
-    path = invocation.config_path or DEFAULT_PATH
     missing = [item.name for item in findings if item.level is finding.Level.MISSING]
     if missing:
         names = ", ".join(missing)

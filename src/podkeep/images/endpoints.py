@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import InvalidArgument
 from podkeep.images.image import RegistryAuth
-from podkeep.images.reference import DEFAULT_HOST, Reference
+from podkeep.images.reference import DEFAULT_HOST, Reference, is_host
 
 _API_HOSTS = {DEFAULT_HOST: "registry-1.docker.io"}
 
@@ -34,6 +34,21 @@ class Endpoint:
         return asdict(self)
 
 
+def check(registries: Mapping[str, RegistryConfig]) -> None:
+    """Check ``[registries]`` before an image is asked for.
+
+    :raises InvalidArgument: if a table's name is not the host of a registry, or a mirror not a host or an http(s) URL.
+    """
+    for host, config in registries.items():
+        if not is_host(host):
+            raise InvalidArgument(
+                f"registries.{host!r}: this is not the host[:port] of a registry",
+                hint="write it as images are named, like registry.example:5000, without http:// and path",
+            )
+        for text in config.mirrors:
+            _mirror(host, text, registries)
+
+
 def endpoints_of(reference: Reference, registries: Mapping[str, RegistryConfig]) -> tuple[Endpoint, ...]:
     """Return the servers for ``reference``, first to be tried first.
 
@@ -46,14 +61,17 @@ def endpoints_of(reference: Reference, registries: Mapping[str, RegistryConfig])
 
 
 def _mirror(registry: str, text: str, registries: Mapping[str, RegistryConfig]) -> Endpoint:
-    scheme = ""
-    if "://" in text:
-        parts = urlsplit(text)
-        scheme, host, prefix = parts.scheme, parts.netloc, parts.path.strip("/")
-    else:
-        host, _, prefix = text.strip("/").partition("/")
-    if scheme not in ("", "http", "https") or not host or "@" in host:
-        raise InvalidArgument(f'registries."{registry}".mirrors: {text!r} is not host[:port] or an http(s) URL')
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text.strip('/')}")
+        usable = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:  # A bracket without its other one, a port that is none.
+        usable = False
+    if not usable or parts.scheme not in ("", "http", "https") or any(item.isspace() for item in text):
+        raise InvalidArgument(
+            f'registries."{registry}".mirrors: {text!r} is not host[:port] or an http(s) URL',
+            hint="write it like mirror.example:5000 or https://mirror.example/path",
+        )
+    scheme, host, prefix = parts.scheme, parts.netloc, parts.path.strip("/")
     config = registries.get(host, RegistryConfig())
     endpoint = _endpoint(host, prefix, config, own=False)
     if not scheme:

@@ -57,6 +57,11 @@ class Reference:
         return self.with_digest(self.digest) if self.digest else f"{self.name}:{self.tag}"
 
 
+def is_host(text: str) -> bool:
+    """Return whether ``text`` can stand before the first slash of an image's name."""
+    return _HOST.fullmatch(text) is not None
+
+
 def parse(text: str) -> Reference:
     """Return ``text`` as a whole name: host ``docker.io``, prefix ``library/`` and tag ``latest`` are filled in.
 
@@ -70,7 +75,7 @@ def parse(text: str) -> Reference:
     elif not _TAG.fullmatch(tag):
         raise _invalid(text, f"{tag!r} is not a tag", "a tag is up to 128 letters, digits, '_', '.' and '-'")
     host, repository = _split_host(name)
-    if not _HOST.fullmatch(host):
+    if not is_host(host):
         raise _invalid(text, f"{host!r} is not a host", "write host[:port]/repository[:tag]")
     if _BARE_ID.fullmatch(name):
         raise _invalid(text, "64 hex digits name an image ID, not a repository", "pull by name")

@@ -26,9 +26,9 @@ from podkeep.images.store import ImageStore
 from podkeep.kernel.cgroup_stats import open_reader
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
-from podkeep.runtime import image_volumes
+from podkeep.runtime import image_volumes, settings
 from podkeep.runtime.cdi_registry import Registry
-from podkeep.runtime.cgroup_driver import pod_cgroups, slices, systemd
+from podkeep.runtime.cgroup_driver import pod_cgroups, systemd
 from podkeep.runtime.checkpoint import Checkpoints
 from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.container_executor import ContainerExecutor
@@ -84,9 +84,11 @@ def serve(config: Config, options: Options) -> bool:
     """Run the runtime until it is told to stop (SIGTERM, SIGINT, Node.Shutdown) or is idle for long enough.
 
     :returns: whether no sandbox is left, so that what serves all sandboxes (bridge, cgroup) was removed as well.
+    :raises InvalidArgument: if a value of the configuration cannot work; nothing has been made then.
     :raises FailedPrecondition: if the machine lacks something it needs.
     :raises DataLoss: if the state cannot be read.
     """
+    settings.check(config)
     layout = Layout(root=Path(config.runtime.root), run=Path(config.runtime.run))
     _raise_descriptor_limit()
     hangups: list[int] = []
@@ -117,10 +119,9 @@ class _Daemon:
         self._cgroups = Cgroups()
         self._stats_reader = open_reader(self._cgroups.layout)
         stack.callback(self._stats_reader.close)
-        self._cgroup_parent = config.runtime.cgroup_parent
+        self._cgroup_parent = settings.cgroup_parent(config)
         if config.runtime.cgroup_driver == "systemd":
             systemd.require()
-            self._cgroup_parent = slices.slice_of_path(self._cgroup_parent)
         self._state = State(layout.state)
         stack.callback(self._state.close)
         self._events = EventHub()

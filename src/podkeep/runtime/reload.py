@@ -19,6 +19,7 @@ from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.errors import PodkeepError
 from podkeep.images.store import ImageStore
+from podkeep.runtime import settings
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Reload:
         service.reloading()
         try:
             config = await asyncio.to_thread(self._load)
+            settings.check(config)
         except Exception as error:
             # Whatever is wrong with a file, the runtime serves on. The text of our own errors says all.
             unexpected = None if isinstance(error, PodkeepError) else error

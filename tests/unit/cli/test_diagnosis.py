@@ -86,9 +86,16 @@ def test_program_that_is_not_there(tmp_path: Path) -> None:
     found = {item.name: item for item in programs.examine(config.Config(runtime=absent))}
     assert found["crun"].level is Level.OK
     assert found["conmon"].level is Level.MISSING
-    assert found["conmon"].mend == "apt-get install conmon"
+    assert found["conmon"].mend == "install it, or set runtime.conmon to where it is"
     assert found["catatonit"].level is Level.WARNING
     assert found["seccomp profile"].level is Level.MISSING
+
+
+def test_every_default_path_has_a_package() -> None:
+    runtime = config.RuntimeConfig()
+    for path in (runtime.handlers["crun"].path, runtime.conmon, runtime.catatonit, runtime.seccomp_profile):
+        assert programs.mend(path, "key").startswith("apt-get install ")
+    assert programs.mend("/opt/conmon", "runtime.conmon") == "install it, or set runtime.conmon to where it is"
 
 
 def test_only_the_default_handler_is_required(tmp_path: Path) -> None:

@@ -30,6 +30,22 @@ def test_changes_are_named_by_key() -> None:
     )
 
 
+def test_values_that_cannot_work_are_not_put_into_force(tmp_path: Path) -> None:
+    registries = {"r": config.RegistryConfig(mirrors=("http://",))}
+
+    async def scenario() -> None:
+        store = ImageStore.open(tmp_path / "images", config=config.ImagesConfig(), registries={})
+        try:
+            reload = Reload(config.Config(), lambda: config.Config(registries=registries), store)
+            reload.start()
+            await reload.close()
+            assert store._registries == {}
+        finally:
+            store.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_file_that_cannot_be_understood_does_not_end_what_waits_for_the_reload(tmp_path: Path) -> None:
     """A link to itself, for one, is no error of ours."""
     link = tmp_path / "loop"

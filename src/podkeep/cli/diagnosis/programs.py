@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,21 @@ from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 
 if TYPE_CHECKING:
-    from podkeep.base.config import Config
+    from podkeep.base.config import Config, StreamingConfig
 
 _VERSION = re.compile(r"\d+(\.\d+)+")
 
-_PACKAGES = {"seccomp.json": "golang-github-containers-common", "nft": "nftables", "getsubids": "uidmap"}
-"""Debian's package of a file, where it is not named like it."""
+_PACKAGES = {
+    "/usr/bin/crun": "crun",
+    "/usr/bin/runc": "runc",
+    "/usr/sbin/runc": "runc",
+    "/usr/bin/conmon": "conmon",
+    "/usr/bin/catatonit": "catatonit",
+    "/usr/share/containers/seccomp.json": "golang-github-containers-common",
+    "nft": "nftables",
+    "getsubids": "uidmap",
+}
+"""Debian's package of a file; another path is somebody's own, and no package would put anything there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +38,8 @@ class Program:
     path: str
     why: str
     required: bool
+    key: str = ""
+    """What names it in the configuration; empty: nothing, it is looked for by its name."""
 
 
 def programs(config: Config) -> list[Program]:
@@ -38,12 +50,23 @@ def programs(config: Config) -> list[Program]:
             path=handler.path,
             why=f"it is the OCI runtime of handler {name}",
             required=name == runtime.default_handler,
+            key=f"runtime.handlers.{name}.path",
         )
         for name, handler in sorted(runtime.handlers.items())
     ]
     used += [
-        Program(path=runtime.conmon, why="it keeps a container's output and exit status", required=True),
-        Program(path=runtime.catatonit, why="pods that share a PID namespace run it as PID 1", required=False),
+        Program(
+            path=runtime.conmon,
+            why="it keeps a container's output and exit status",
+            required=True,
+            key="runtime.conmon",
+        ),
+        Program(
+            path=runtime.catatonit,
+            why="pods that share a PID namespace run it as PID 1",
+            required=False,
+            key="runtime.catatonit",
+        ),
         Program(
             path="nft", why="it writes the rules for pod traffic to the outside", required=config.network.masquerade
         ),
@@ -58,24 +81,40 @@ def examine(config: Config) -> list[Finding]:
 
 
 def examine_files(config: Config) -> list[Finding]:
-    """Look for the files that the configuration names."""
-    found = []
-    for host, registry in config.registries.items():
-        name = f'registries."{host}".ca_file'
-        if not registry.ca_file:
-            continue
-        if Path(registry.ca_file).is_file():
-            found.append(finding.ok(name, registry.ca_file))
-        else:
-            found.append(
-                finding.missing(
-                    name,
-                    f"no file {registry.ca_file}",
-                    why="certificates of this registry are checked against it",
-                    mend="name a file of certificates (PEM), or leave the key out",
-                )
-            )
-    return found
+    """Read the files of certificates that the configuration names, as the runtime will."""
+    found = [
+        _examine_ca_file(f'registries."{host}".ca_file', registry.ca_file)
+        for host, registry in config.registries.items()
+        if registry.ca_file
+    ]
+    return [*found, *_examine_streaming(config.streaming)]
+
+
+def _examine_ca_file(name: str, path: str) -> Finding:
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:  # Of which that of ssl is one.
+        return finding.missing(
+            name,
+            f"{path} cannot be used: {error.strerror or error}",
+            why="certificates of this registry are checked against it",
+            mend="name a file of certificates (PEM), or leave the key out",
+        )
+    return finding.ok(name, path)
+
+
+def _examine_streaming(config: StreamingConfig) -> list[Finding]:
+    if not config.tls_cert:
+        return []
+    from podkeep.runtime.streaming.server import tls_context
+
+    name = "streaming.tls_cert"
+    try:
+        tls_context(config)
+    except PodkeepError as error:
+        why = "the server of Exec, Attach and PortForward proves itself with it"
+        return [finding.missing(name, error.message, why=why, mend=error.hint)]
+    return [finding.ok(name, config.tls_cert)]
 
 
 def _examine_program(program: Program) -> Finding:
@@ -85,9 +124,7 @@ def _examine_program(program: Program) -> Finding:
     except (PodkeepError, OSError) as error:
         report = finding.missing if program.required else finding.warning
         reason = error.message.partition(": ")[2] if isinstance(error, PodkeepError) else str(error)
-        return report(
-            name, f"cannot be run: {reason}", why=program.why, mend=f"apt-get install {package(program.path)}"
-        )
+        return report(name, f"cannot be run: {reason}", why=program.why, mend=mend(program.path, program.key))
     return finding.ok(name, version(done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")))
 
 
@@ -97,10 +134,10 @@ def version(text: str) -> str:
     return match[0] if match else "present, no version told"
 
 
-def package(path: str) -> str:
-    """Return Debian's package of a program or file."""
-    name = Path(path).name
-    return _PACKAGES.get(name, name)
+def mend(path: str, key: str) -> str:
+    """Return what to do about a program or file that is missing; ``key`` names it in the configuration."""
+    package = _PACKAGES.get(path)
+    return f"apt-get install {package}" if package else f"install it, or set {key} to where it is"
 
 
 def _examine_seccomp(config: Config) -> Finding:
@@ -111,5 +148,5 @@ def _examine_seccomp(config: Config) -> Finding:
         "seccomp profile",
         f"no file {path}",
         why="it is the profile that containers get by default (RuntimeDefault)",
-        mend=f"apt-get install {package(path)}",
+        mend=mend(path, "runtime.seccomp_profile"),
     )

@@ -54,7 +54,7 @@ class StreamingServer:
         :raises FailedPrecondition: if it cannot listen there, or the certificate cannot be read.
         """
         config = self._config
-        tls = _tls(config)
+        tls = tls_context(config)
         try:
             self._server = await asyncio.start_server(
                 self._connected,
@@ -182,16 +182,22 @@ async def _session(
         await port_forward.serve_channels(transport, protocol, request)
 
 
-def _tls(config: StreamingConfig) -> ssl.SSLContext | None:
+def tls_context(config: StreamingConfig) -> ssl.SSLContext | None:
+    """Return what the server proves itself with; None: it speaks plain HTTP.
+
+    :raises FailedPrecondition: if the files cannot be read, are no PEM, do not belong together, or want a password.
+    """
     if not config.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(config.tls_cert, config.tls_key)
+        # Without a password at hand OpenSSL would ask for it on the terminal, and wait.
+        context.load_cert_chain(config.tls_cert, config.tls_key, password="")
     except (OSError, ssl.SSLError) as error:
         raise FailedPrecondition(
-            f"the streaming server's certificate {config.tls_cert} with key {config.tls_key} cannot be used: {error}"
+            f"the streaming server's certificate {config.tls_cert} with key {config.tls_key} cannot be used: {error}",
+            hint="name the PEM files of a certificate and its key, which has no password",
         ) from error
     return context
 

@@ -1,0 +1,107 @@
+"""``podkeep config check`` refuses what the daemon could not work with, and says what to do."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.cli import config
+from podkeep.cli.invocation import Invocation
+
+
+def check(tmp_path: Path, text: str) -> Result:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    return CliRunner().invoke(config.command, ["check", str(file)], obj=Invocation(config_path=None, debug=False))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate, and its key under the password ``secret``."""
+    directory = tmp_path_factory.mktemp("tls")
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    argv += ["-passout", "pass:secret", "-days", "2", "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    return cert, key
+
+
+def test_defaults_are_in_order(tmp_path: Path) -> None:
+    done = check(tmp_path, "")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"{tmp_path}/config.toml: in order")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[runtime]\ndefault_rlimits = { nofile = "9:1" }', "runtime.default_rlimits.nofile: the soft limit"),
+        ('[runtime]\ndefault_rlimits = { files = "9" }', "runtime.default_rlimits: 'files' is no limit"),
+        ('[runtime]\ndefault_sysctls = { "kernel.panic" = "1" }', "runtime.default_sysctls: sysctl 'kernel.panic'"),
+        ("[images]\nparallel_layers = 0", "images.parallel_layers: 0 is less than 1"),
+        ("[images]\nmax_layer_bytes = -1", "images.max_layer_bytes: -1 is less than 1"),
+        ("[images]\nmax_layer_inodes = 0", "images.max_layer_inodes: 0 is less than 1"),
+        ('[runtime]\ncgroup_parent = "a/../b"', "runtime.cgroup_parent: 'a/../b' is not"),
+        ('[runtime]\ncgroup_parent = "podkeep"', "runtime.cgroup_parent: 'podkeep' is not"),
+        ('[runtime]\ncgroup_parent = "/a/../b"', "runtime.cgroup_parent: '/a/../b' is not"),
+        ('[runtime]\ncgroup_parent = "/a/"', "runtime.cgroup_parent: '/a/' is not"),
+        ('[runtime]\ncgroup_parent = ""', "runtime.cgroup_parent: '' is not"),
+        (
+            '[runtime]\ncgroup_driver = "systemd"\ncgroup_parent = "a b.slice"',
+            "runtime.cgroup_parent: 'a b.slice' is not the name of a slice",
+        ),
+        ('[runtime]\ncgroup_driver = "systemd"\ncgroup_parent = "/"', "runtime.cgroup_parent: "),
+        ('[runtime]\ncdi_spec_dirs = ["rel"]', "runtime.cdi_spec_dirs: 'rel' is not an absolute path"),
+        ('[runtime]\nsocket = "podkeep.sock"', "runtime.socket: 'podkeep.sock' is not an absolute path"),
+        (f'[runtime]\nsocket = "/{"x" * 120}"', "CRI socket /x"),
+        ('[network]\nbridge = "abcdefghijklmnopqrstuvwxyz0"', "network.bridge: 'abcdefghijklmnopqrstuvwxyz0' is no"),
+        ('[network]\nsubnet = "10.0.0.0/31"', "network.subnet: 10.0.0.0/31 is too small"),
+        ('[registries."r"]\nmirrors = ["http://"]', "registries.\"r\".mirrors: 'http://' is not"),
+        ('[registries."r"]\nmirrors = ["a b"]', "registries.\"r\".mirrors: 'a b' is not"),
+        ('[registries."r"]\nmirrors = ["http://[::1"]', "registries.\"r\".mirrors: 'http://[::1' is not"),
+        ('[registries."a b"]', "registries.'a b': "),
+        ('[registries."http://a"]', "registries.'http://a': "),
+        ('[metrics]\naddress = "localhost"', "metrics.address: 'localhost' is neither"),
+        ('[streaming]\naddress = "localhost"', "streaming.address: 'localhost' does not appear"),
+        ("[streaming]\nport = 70000", "streaming.port: 70000 is no port"),
+    ],
+)
+def test_a_value_that_cannot_work(tmp_path: Path, text: str, words: str) -> None:
+    done = check(tmp_path, text)
+    assert isinstance(done.exception, InvalidArgument), done.output
+    assert done.exception.message.startswith(f"{tmp_path}/config.toml: {words}")
+
+
+@pytest.mark.parametrize("mirror", ["m", "m:5000", "m_1:5000/p", "http://m/p/q", "https://[::1]:5000", "[::1]:5000"])
+def test_mirrors(tmp_path: Path, mirror: str) -> None:
+    assert check(tmp_path, f'[registries."r:5000"]\nmirrors = ["{mirror}"]').exit_code == 0
+
+
+def test_certificates_are_read(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    cert, locked = certificate
+    none = tmp_path / "none.pem"
+    none.write_text("no PEM")
+    key = tmp_path / "key.pem"
+    argv = ["openssl", "pkey", "-in", str(locked), "-passin", "pass:secret", "-out", str(key)]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    sound = f'[streaming]\ntls_cert = "{cert}"\ntls_key = "{key}"\n[registries.r]\nca_file = "{cert}"\n'
+    assert check(tmp_path, sound).exit_code == 0
+    # A key with a password must not make the daemon ask for one.
+    for wrong in (locked, none, tmp_path, tmp_path / "missing"):
+        done = check(tmp_path, sound.replace(f'tls_key = "{key}"', f'tls_key = "{wrong}"'))
+        assert isinstance(done.exception, FailedPrecondition)
+        assert "streaming.tls_cert" in done.exception.message
+    for wrong in (none, key, tmp_path, tmp_path / "missing"):
+        done = check(tmp_path, sound.replace(f'ca_file = "{cert}"', f'ca_file = "{wrong}"'))
+        assert isinstance(done.exception, FailedPrecondition)
+        assert 'registries."r".ca_file' in done.exception.message
+
+
+def test_only_packages_that_have_the_file_are_named(tmp_path: Path) -> None:
+    done = check(tmp_path, '[runtime.handlers.crun]\npath = "/opt/nope"\n')
+    assert isinstance(done.exception, FailedPrecondition)
+    assert "apt-get" not in done.output
+    assert "runtime.handlers.crun.path" in done.output

@@ -15,12 +15,16 @@ settings.load_profile("podkeep")
 
 
 def pytest_configure() -> None:
-    """End as for a key that interrupts when the run gets SIGTERM: what tests and fixtures made is removed."""
+    """End as for a key that interrupts when the run gets SIGTERM: what tests and fixtures made is removed.
+
+    A shell lets what it starts in the background ignore SIGINT, and the programs under test would inherit that.
+    """
 
     def end(number: int, _frame: object) -> Never:
         pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
 
     signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -458,6 +458,22 @@ def test_seccomp_profile_that_means_nothing(pods: Pods, tmp_path: Path, profile:
     assert pods.containers() == []
 
 
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("/etc", "/bin/busybox"),
+        ("/etc/passwd", "/bin"),
+        ("/etc/passwd", "/bin/busybox/x"),
+        ("/etc/passwd", "/" + "x" * 300),
+        ("/etc", "/sys/x"),
+    ],
+)
+def test_mount_where_none_can_be(pods: Pods, source: str, target: str) -> None:
+    request = pods.create_request(pods.run(), mounts=[bind(source, target)])
+    assert target.strip("/") in error_of(lambda: pods.call("CreateContainer", request), InvalidArgument)
+    assert pods.containers() == []
+
+
 @pytest.mark.parametrize("directory", ["/bin/busybox", "/bin/busybox/x", "/" + "x" * 300])
 def test_working_directory_that_is_none(pods: Pods, directory: str) -> None:
     sandbox = pods.run()

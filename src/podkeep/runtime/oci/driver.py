@@ -44,7 +44,8 @@ _REQUESTS_FAULT = re.compile(
     r"executable file .* (not found|not executable)|exec: .*: (no such file|permission denied|is a directory)"
     r"|(open|find) executable|stat .*: no such file or directory: unknown"
     r"|memory limit (could be )?too low|cpuset\.\w+.*(out of range|invalid argument)"
-    r"|(chdir|mkdir) .*(not a directory|file ?name too long)"
+    r"|(chdir|mkdir|open|mount(ing)?) .*(not a directory|is a directory|file ?name too long)"
+    r"|mkdir `?/(proc|sys)/.*operation not permitted"
     r"|chdir .*(permission denied|too many .*symbolic links|no such file or directory)"
     r"|invalid seccomp (action|index|syscall)|seccomp unknown architecture|unknown seccomp (option|flag)"
     r"|get_seccomp_operator|seccomp get operator|seccomp_rule_add"
@@ -53,7 +54,7 @@ _REQUESTS_FAULT = re.compile(
 )
 """What crun and runc say when a container cannot be made as the request wants it.
 
-That is about its program, its limits, its working directory or its seccomp profile.
+That is about its program, its limits, its mounts, its working directory or its seccomp profile.
 """
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 

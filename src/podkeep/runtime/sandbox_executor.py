@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from podkeep.base import failpoints
 from podkeep.base.errors import Internal, InvalidArgument, KernelCallError
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
-from podkeep.kernel import mountinfo, mounts, namespaces, procfs
+from podkeep.kernel import mountinfo, mounts, namespaces, nshelper, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.mounts import MountFlag
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
@@ -83,6 +83,7 @@ class SandboxExecutor:
             made = self._make_namespaces(sandbox)
             # From here on the undo knows, too, what the network plugins said.
             sandbox = msgspec.structs.replace(sandbox, status=made)
+            self._write_interface_sysctls(sandbox)
             failpoints.reach("sandbox.namespaces")
             pod_cgroups.create(self.cgroups, sandbox.config.cgroup_parent, sandbox.id)
             failpoints.reach("sandbox.cgroups")
@@ -203,16 +204,11 @@ class SandboxExecutor:
             made: dict[NamespaceKind, int] = {}
             if kinds:
                 hostname = config.hostname if NamespaceKind.UTS in kinds and config.hostname else None
-                idmap = config.namespaces.userns
-                wanted = sysctls.effective(
-                    config.sysctls, self.confinement.sysctls, {kind.name for kind in kinds}, idmap
+                request = NamespaceRequest(
+                    kinds=kinds, idmap=config.namespaces.userns, hostname=hostname, sysctls=self._sysctls(config)[0]
                 )
-                request = NamespaceRequest(kinds=kinds, idmap=idmap, hostname=hostname, sysctls=wanted)
-                try:
+                with _asked_sysctls(config):
                     made = self.helper.create(request)
-                except KernelCallError as error:
-                    sysctls.refuse_asked(error, config.sysctls, {kind.name for kind in kinds})
-                    raise
             for fd in made.values():
                 closing.callback(os.close, fd)
             for kind, fd in made.items():
@@ -225,6 +221,30 @@ class SandboxExecutor:
             if NamespaceKind.NET not in made:
                 return sandbox.status
             return self._connect(sandbox, made[NamespaceKind.NET])
+
+    def _sysctls(self, config: SandboxConfig) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what is written into the sandbox's new namespaces, and what once its network is there."""
+        kinds = _kind_names(config)
+        wanted = sysctls.effective(config.sysctls, self.confinement.sysctls, kinds, config.namespaces.userns)
+        return sysctls.split(wanted, kinds)
+
+    def _write_interface_sysctls(self, sandbox: Sandbox) -> None:
+        config = sandbox.config
+        _, wanted = self._sysctls(config)
+        if not wanted:
+            return
+        files = [nshelper.sysctl_path(name, value, list(_kind_names(config))) for name, value in wanted.items()]
+
+        def write() -> None:
+            for path, value in files:
+                nshelper.write_sysctl(path, value)
+
+        netns = namespaces.open_pinned(self.layout.namespace_pin(sandbox.id, NamespaceKind.NET))
+        try:
+            with _asked_sysctls(config):
+                namespaces.run_in_netns(netns, write)
+        finally:
+            os.close(netns)
 
     def _connect(self, sandbox: Sandbox, netns: int) -> SandboxStatus:
         status = self.networks.attach(sandbox, netns)
@@ -339,6 +359,20 @@ def namespace_kinds(config: SandboxConfig) -> frozenset[NamespaceKind]:
     if options.userns is not None:
         result.add(NamespaceKind.USER)
     return frozenset(result)
+
+
+def _kind_names(config: SandboxConfig) -> frozenset[str]:
+    return frozenset(kind.name for kind in namespace_kinds(config))
+
+
+@contextmanager
+def _asked_sysctls(config: SandboxConfig) -> Iterator[None]:
+    """Have a sysctl that the kernel does not take be the request's fault, if it is the request's."""
+    try:
+        yield
+    except KernelCallError as error:
+        sysctls.refuse_asked(error, config.sysctls, _kind_names(config))
+        raise
 
 
 def _try_all(sandbox: Sandbox, steps: list[tuple[str, Callable[[], object]]]) -> None:

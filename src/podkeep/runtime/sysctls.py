@@ -1,12 +1,14 @@
 """Which sysctls a pod sandbox gets. Pure.
 
 Only what belongs to one of the pod's own namespaces can be set; which sysctls these are is in ``kernel/nshelper.py``,
-which also writes them. Beside the request's there are the configuration's, for every pod that has the namespace.
+which also writes them. Beside the request's there are the configuration's, for every pod that has the namespace. Those
+of a network interface are written when there is one, by ``sandbox_executor.py``.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +23,8 @@ PORT_START = "net.ipv4.ip_unprivileged_port_start"
 PING_GROUPS = "net.ipv4.ping_group_range"
 LAST_GROUP = 2**31 - 1
 """The highest group that ``ping_group_range`` takes."""
+_INTERFACES = re.compile(r"/proc/sys/net/ipv[46]/(conf|neigh)/(?!(all|default|lo)/)[^/]+/")
+"""Files of an interface that a new network namespace has not."""
 _WRONG = frozenset(
     {
         *(errno.EINVAL, errno.ERANGE, errno.EOVERFLOW),
@@ -84,6 +88,15 @@ def effective(
         if path not in paths:
             result[name] = value
     return {**result, **asked}
+
+
+def split(wanted: Mapping[str, str], kinds: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what can be written into new namespaces, and what only when the pod has its network interface."""
+    first: dict[str, str] = {}
+    later: dict[str, str] = {}
+    for name, value in wanted.items():
+        (later if _INTERFACES.match(_path(name, value, kinds)) else first)[name] = value
+    return first, later
 
 
 def refuse_asked(error: KernelCallError, asked: Mapping[str, str], kinds: Collection[str]) -> None:

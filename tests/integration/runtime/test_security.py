@@ -329,6 +329,22 @@ def test_sysctls_of_a_shared_namespace_are_refused(pods: Pods, modes: dict[str, 
     assert name in error_of(lambda: pods.run(pod(options=options, sysctls={name: "1"})), InvalidArgument)
 
 
+@pytest.mark.parametrize("user", BOTH)
+def test_sysctls_of_the_pods_interface(pods: Pods, user: tuple[int, int, int] | None) -> None:
+    """The interface is there only when the network is."""
+    asked = {
+        "net.ipv4.conf.eth0.forwarding": "1",
+        "net/ipv4/conf/eth0/rp_filter": "2",
+        "net.ipv4.neigh.eth0.gc_stale_time": "61",
+        "net.ipv4.conf.lo.arp_ignore": "3",
+    }
+    machine = Path("/proc/sys/net/ipv4/conf/lo/arp_ignore").read_text()
+    container = pods.launch(pods.run(pod(options=namespaces(user=user), sysctls=asked)))
+    files = " ".join(f"/proc/sys/{name.replace('.', '/')}" for name in asked)
+    assert pods.read(container, f"cat {files}").split() == list(asked.values())
+    assert Path("/proc/sys/net/ipv4/conf/lo/arp_ignore").read_text() == machine
+
+
 def test_a_sysctl_that_the_kernel_has_not(pods: Pods) -> None:
     with pytest.raises(Exception, match=r"net/ipv4/no_such_thing"):
         pods.run(pod(sysctls={"net.ipv4.no_such_thing": "1"}))

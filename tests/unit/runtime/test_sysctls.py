@@ -82,6 +82,24 @@ def test_groups_that_may_ping_exist(userns: IdMap, expected: str) -> None:
     assert sysctls.effective({}, DefaultSysctls(), {"NET"}, userns)[PING_GROUPS] == expected
 
 
+def test_those_of_an_interface_come_later() -> None:
+    later = {
+        "net.ipv4.conf.eth0.forwarding": "1",
+        "net/ipv6/neigh/eth0.7/retrans_time_ms": "2",
+        "net.ipv6.conf.eth0/7.accept_ra": "3",
+    }
+    first = {
+        "net.ipv4.conf.all.forwarding": "1",
+        "net.ipv6.conf.default.accept_ra": "2",
+        "net/ipv4/neigh/lo/mcast_solicit": "3",
+        "net.ipv4.conf": "4",
+        "net.ipv4.conf.eth0": "5",
+        "net.core.conf.eth0.x": "6",
+        "kernel.sem": "7",
+    }
+    assert sysctls.split({**first, **later}, ALL) == (first, later)
+
+
 def test_defaults_that_no_pod_could_have() -> None:
     sysctls.check_defaults({"net.ipv4.ip_forward": "1"})
     with pytest.raises(InvalidArgument, match=r"runtime\.default_sysctls.*vm\.swappiness"):

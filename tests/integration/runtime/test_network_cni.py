@@ -363,16 +363,46 @@ def test_a_changed_network_is_reported_when_the_daemon_starts(machine: Machine, 
 # what the kubelet says
 
 
-def test_a_pod_cidr_is_for_new_pods_and_outlives_the_daemon(own_daemon: Daemon) -> None:
+def update(client: Pods, text: str) -> None:
+    network = api.NetworkConfig(pod_cidr=text)
+    client.call(
+        "UpdateRuntimeConfig",
+        api.UpdateRuntimeConfigRequest(runtime_config=api.RuntimeConfig(network_config=network)),
+    )
+
+
+def test_a_pod_cidr_of_one_family_leaves_the_other_one_as_configured(own_daemon: Daemon) -> None:
+    own_daemon.config.write_text(
+        own_daemon.config.read_text().replace("[network]\n", '[network]\nsubnet6 = "fd66::/64"\n')
+    )
     own_daemon.start()
 
-    def update(client: Pods, text: str) -> None:
-        network = api.NetworkConfig(pod_cidr=text)
-        client.call(
-            "UpdateRuntimeConfig",
-            api.UpdateRuntimeConfigRequest(runtime_config=api.RuntimeConfig(network_config=network)),
-        )
+    def addresses(client: Pods, name: str) -> tuple[str, ...]:
+        network = client.pod_status(client.run(pod(name))).status.network
+        return network.ip, *(item.ip for item in network.additional_ips)
 
+    with Pods(own_daemon.socket, "") as client:
+        update(client, "10.77.1.0/24")
+        four, six = addresses(client, "one")
+        assert (four[:8], six[:6]) == ("10.77.1.", "fd66::")
+        for bad in ("0.0.0.0/0", "0.0.0.0/8", "255.255.255.0/24", "::/0", "10.78.0.0/16,::/0"):
+            assert "pod_cidr" in error_of(lambda bad=bad: update(client, bad), InvalidArgument)  # type: ignore[misc]
+        four, six = addresses(client, "two")
+        assert (four[:8], six[:6]) == ("10.77.1.", "fd66::")
+        update(client, "fd77:1::/64")
+        assert own_daemon.stop() == 0
+        own_daemon.start()
+        with anew(client) as again:
+            six, four = addresses(again, "three")
+            for item in again.sandboxes():
+                again.remove(item.id)
+        client._configs.clear()
+        assert six.startswith("fd77:1::")
+        assert not four.startswith("10.77.1.")
+
+
+def test_a_pod_cidr_is_for_new_pods_and_outlives_the_daemon(own_daemon: Daemon) -> None:
+    own_daemon.start()
     with Pods(own_daemon.socket, "") as client, ExitStack() as stack:
         old = client.run(pod("old"))
         address = client.address(old)

@@ -106,9 +106,32 @@ def test_ipv6_subnets_that_are_refused(subnet: str) -> None:
 def test_subnets_of_a_pod_cidr() -> None:
     assert subnets.text(subnets.of_pod_cidr("10.1.0.0/24")) == "10.1.0.0/24"
     assert subnets.text(subnets.of_pod_cidr("fd00::/64, 10.1.0.0/24")) == "fd00::/64,10.1.0.0/24"
-    for text in ("10.1.0.0/24,10.2.0.0/24", "10.1.0.0/24,", "x", "10.1.0.0/31", "0.0.0.0/0", "::/0"):
+    unusable = (
+        "0.0.0.0/0",
+        "0.0.0.0/8",
+        "0.0.0.0/1",
+        "255.255.255.0/24",
+        "224.0.0.0/4",
+        "127.1.0.0/16",
+        "::/0",
+        "ff00::/8",
+    )
+    for text in ("10.1.0.0/24,10.2.0.0/24", "10.1.0.0/24,", "x", "10.1.0.0/31", *unusable):
         with pytest.raises(InvalidArgument, match="pod_cidr"):
             subnets.of_pod_cidr(text)
+
+
+@pytest.mark.parametrize(
+    ("named", "whole"),
+    [
+        ("10.1.0.0/24", "10.1.0.0/24,fd07::/64"),
+        ("fd01::/64", "fd01::/64,10.7.0.0/16"),
+        ("fd01::/64,10.1.0.0/24", "fd01::/64,10.1.0.0/24"),
+    ],
+)
+def test_a_family_that_a_pod_cidr_does_not_name_stays_as_configured(named: str, whole: str) -> None:
+    configured = subnets.of_config(NetworkConfig(subnet="10.7.0.0/16", subnet6="fd07::/64"))
+    assert subnets.text(subnets.of_pod_cidr(named, configured)) == whole
 
 
 @pytest.mark.parametrize(

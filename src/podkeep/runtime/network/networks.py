@@ -66,6 +66,8 @@ class Networks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._state = state
         self.bridge = Bridge.from_config(config, layout.run)
+        self._own_subnets = self.bridge.subnets
+        """Those of the configuration."""
         self.cni = CniNetwork(
             Path(config.cni_conf_dir), tuple(Path(item) for item in config.cni_plugin_dirs), config.cni_timeout
         )
@@ -77,7 +79,7 @@ class Networks:
         """
         configured, pod_cidr = self._state.pod_cidr
         if pod_cidr and configured == self._configured:
-            self.bridge.use_subnets(of_pod_cidr(pod_cidr), self._state.addresses())
+            self.bridge.use_subnets(of_pod_cidr(pod_cidr, self._own_subnets), self._state.addresses())
         mine = [item for item in self._state.sandboxes() if _maker(item) is NetworkMaker.BRIDGE]
         if mine or self.chosen() is NetworkMaker.BRIDGE:
             self.bridge.start(
@@ -166,15 +168,16 @@ class Networks:
     def use_pod_cidr(self, pod_cidr: str) -> None:
         """Give new pods of the bridge addresses of the kubelet's choice, also after a restart.
 
-        It holds until ``[network] subnet`` or ``subnet6`` is changed. Runs on the event loop's thread, so that no pod
-        gets an address in between; takes a few system calls.
+        A family that it does not name keeps its configured subnet. It holds until ``[network] subnet`` or ``subnet6``
+        is changed. Runs on the event loop's thread, so that no pod gets an address in between;
+        takes a few system calls.
 
         :raises InvalidArgument: if it is no CIDR, or not one of each family.
         :raises KernelCallError: if the kernel refuses the bridge's address.
         """
         if not pod_cidr:
             return
-        subnets = of_pod_cidr(pod_cidr)
+        subnets = of_pod_cidr(pod_cidr, self._own_subnets)
         if subnets == self.bridge.subnets:
             return
         self.bridge.use_subnets(subnets, self._state.addresses())

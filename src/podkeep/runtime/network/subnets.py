@@ -32,19 +32,22 @@ def of_config(config: NetworkConfig) -> tuple[Subnet, ...]:
     return tuple(result)
 
 
-def of_pod_cidr(text: str) -> tuple[Subnet, ...]:
+def of_pod_cidr(text: str, configured: Sequence[Subnet] = ()) -> tuple[Subnet, ...]:
     """Return the subnets of CRI's NetworkConfig.pod_cidr: one, or one of each family, separated by a comma.
+
+    A kubelet that names one family does not turn the other one off: it is followed by that of ``configured``.
 
     :raises InvalidArgument: if it is not that.
     """
     key = "runtime_config.network_config.pod_cidr"
-    result = []
+    result: list[Subnet] = []
     for part in text.split(","):
         family = 6 if ":" in part else 4
         result.append(_subnet(key, part.strip(), family))
     if len({item.version for item in result}) != len(result):
         raise InvalidArgument(f"{key}: {text!r} has two subnets of one family")
-    return tuple(result)
+    named = {item.version for item in result}
+    return (*result, *(item for item in configured if item.version not in named))
 
 
 def _subnet(key: str, text: str, family: int) -> Subnet:

@@ -130,6 +130,7 @@ class Containers:
                 image_id=image.id,
                 image_ref=image.repo_digests[0] if image.repo_digests else image.id,
                 volume_images={number: found.id for number, found in volume_images.items()},
+                image_stop_signal=image.config.stop_signal,
                 status=ContainerStatus(state=ContainerState.CREATING, created_at=time.time_ns()),
             )
             plan = ContainerPlan(

@@ -334,4 +334,6 @@ class Container(Record, frozen=True, kw_only=True, omit_defaults=True):
     image_ref: str
     volume_images: dict[int, ImageID] = {}
     """Number of a mount to the image that its reference meant at creation; none of these can be removed."""
+    image_stop_signal: str = ""
+    """The image's stop signal, as the image spells it."""
     status: ContainerStatus

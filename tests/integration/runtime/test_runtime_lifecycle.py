@@ -299,6 +299,7 @@ def test_image_volume_path_and_user(pods: Pods, registry: Registry, tmp_path: Pa
     assert pods.read(container, "id -u; id -g; pwd; echo $GREETING $HOME") == "1000\n1000\n/home/app\nhello /home/app"
     user = pods.status(container).user.linux
     assert (user.uid, user.gid, sorted(user.supplemental_groups)) == (1000, 1000, [50, 1000])
+    assert pods.status(container).stop_signal == api.SIGUSR2
     pods.stop(container, timeout=30)
     assert pods.status(container).exit_code == 5
     pods.remove(sandbox)

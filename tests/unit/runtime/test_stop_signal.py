@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 
+import msgspec
 import pytest
+from runtime_values import container
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import stop_signal
+from podkeep.runtime.rpc.container import status_message
 
 
 @pytest.mark.parametrize("name", [name for name in api.Signal.keys() if name != "RUNTIME_DEFAULT"])  # noqa: SIM118
@@ -42,6 +45,34 @@ def test_the_interfaces_signals_are_all_different_but_for_synonyms() -> None:
 )
 def test_spellings(text: str, number: int) -> None:
     assert stop_signal.parse(text) == number
+
+
+@pytest.mark.parametrize(
+    ("asked", "image", "shown"),
+    [
+        ("", "", api.RUNTIME_DEFAULT),
+        ("", "SIGQUIT", api.SIGQUIT),
+        ("", "quit", api.SIGQUIT),
+        ("", "3", api.SIGQUIT),
+        ("", "SIGCLD", api.SIGCHLD),
+        ("", "SIGRTMIN+3", api.SIGRTMINPLUS3),
+        ("", "RTMAX-14", api.SIGRTMAXMINUS14),
+        ("", "nonsense", api.RUNTIME_DEFAULT),
+        ("SIGUSR1", "SIGQUIT", api.SIGUSR1),
+        ("SIGCLD", "", api.SIGCLD),
+    ],
+)
+def test_the_status_shows_the_signal_that_is_used(asked: str, image: str, shown: api.Signal.ValueType) -> None:
+    one = msgspec.structs.replace(container(stop_signal=asked), image_stop_signal=image)
+    assert status_message(one, "").stop_signal == shown
+
+
+def test_the_status_can_show_every_signal() -> None:
+    for name, value in api.Signal.items():
+        if name != "RUNTIME_DEFAULT":
+            one = msgspec.structs.replace(container(), image_stop_signal=name)
+            shown = api.Signal.Name(status_message(one, "").stop_signal)
+            assert shown == name or stop_signal.parse(shown) == stop_signal.parse(name), value
 
 
 @pytest.mark.parametrize(

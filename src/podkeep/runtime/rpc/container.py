@@ -8,6 +8,7 @@ import msgspec
 
 from podkeep.base.errors import InvalidArgument, NotFound, Unimplemented
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime import stop_signal
 from podkeep.runtime.checkpoint import Checkpoints
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Container, ContainerState
@@ -25,6 +26,11 @@ _STATES = {
     ContainerState.RUNNING: api.CONTAINER_RUNNING,
     ContainerState.EXITED: api.CONTAINER_EXITED,
 }
+# The first of two names of one signal (SIGCHLD, SIGCLD) is kept.
+_SIGNALS = {
+    stop_signal.parse(name): value for name, value in reversed(api.Signal.items()) if value != api.RUNTIME_DEFAULT
+}
+"""The kernel's number of a signal to the interface's."""
 
 
 class ContainerRpc:
@@ -130,8 +136,20 @@ def status_message(container: Container, log_path: str) -> api.ContainerStatus:
         resources=api.ContainerResources(linux=resources_message(status.resources or config.resources)),
         image_id=container.image_id,
         user=api.ContainerUser(linux=api.LinuxContainerUser(uid=uid, gid=gid, supplemental_groups=groups)),
-        stop_signal=api.Signal.Value(config.stop_signal or "RUNTIME_DEFAULT"),
+        stop_signal=_stop_signal(container),
     )
+
+
+def _stop_signal(container: Container) -> api.Signal.ValueType:
+    """Return the request's signal, else the image's; RUNTIME_DEFAULT: neither names one, and it is SIGTERM."""
+    if container.config.stop_signal:
+        return api.Signal.Value(container.config.stop_signal)
+    if not container.image_stop_signal:
+        return api.RUNTIME_DEFAULT
+    try:
+        return _SIGNALS.get(stop_signal.parse(container.image_stop_signal), api.RUNTIME_DEFAULT)
+    except InvalidArgument:
+        return api.RUNTIME_DEFAULT  # as StopContainer does
 
 
 def _required(text: str) -> str:

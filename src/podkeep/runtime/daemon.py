@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +104,11 @@ def serve(config: Config, options: Options) -> bool:
             daemon.prepare()
             asyncio.run(daemon.run(reload_at_once=lambda: bool(hangups)))
         finally:
-            empty = daemon.is_empty()
-            if empty:
+            left = daemon.sandboxes_left()
+            if not left:
                 daemon.clean_up()
-    return empty
+    log.info("stopped; %s", f"pod sandboxes that stay as they are: {left}" if left else "no pod is left")
+    return not left
 
 
 class _Daemon:
@@ -187,8 +189,14 @@ class _Daemon:
         reload = Reload(self._config, self._options.load, self._images)
         loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="work"))
         stop = asyncio.Event()
+
+        def end(teller: str) -> None:
+            if not stop.is_set():
+                log.info("stopping: told by %s", teller)
+            stop.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, end, number.name)
         sandboxes = Sandboxes(self._state, self._sandbox_executor, self._handlers, self._networks)
         containers = Containers(self._state, self._container_executor, sandboxes, self._images, self._layout)
         containers.watch_all()
@@ -198,7 +206,7 @@ class _Daemon:
         statistics = Statistics(self._state, self._layout, self._stats_reader, self._counting.stats_pass)
         images_root = str(self._layout.images)
         stats = StatsRpc(self._state, statistics.targets, statistics.collector, mountpoint=images_root)
-        services = self._services(sandboxes, containers, watch, stop)
+        services = self._services(sandboxes, containers, watch, partial(end, "Shutdown"))
         streaming = StreamingServer(self._config.streaming)
         sessions = Sessions(self._state, sandboxes, self._layout)
         services[server.RUNTIME_SERVICE] |= _streaming_rpcs(StreamingRpc(sessions, streaming))
@@ -241,7 +249,7 @@ class _Daemon:
             Path(self._config.runtime.socket).unlink(missing_ok=True)
 
     def _services(
-        self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, stop: asyncio.Event
+        self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, shut_down: Callable[[], None]
     ) -> dict[str, dict[str, Any]]:
         runtime = RuntimeRpc(self._config, self._handlers, self._sandbox_executor.confinement, self._networks)
         updates = Updates(self._state, self._cgroups)
@@ -249,7 +257,7 @@ class _Daemon:
         sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
         container = ContainerRpc(self._state, containers, updates, checkpoints)
         image = ImageRpc(self._images, self._state, watch)
-        node = NodeRpc(self._images, self._state, watch, stop.set)
+        node = NodeRpc(self._images, self._state, watch, shut_down)
         return {
             server.RUNTIME_SERVICE: {
                 "Version": runtime.version,
@@ -328,13 +336,13 @@ class _Daemon:
             if self._requests or self._state.sandboxes():
                 idle = 0.0
             if idle >= idle_exit:
-                log.info("idle for %.0f s without a sandbox; ending", idle)
+                log.info("stopping: idle for %.0f s without a sandbox", idle)
                 return
             await _first(stop.wait(), idle_exit - idle)
 
-    def is_empty(self) -> bool:
-        """Return whether no sandbox is left."""
-        return not self._state.sandboxes()
+    def sandboxes_left(self) -> int:
+        """Return how many sandboxes there are."""
+        return len(self._state.sandboxes())
 
     def clean_up(self) -> None:
         """Remove what serves all sandboxes: the bridge and the parent cgroup."""

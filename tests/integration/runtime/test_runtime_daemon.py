@@ -74,6 +74,8 @@ def test_daemon_without_sandboxes_leaves_nothing_behind(nothing_of: Daemon, imag
         daemon.process.send_signal(signal.Signals[how])
     assert daemon.process.wait(timeout=60) == 0
     assert daemon.layout.state.exists()
+    assert f"stopping: told by {how if how.startswith('SIG') else 'Shutdown'}" in daemon.log.read_text()
+    assert daemon.log.read_text().splitlines()[-1].endswith("stopped; no pod is left")
 
 
 def test_runtime_stop_with_pods_leaves_them_running(mortal: Mortal) -> None:
@@ -83,6 +85,7 @@ def test_runtime_stop_with_pods_leaves_them_running(mortal: Mortal) -> None:
     mortal.daemon.run("runtime", "stop", check=True)
     assert mortal.daemon.process is not None
     assert mortal.daemon.process.wait(timeout=60) == 0
+    assert mortal.daemon.log.read_text().splitlines()[-1].endswith("stopped; pod sandboxes that stay as they are: 1")
     assert procfs.alive(process)
     assert container_mounts.is_pinned(mortal.daemon.layout.run)
     assert mortal.start().host_pid(container) == process.pid
@@ -107,7 +110,7 @@ def test_daemon_without_a_sandbox_ends_when_it_is_idle(nothing_of: Daemon) -> No
     done = nothing_of.run("runtime", "--idle-exit", "1", timeout=30)
     assert done.returncode == 0
     assert time.monotonic() - started >= 1
-    assert "idle for 1 s" in done.stderr
+    assert "stopping: idle for 1 s" in done.stderr
 
 
 def test_daemon_with_a_sandbox_or_requests_is_not_idle(nothing_of: Daemon, image: str) -> None:
@@ -216,6 +219,8 @@ def _replace(daemon: Daemon, old: str, new: str) -> None:
         ("/24", "/31", "network.subnet"),
         ('bridge = "pkt', 'bridge = "a-name-that-is-too-long-', "a-name-that-is-too-long-"),
         ('cgroup_parent = "/', 'cgroup_parent = "', "cgroup"),
+        ("[runtime]\n", '[runtime]\ndefault_rlimits = { nofile = "9:1" }\n', "runtime.default_rlimits.nofile"),
+        ("[network]\n", '[registries.r]\nmirrors = ["http://"]\n[network]\n', 'registries."r".mirrors'),
     ],
 )
 def test_configuration_that_makes_no_sense_is_refused(own_daemon: Daemon, old: str, new: str, told: str) -> None:

@@ -195,13 +195,17 @@ def _unary(rpc: _Rpc, handler: Any) -> Any:
 
 
 def _stream(rpc: _Rpc, handler: Any) -> Any:
-    async def serve(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
+    # No generator: gRPC would write its messages, log it as an error that a reader is gone, and leave it unclosed.
+    async def serve(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         log.begin_request()
         started = time.monotonic()
         try:
             async with aclosing(handler(rpc.decode(data))) as answers:
                 async for answer in answers:
-                    yield rpc.encode(answer)
+                    await _write(context, rpc.encode(answer))
+        except _ReaderGoneError as error:
+            _log_given_up(rpc, started)
+            raise asyncio.CancelledError from error
         except asyncio.CancelledError as error:
             failure = _cancelled(rpc, error, started)
         except Exception as error:  # noqa: BLE001 - the boundary: whatever happened must become an answer
@@ -211,6 +215,17 @@ def _stream(rpc: _Rpc, handler: Any) -> Any:
         await context.abort(status.code_of(failure), status.details_of(failure))
 
     return serve
+
+
+class _ReaderGoneError(Exception):
+    """A message of a stream cannot be sent: its reader went, and gRPC did not come to cancel the handler yet."""
+
+
+async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) -> None:
+    try:
+        await context.write(message)
+    except grpc.aio.BaseError as error:
+        raise _ReaderGoneError from error
 
 
 def _unimplemented(rpc: _Rpc) -> Any:
@@ -226,12 +241,16 @@ def _cancelled(rpc: _Rpc, error: asyncio.CancelledError, started: float) -> Podk
     """Log a cancellation; re-raise it when it came from the caller, else return the error to answer with."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
-        # A stream ends no other way; a call that is given up has a caller that lost patience.
-        level = logging.DEBUG if rpc.streams else logging.INFO
-        _logger.log(level, "%s was given up by its caller after %.0f ms", rpc.name, _milliseconds(started))
+        _log_given_up(rpc, started)
         raise error
     # Something the handler waited for was cancelled under it (a shutdown); the caller still waits for an answer.
     return _failure(rpc, Cancelled(f"{rpc.name} was cancelled in the runtime", hint="repeat the request"), started)
+
+
+def _log_given_up(rpc: _Rpc, started: float) -> None:
+    # A stream ends no other way; a call that is given up has a caller that lost patience.
+    level = logging.DEBUG if rpc.streams else logging.INFO
+    _logger.log(level, "%s was given up by its caller after %.0f ms", rpc.name, _milliseconds(started))
 
 
 def _failure(rpc: _Rpc, error: Exception, started: float) -> PodkeepError:

@@ -8,6 +8,8 @@ import os
 import re
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -283,6 +285,50 @@ def test_leaving_a_stream_closes_its_handler(path: Path) -> None:
             await closed.wait()
 
     run(main())
+
+
+READER = """
+import sys
+from podkeep.cri import transport
+import grpc
+channel = grpc.insecure_channel(transport.target(transport.socket_path(sys.argv[1])))
+messages = channel.unary_stream("/podkeep.v1.Node/WatchPulls")(b"")
+for _ in messages:
+    print("heard", flush=True)
+"""
+
+
+def test_a_reader_that_is_killed_is_no_error(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The connection is gone before the event loop hears of it: it is the next message that cannot be sent."""
+
+    async def main() -> int:
+        closed = 0
+
+        async def endless(_request: Any) -> AsyncIterator[podkeep_pb2.PullProgress]:
+            nonlocal closed
+            try:
+                yield podkeep_pb2.PullProgress(done=1)
+                assert await asyncio.to_thread(reader.stdout.readline) == b"heard\n"
+                reader.kill()
+                reader.wait()  # the event loop waits, too
+                while True:
+                    yield podkeep_pb2.PullProgress(phase="x" * 1000)
+            finally:
+                closed += 1
+                done.set()
+
+        async with serving(path, node={"WatchPulls": endless}):
+            for _ in range(10):
+                done = asyncio.Event()
+                argv = [sys.executable, "-c", READER, str(path)]
+                with subprocess.Popen(argv, stdout=subprocess.PIPE) as reader:  # noqa: ASYNC220 - see reader.wait()
+                    await done.wait()
+        return closed
+
+    with caplog.at_level(logging.DEBUG):
+        assert run(main()) == 10
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert len([record for record in caplog.records if "was given up by its caller" in record.message]) == 10
 
 
 def test_work_in_a_single_flight_is_not_left_half_done(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -161,6 +161,20 @@ def test_field_of_ten_megabytes(pods: Pods, rpc: str, field: str) -> None:
     assert (pods.sandboxes(), pods.containers()) == ([], [])
 
 
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_map_of_ten_megabytes(pods: Pods, field: str) -> None:
+    """Both would be in every list."""
+    config, big = pod(), {"big": "x" * 10_000_000}
+    getattr(config, field).update(big)
+    answers = [called(pods, "RunPodSandbox", api.RunPodSandboxRequest(config=config))]
+    answers.append(called(pods, "CreateContainer", pods.create_request(pods.run(), **{field: big})))
+    for answer in answers:
+        assert type(answer) is InvalidArgument, repr(answer)[:500]
+        assert str(answer).startswith(f"config.{field}: ")
+        assert len(str(answer)) < 10_000
+    assert pods.containers() == []
+
+
 @pytest.mark.parametrize("rpc", sorted(rpc for rpc in ANSWERED if "filter" in METHODS[rpc].input_type.fields_by_name))
 @pytest.mark.parametrize("text", [UNKNOWN_ID, "a\nb", "x" * 1_000_000], ids=["unknown", "newline", "long"])
 def test_filter_that_nothing_fits(pods: Pods, rpc: str, text: str) -> None:
@@ -179,7 +193,7 @@ def test_filter_that_nothing_fits(pods: Pods, rpc: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("field", "name"),
     [
-        *((field, name) for field in ("name", "uid", "namespace") for name in ("a\nb", "a\0b", "a/b")),
+        *((field, name) for field in ("name", "uid", "namespace") for name in ("a\nb", "a\0b", "a/b", " ", ".", "..")),
         *((field, "") for field in ("name", "uid")),
     ],
     ids=ascii,
@@ -189,4 +203,5 @@ def test_metadata_of_a_sandbox(pods: Pods, field: str, name: str) -> None:
     setattr(config.metadata, field, name)
     answer = called(pods, "RunPodSandbox", api.RunPodSandboxRequest(config=config))
     assert type(answer) is InvalidArgument, repr(answer)[:500]
+    assert str(answer).startswith(f"config.metadata.{field}: " if name else "config.metadata: ")
     assert pods.sandboxes() == []

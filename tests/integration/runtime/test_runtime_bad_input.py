@@ -121,8 +121,8 @@ BAD_PODS = {
     "no name": (lambda c: c.metadata.ClearField("name"), InvalidArgument, "config.metadata"),
     "no uid": (lambda c: c.metadata.ClearField("uid"), InvalidArgument, "config.metadata"),
     "newline": (lambda c: setattr(c.metadata, "name", "a\nb"), InvalidArgument, "config.metadata.name"),
-    "slash": (lambda c: setattr(c.metadata, "namespace", "a/b"), InvalidArgument, "config.metadata.name"),
-    "control character": (lambda c: setattr(c.metadata, "uid", "a\x00b"), InvalidArgument, "config.metadata.name"),
+    "slash": (lambda c: setattr(c.metadata, "namespace", "a/b"), InvalidArgument, "config.metadata.namespace"),
+    "control character": (lambda c: setattr(c.metadata, "uid", "a\x00b"), InvalidArgument, "config.metadata.uid"),
     "windows": (lambda c: c.windows.SetInParent(), InvalidArgument, "config.windows"),
     "log directory": (lambda c: setattr(c, "log_directory", "logs"), InvalidArgument, "config.log_directory"),
     "long log directory": (

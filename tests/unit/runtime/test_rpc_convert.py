@@ -140,9 +140,9 @@ SANDBOX_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     (lambda c: c.metadata.ClearField("uid"), InvalidArgument, "config.metadata"),
     (lambda c: c.ClearField("metadata"), InvalidArgument, "config.metadata"),
     *(
-        (set_field(f"metadata.{field}", bad), InvalidArgument, "config.metadata.name")
+        (set_field(f"metadata.{field}", bad), InvalidArgument, f"config.metadata.{field}: ")
         for field in ("name", "namespace", "uid")
-        for bad in ("a\nb", "a/b", "a\0b", "a\x7f", "../x")
+        for bad in ("a\nb", "a/b", "a\0b", "a\x7f", "../x", " ", "\u2003", ".", "..", "a" * 2000)
     ),
     *((set_field("hostname", bad), InvalidArgument, "hostname") for bad in ("a\n1.2.3.4\tb", "a\0", "a b", "a\tb")),
     (set_field("hostname", "h" * 65), InvalidArgument, "hostname"),
@@ -456,6 +456,7 @@ def add_mount(**fields: Any) -> Change:
 CONTAINER_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     (lambda c: c.ClearField("metadata"), InvalidArgument, "config.metadata.name"),
     *((set_field("metadata.name", bad), InvalidArgument, "metadata.name") for bad in ("a\nb", "a/b", "\0", "a\x7f")),
+    *((set_field("metadata.name", bad), InvalidArgument, "config.metadata.name: ") for bad in (" ", ".", "..")),
     (lambda c: c.ClearField("image"), InvalidArgument, "config.image.image"),
     (lambda c: c.windows.SetInParent(), InvalidArgument, "windows"),
     (lambda c: c.CDI_devices.add(name="a.b/c"), InvalidArgument, "CDI"),

@@ -94,3 +94,10 @@ def refuse_plain_text(field: str, *values: str) -> None:
             raise InvalidArgument(f"{field}: {quote(value)} holds a character that no name may hold")
         if len(value) > MAX_NAME_LENGTH:
             raise InvalidArgument(f"{field}: {quote(value)} has more than {MAX_NAME_LENGTH} characters")
+
+
+def refuse_no_name(field: str, value: str) -> None:
+    """Refuse what cannot name an object, and could be a path; an empty text is the caller's to refuse."""
+    refuse_plain_text(field, value)
+    if value and value.strip() in {"", ".", ".."}:
+        raise InvalidArgument(f"{field}: {quote(value)} is no name")

@@ -7,7 +7,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import cdi, records
 from podkeep.runtime.oci import resources
 from podkeep.runtime.records import SandboxConfig
-from podkeep.runtime.rpc.convert.checks import absolute, bounded, check_metadata, quote, refuse_nul, refuse_plain_text
+from podkeep.runtime.rpc.convert.checks import absolute, bounded, check_metadata, quote, refuse_no_name, refuse_nul
 from podkeep.runtime.rpc.convert.mounts import device_record, mount_record
 from podkeep.runtime.rpc.convert.namespaces import container_namespaces
 from podkeep.runtime.rpc.convert.resources import resources_record
@@ -23,7 +23,7 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
     metadata = config.metadata
     if not metadata.name:
         raise InvalidArgument("config.metadata.name is required")
-    refuse_plain_text("config.metadata.name", metadata.name)
+    refuse_no_name("config.metadata.name", metadata.name)
     if not config.image.image:
         raise InvalidArgument("config.image.image is required")
     if config.HasField("windows"):

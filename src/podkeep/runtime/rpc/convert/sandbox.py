@@ -9,7 +9,7 @@ from podkeep.runtime import records
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.network import ports
 from podkeep.runtime.records import NamespaceMode, SandboxConfig
-from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, check_metadata, quote, refuse_plain_text, token
+from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, check_metadata, quote, refuse_no_name, token
 from podkeep.runtime.rpc.convert.namespaces import namespace_options
 from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.security import check_sandbox_context, selinux_options
@@ -28,7 +28,8 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
     metadata, linux = config.metadata, config.linux
     if not metadata.name or not metadata.uid:
         raise InvalidArgument("config.metadata: name and uid are required")
-    refuse_plain_text("config.metadata.name", metadata.name, metadata.namespace, metadata.uid)
+    for field in ("name", "namespace", "uid"):
+        refuse_no_name(f"config.metadata.{field}", getattr(metadata, field))
     if config.HasField("windows"):
         raise InvalidArgument("config.windows: this is a Linux machine")
     if config.HasField("class_resources"):

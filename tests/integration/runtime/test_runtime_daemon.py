@@ -146,18 +146,20 @@ def test_daemon_that_serves_a_request_is_not_idle(nothing_of: Daemon, image: str
 def test_daemon_ends_while_a_command_runs_in_a_container(mortal: Mortal) -> None:
     pods = mortal.start()
     container = pods.launch(pods.run())
-    request = api.ExecSyncRequest(container_id=container, cmd=["sleep", "3600"])
+    # Somebody else on the machine may sleep as well.
+    seconds = str(3_600_000 + os.getpid())
+    request = api.ExecSyncRequest(container_id=container, cmd=["sleep", seconds])
 
     async def run_and_stop() -> None:
         async with CriClient(mortal.daemon.socket) as client:
             running = asyncio.ensure_future(client.runtime.ExecSync(request))
-            await asyncio.to_thread(wait_for, lambda: procfs.find_by_argument("sleep\x003600"), "the command")
+            await asyncio.to_thread(wait_for, lambda: procfs.find_by_argument(f"sleep\0{seconds}"), "the command")
             assert await asyncio.to_thread(mortal.daemon.stop) == 0
             with pytest.raises(PodkeepError):
                 await running
 
     asyncio.run(run_and_stop())
-    assert procfs.find_by_argument("sleep\x003600") == []
+    assert procfs.find_by_argument(f"sleep\0{seconds}") == []
     assert mortal.start().status(container).state == api.CONTAINER_RUNNING
 
 

@@ -38,11 +38,6 @@ NEEDS_CONTENT = (
     "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus", "CreateContainer", "StartContainer",
     "StopContainer", "RemoveContainer", "ContainerStatus", "ExecSync", "ReopenContainerLog",
 )  # fmt: skip
-UNIMPLEMENTED = (
-    "UpdateContainerResources", "ContainerStats", "ListContainerStats",
-    "PodSandboxStats", "ListPodSandboxStats", "UpdateRuntimeConfig", "CheckpointContainer", "ListMetricDescriptors",
-    "ListPodSandboxMetrics", "UpdatePodSandboxResources",
-)  # fmt: skip
 
 
 @pytest.mark.parametrize("rpc", ALWAYS_ANSWERED)
@@ -68,13 +63,6 @@ def test_empty_request_of_podkeeps_own_service(pods: Pods) -> None:
     request = node.LoadImageRequest(path="/no/such/archive")
     with pytest.raises(PodkeepError, match="/no/such/archive"):
         pods.call("LoadImage", request, service="node")
-
-
-@pytest.mark.parametrize("rpc", UNIMPLEMENTED)
-def test_rpc_that_is_not_implemented(pods: Pods, rpc: str) -> None:
-    request = getattr(api, f"{rpc}Request")()
-    message = error_of(lambda: pods.call(rpc, request), Unimplemented)
-    assert message == f"runtime.v1.RuntimeService/{rpc} is not implemented by this version of podkeep"
 
 
 @pytest.mark.parametrize(
@@ -210,10 +198,6 @@ BAD_CONTAINERS: dict[str, tuple[Callable[[api.ContainerConfig], object], type[Po
     "writable image volume": (
         lambda c: c.mounts.append(api.Mount(container_path="/v", image=api.ImageSpec(image="x"))),
         InvalidArgument, "config.mounts[0].readonly",
-    ),
-    "recursive read-only": (
-        lambda c: c.mounts.append(bind("/tmp", "/v", readonly=True, recursive_read_only=True)),
-        Unimplemented, "config.mounts[0]",
     ),
     "device": (lambda c: _device(c, "/etc/passwd", "/dev/x"), InvalidArgument, "/etc/passwd"),
     "missing device": (lambda c: _device(c, "/dev/no", "/dev/x"), InvalidArgument, "/dev/no"),

@@ -422,7 +422,7 @@ def test_nothing_is_left_of_a_failed_creation(pods: Pods, daemon: Daemon, data: 
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
     before = at_rest(daemon)
     for wrong in (volume(data, "/bin/sh/x"), volume(data, "/proc/1/x")):
-        error_of(lambda: pods.create(sandbox, mounts=[volume(data, "/good"), wrong]), Internal)  # noqa: B023
+        error_of(lambda: pods.create(sandbox, mounts=[volume(data, "/good"), wrong]), InvalidArgument)  # noqa: B023
         assert at_rest(daemon) == before
     assert pods.containers() == []
 

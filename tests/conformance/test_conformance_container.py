@@ -51,7 +51,8 @@ def test_running_container_says_since_when(node: Node) -> None:
 
 @pytest.mark.parametrize(("command", "code", "reason"), [("true", 0, "Completed"), ("exit 3", 3, "Error")])
 def test_container_that_ends_by_itself(node: Node, command: str, code: int, reason: str) -> None:
-    status = node.exited(node.launch(node.run(), "sh", "-c", command))
+    # It lives long enough for a runtime that notes the start after the program runs.
+    status = node.exited(node.launch(node.run(), "sh", "-c", f"sleep 0.5; {command}"))
     assert (status.exit_code, status.reason) == (code, reason)
     assert status.created_at <= status.started_at <= status.finished_at <= time.time_ns()
 

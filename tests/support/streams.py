@@ -20,9 +20,9 @@ from podkeep.runtime.streaming import spdy
 Transport: TypeAlias = Literal["spdy", "websocket"]
 TRANSPORTS: tuple[Transport, ...] = ("spdy", "websocket")
 PATIENCE_S = 60.0
-LINES = 'trap : INT; stty size; while read -r line; do eval "$line"; done'
-"""A shell script that says its terminal's size and does what it reads. busybox's own prompt asks the terminal for the
-cursor's place, and takes what comes next for the answer."""
+LINES = 'trap : INT; echo ready; while read -r line; do eval "$line"; done'
+"""A shell script that does what it reads. busybox's own prompt asks the terminal for the cursor's place, and takes what
+comes next for the answer."""
 _CHANNELS = {"stdout": STDOUT, "stderr": STDERR}
 
 

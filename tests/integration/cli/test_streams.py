@@ -78,6 +78,8 @@ def web(*words: str) -> tuple[str, ...]:
 
 def test_exec_from_a_terminal(daemon: Daemon, container: str) -> None:
     terminal = Terminal(daemon, *web("exec", "-it", "web/main", "--", "sh", "-c", LINES))
+    terminal.read_until(b"ready\r\n")
+    terminal.write(b"while ! stty size | grep '40 100'; do :; done\n")
     terminal.read_until(b"40 100\r\n")
     terminal.resize(66, 22)
     os.kill(terminal.process.pid, signal.SIGWINCH)

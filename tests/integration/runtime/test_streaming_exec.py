@@ -170,7 +170,7 @@ def test_terminal(pods: Pods, transport: Transport, user: tuple[int, int, int] |
         request = await ask(pods, container, "sh", "-c", streams.LINES, stdin=True, tty=True)
         client = await streams.connect(transport, request, stdin=True, tty=True)
         await client.resize(111, 44)
-        # The first size is there before the command looks.
+        await client.send_input(b"while ! stty size | grep '44 111'; do :; done\n")
         await streams.read_until(client, b"44 111\r\n")
         await client.resize(66, 22)
         await client.send_input(b"while ! stty size | grep '22 66'; do :; done; tty\n")

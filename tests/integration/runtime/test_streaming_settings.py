@@ -120,6 +120,7 @@ def test_a_terminal_with_an_oci_runtime_that_sends_none(mortal: Mortal, transpor
     async def go() -> int:
         client = await streams.connect(transport, request, stdin=True, tty=True)
         await client.resize(111, 44)
+        await client.send_input(b"while ! stty size | grep '44 111'; do :; done\n")
         await streams.read_until(client, b"44 111\r\n")
         await client.resize(66, 22)
         await client.send_input(b"while ! stty size | grep '22 66'; do :; done; tty\n")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
+from podkeep.runtime.streaming import exec as exec_session
 from podkeep.runtime.streaming import handshake, pending, status, websocket
 from podkeep.runtime.streaming.channels import (
     QUEUE_BYTES,
@@ -156,6 +157,15 @@ def test_sizes_are_found_however_they_are_cut(sizes: list[tuple[int, int]], step
     decoder = ResizeDecoder()
     found = [size for start in range(0, len(data), step) for size in decoder.feed(data[start : start + step])]
     assert found == [Size(width=width, height=height) for width, height in sizes]
+
+
+def test_a_size_that_is_there_is_known_before_the_command_starts() -> None:
+    async def main() -> Size | None:
+        inbox = Inbox(asyncio.Event())
+        await inbox.put(b'{"Width": 111, "Height": 44}\n')
+        return await exec_session._first_size(inbox, ResizeDecoder())
+
+    assert asyncio.run(main()) == Size(width=111, height=44)
 
 
 def test_a_line_without_end_is_not_kept() -> None:

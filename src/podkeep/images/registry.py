@@ -11,7 +11,7 @@ import base64
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -32,15 +32,25 @@ _CHALLENGE = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
 _DOWN = (408, 425, 429)
 
 
-class Registry:
-    """One endpoint and one repository on it; used by several threads."""
+Body = Callable[[], bytes | Iterable[bytes]]
+"""Opens what is to be sent, anew for each attempt."""
 
-    def __init__(self, endpoint: Mapping[str, Any], repository: str, auth: Mapping[str, str]) -> None:
+
+class Registry:
+    """One endpoint and one repository on it; used by several threads.
+
+    ``actions`` are what a token is asked for: ``pull``, or ``pull,push``.
+    """
+
+    def __init__(
+        self, endpoint: Mapping[str, Any], repository: str, auth: Mapping[str, str], *, actions: str = "pull"
+    ) -> None:
         self._host: str = endpoint["host"]
         prefix = f"{endpoint['prefix']}/" if endpoint["prefix"] else ""
         self._repository = f"{prefix}{repository}"
         self._schemes: tuple[str, ...] = tuple(endpoint["schemes"])
         self._auth = auth if endpoint["own"] else {}
+        self._actions = actions
         self._authorization = ""
         self._lock = threading.Lock()
         tls: dict[str, Any] = {}
@@ -110,14 +120,33 @@ class Registry:
 
     def _get(self, path: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Send a request, log in if asked to, and return an answer with status 200 or 206."""
-        what = self._shown(path)
-        response = self._send(path, headers)
+        return self.exchange("GET", path, headers=headers, accept=(200, 206))
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        accept: Collection[int],
+        body: Body | None = None,
+        what: str = "",
+    ) -> urllib3.BaseHTTPResponse:
+        """Send any request of the protocol, log in if asked to, and return an answer with a status of ``accept``.
+
+        :param path: below ``/v2/<repository>/``, or a URL that this registry handed out (``Location``).
+        :param body: its length is in the headers.
+        :param what: how errors call it, instead of by its path.
+        :raises PodkeepError: for any other answer, and if none comes; the caller closes the answer it gets.
+        """
+        what = what or self._shown(path)
+        response = self._send(method, path, headers, body)
         if response.status == 401:
             challenge = response.headers.get("WWW-Authenticate", "")
             response.close()
             self._log_in(challenge)
-            response = self._send(path, headers)
-        if response.status in (200, 206):
+            response = self._send(method, path, headers, body)
+        if response.status in accept:
             return response
         status = response.status
         said = _said(response)
@@ -131,12 +160,13 @@ class Registry:
             raise self._down(f"answered {status} for {what}{said}")
         raise FailedPrecondition(f"{what}: the registry answered {status}{said}")
 
-    def _send(self, path: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+    def _send(self, method: str, path: str, headers: Mapping[str, str], body: Body | None) -> urllib3.BaseHTTPResponse:
         last: PodkeepError | None = None
         for scheme in self._schemes:
-            url = f"{scheme}://{self._host}/v2/{self._repository}/{path}"
+            # An absolute URL stays what it is, and credentials go with it only to the registry's own host.
+            url = urljoin(f"{scheme}://{self._host}/v2/{self._repository}/", path)
             try:
-                response = self._follow(url, headers)
+                response = self._follow(method, url, headers, body, own=f"{scheme}://{self._host}")
             except SSLError as error:
                 last = self._down(f"{_tls_reason(error)}", hint=_tls_hint(self._host, str(error)))
             except HTTPError as error:
@@ -146,22 +176,28 @@ class Registry:
                 return response
         raise last or self._down("no way to reach it is configured")
 
-    def _follow(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+    def _follow(
+        self, method: str, url: str, headers: Mapping[str, str], body: Body | None, *, own: str
+    ) -> urllib3.BaseHTTPResponse:
         """Follow redirects; credentials stay with the host they are for, and TLS is never left."""
-        first = urlsplit(url)
+        first = urlsplit(own)
         for _ in range(_MAX_REDIRECTS + 1):
             here = urlsplit(url)
+            if here.scheme not in (("https",) if first.scheme == "https" else ("http", "https")):
+                raise FailedPrecondition(f"{self._host} redirects from TLS to {url}, which is refused")
             sent = dict(headers)
             if self._authorization and (here.scheme, here.netloc) == (first.scheme, first.netloc):
                 sent["Authorization"] = self._authorization
-            response = self._pool.request("GET", url, headers=sent, redirect=False, preload_content=False)
+            response = self._pool.request(
+                method, url, body=body() if body else None, headers=sent, redirect=False, preload_content=False
+            )
             location = response.headers.get("Location", "")
-            if response.status not in (301, 302, 303, 307, 308) or not location:
+            # Of the rest, clients make a GET, which is no way to send something.
+            followed = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
+            if response.status not in followed or not location:
                 return response
             response.close()
             url = urljoin(url, location)
-            if urlsplit(url).scheme not in (("https",) if first.scheme == "https" else ("http", "https")):
-                raise FailedPrecondition(f"{self._host} redirects from TLS to {url}, which is refused")
         raise self._down(f"more than {_MAX_REDIRECTS} redirects")
 
     def _log_in(self, challenge: str) -> None:
@@ -181,7 +217,7 @@ class Registry:
         scheme = urlsplit(realm).scheme
         if scheme != "https" and not (scheme == "http" and self._schemes == ("http",)):
             raise PermissionDenied(f"{self}: the registry sends credentials to {realm!r}, which is refused")
-        query = {"service": fields.get("service", ""), "scope": f"repository:{self._repository}:pull"}
+        query = {"service": fields.get("service", ""), "scope": f"repository:{self._repository}:{self._actions}"}
         try:
             if self._auth.get("identity_token"):
                 form = query | {

@@ -21,21 +21,60 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class OpenFile(_message.Message):
+    """A file descriptor of the caller's process. device and inode are those of what it is open on: the runtime opens it by
+    its process's ID, and must not take another file for it. name is what messages call it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    DESCRIPTOR_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    INODE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    descriptor: _builtins.int
+    device: _builtins.int
+    inode: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        descriptor: _builtins.int = ...,
+        device: _builtins.int = ...,
+        inode: _builtins.int = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "device", b"device", "inode", b"inode", "name", b"name", "pid", b"pid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenFile: _TypeAlias = OpenFile  # noqa: Y015
+
+@_typing.final
 class LoadImageRequest(_message.Message):
-    """path is absolute, as the runtime sees it."""
+    """path is absolute, as the runtime sees it. file, if set, is read instead: a file, a pipe or a directory."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PATH_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
+    @_builtins.property
+    def file(self) -> Global___OpenFile: ...
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
+        file: Global___OpenFile | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "path", b"path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -60,6 +99,493 @@ class LoadImageResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LoadImageResponse: _TypeAlias = LoadImageResponse  # noqa: Y015
+
+@_typing.final
+class SaveImagesRequest(_message.Message):
+    """images: names, IDs or prefixes of IDs; at least one. target: a directory becomes an OCI layout, anything else gets it
+    as a tar.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def target(self) -> Global___OpenFile: ...
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[_builtins.str] | None = ...,
+        target: Global___OpenFile | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SaveImagesRequest: _TypeAlias = SaveImagesRequest  # noqa: Y015
+
+@_typing.final
+class SaveImagesResponse(_message.Message):
+    """bytes: what was written, of all files together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SaveImagesResponse: _TypeAlias = SaveImagesResponse  # noqa: Y015
+
+@_typing.final
+class DescribeImagesRequest(_message.Message):
+    """images empty: all. documents: also manifests, configuration and layers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    documents: _builtins.bool
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[_builtins.str] | None = ...,
+        documents: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["documents", b"documents", "images", b"images"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeImagesRequest: _TypeAlias = DescribeImagesRequest  # noqa: Y015
+
+@_typing.final
+class ImageDescription(_message.Message):
+    """kind: "image" or "artifact". size: bytes on disk of its layers and its configuration; shared_size: what of it is in
+    layers that other images have, too. pulled_at in nanoseconds since 1970, 0 if not known.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ARTIFACT_TYPE_FIELD_NUMBER: _builtins.int
+    REPO_TAGS_FIELD_NUMBER: _builtins.int
+    REPO_DIGESTS_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    SHARED_SIZE_FIELD_NUMBER: _builtins.int
+    PULLED_AT_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    kind: _builtins.str
+    artifact_type: _builtins.str
+    size: _builtins.int
+    shared_size: _builtins.int
+    pulled_at: _builtins.int
+    pinned: _builtins.bool
+    @_builtins.property
+    def repo_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def repo_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageUser]: ...
+    @_builtins.property
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageDocument]: ...
+    @_builtins.property
+    def layers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageLayer]: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        artifact_type: _builtins.str = ...,
+        repo_tags: _abc.Iterable[_builtins.str] | None = ...,
+        repo_digests: _abc.Iterable[_builtins.str] | None = ...,
+        size: _builtins.int = ...,
+        shared_size: _builtins.int = ...,
+        pulled_at: _builtins.int = ...,
+        pinned: _builtins.bool = ...,
+        users: _abc.Iterable[Global___ImageUser] | None = ...,
+        documents: _abc.Iterable[Global___ImageDocument] | None = ...,
+        layers: _abc.Iterable[Global___ImageLayer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_type", b"artifact_type", "documents", b"documents", "id", b"id", "kind", b"kind", "layers", b"layers", "pinned", b"pinned", "pulled_at", b"pulled_at", "repo_digests", b"repo_digests", "repo_tags", b"repo_tags", "shared_size", b"shared_size", "size", b"size", "users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImageDescription: _TypeAlias = ImageDescription  # noqa: Y015
+
+@_typing.final
+class ImageUser(_message.Message):
+    """A container that has the image as root file system or, with volume set, as volume."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    CONTAINER_NAME_FIELD_NUMBER: _builtins.int
+    POD_NAMESPACE_FIELD_NUMBER: _builtins.int
+    POD_NAME_FIELD_NUMBER: _builtins.int
+    VOLUME_FIELD_NUMBER: _builtins.int
+    container_id: _builtins.str
+    container_name: _builtins.str
+    pod_namespace: _builtins.str
+    pod_name: _builtins.str
+    volume: _builtins.bool
+    def __init__(
+        self,
+        *,
+        container_id: _builtins.str = ...,
+        container_name: _builtins.str = ...,
+        pod_namespace: _builtins.str = ...,
+        pod_name: _builtins.str = ...,
+        volume: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id", "container_name", b"container_name", "pod_name", b"pod_name", "pod_namespace", b"pod_namespace", "volume", b"volume"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImageUser: _TypeAlias = ImageUser  # noqa: Y015
+
+@_typing.final
+class ImageDocument(_message.Message):
+    """role: "index", "manifest" or "configuration"."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    digest: _builtins.str
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImageDocument: _TypeAlias = ImageDocument  # noqa: Y015
+
+@_typing.final
+class ImageLayer(_message.Message):
+    """Base first. kind: "tar" or "file"; driver: which snapshot driver keeps it; bytes and inodes: on disk; images: how many
+    have it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    INODES_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    kind: _builtins.str
+    driver: _builtins.str
+    bytes: _builtins.int
+    inodes: _builtins.int
+    images: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        driver: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        inodes: _builtins.int = ...,
+        images: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "driver", b"driver", "id", b"id", "images", b"images", "inodes", b"inodes", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImageLayer: _TypeAlias = ImageLayer  # noqa: Y015
+
+@_typing.final
+class RemoveImageNameRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    image: _builtins.str
+    def __init__(
+        self,
+        *,
+        image: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveImageNameRequest: _TypeAlias = RemoveImageNameRequest  # noqa: Y015
+
+@_typing.final
+class RemoveImageNameResponse(_message.Message):
+    """untagged: the names that are gone. removed: the image's ID, if it is gone, too. reclaimed_bytes: on disk."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTAGGED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    RECLAIMED_BYTES_FIELD_NUMBER: _builtins.int
+    removed: _builtins.str
+    reclaimed_bytes: _builtins.int
+    @_builtins.property
+    def untagged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        untagged: _abc.Iterable[_builtins.str] | None = ...,
+        removed: _builtins.str = ...,
+        reclaimed_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reclaimed_bytes", b"reclaimed_bytes", "removed", b"removed", "untagged", b"untagged"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveImageNameResponse: _TypeAlias = RemoveImageNameResponse  # noqa: Y015
+
+@_typing.final
+class PruneImagesRequest(_message.Message):
+    """all: also images that have a tag. pulled_before: nanoseconds since 1970, 0 for any time. dry_run: only tell."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALL_FIELD_NUMBER: _builtins.int
+    PULLED_BEFORE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    all: _builtins.bool
+    pulled_before: _builtins.int
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        all: _builtins.bool = ...,
+        pulled_before: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "dry_run", b"dry_run", "pulled_before", b"pulled_before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruneImagesRequest: _TypeAlias = PruneImagesRequest  # noqa: Y015
+
+@_typing.final
+class PruneImagesResponse(_message.Message):
+    """reclaimed_bytes: on disk. With dry_run what would have been removed and reclaimed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    RECLAIMED_BYTES_FIELD_NUMBER: _builtins.int
+    reclaimed_bytes: _builtins.int
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageDescription]: ...
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[Global___ImageDescription] | None = ...,
+        reclaimed_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "reclaimed_bytes", b"reclaimed_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruneImagesResponse: _TypeAlias = PruneImagesResponse  # noqa: Y015
+
+@_typing.final
+class VerifyImagesRequest(_message.Message):
+    """images empty: all, and what no image owns. repair: remove what is damaged and in no container's use."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
+    repair: _builtins.bool
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[_builtins.str] | None = ...,
+        repair: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "repair", b"repair"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyImagesRequest: _TypeAlias = VerifyImagesRequest  # noqa: Y015
+
+@_typing.final
+class VerifyEvent(_message.Message):
+    """One of the three is set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___VerifyProgress: ...
+    @_builtins.property
+    def damage(self) -> Global___VerifyDamage: ...
+    @_builtins.property
+    def summary(self) -> Global___VerifySummary: ...
+    def __init__(
+        self,
+        *,
+        progress: Global___VerifyProgress | None = ...,
+        damage: Global___VerifyDamage | None = ...,
+        summary: Global___VerifySummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["damage", b"damage", "progress", b"progress", "summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damage", b"damage", "progress", b"progress", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyEvent: _TypeAlias = VerifyEvent  # noqa: Y015
+
+@_typing.final
+class VerifyProgress(_message.Message):
+    """object: a layer's ID. done and total count bytes on disk of everything that is to be read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBJECT_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    object: _builtins.str
+    done: _builtins.int
+    total: _builtins.int
+    def __init__(
+        self,
+        *,
+        object: _builtins.str = ...,
+        done: _builtins.int = ...,
+        total: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "object", b"object", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyProgress: _TypeAlias = VerifyProgress  # noqa: Y015
+
+@_typing.final
+class VerifyDamage(_message.Message):
+    """object: the layer, document or file; problem: what is wrong with it; images: which images have it, by ID, and
+    names: what people call those. repaired: it is gone; kept: why it is not.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBJECT_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    REPAIRED_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    object: _builtins.str
+    problem: _builtins.str
+    repaired: _builtins.bool
+    kept: _builtins.str
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        object: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        images: _abc.Iterable[_builtins.str] | None = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        repaired: _builtins.bool = ...,
+        kept: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "kept", b"kept", "names", b"names", "object", b"object", "problem", b"problem", "repaired", b"repaired"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyDamage: _TypeAlias = VerifyDamage  # noqa: Y015
+
+@_typing.final
+class VerifySummary(_message.Message):
+    """The last event. bytes: plain content that was hashed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    DAMAGES_FIELD_NUMBER: _builtins.int
+    images: _builtins.int
+    layers: _builtins.int
+    documents: _builtins.int
+    bytes: _builtins.int
+    damages: _builtins.int
+    def __init__(
+        self,
+        *,
+        images: _builtins.int = ...,
+        layers: _builtins.int = ...,
+        documents: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        damages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "damages", b"damages", "documents", b"documents", "images", b"images", "layers", b"layers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifySummary: _TypeAlias = VerifySummary  # noqa: Y015
 
 @_typing.final
 class WatchPullsRequest(_message.Message):

@@ -39,6 +39,31 @@ class NodeStub:
                 request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.LoadImageRequest.SerializeToString,
                 response_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.LoadImageResponse.FromString,
                 _registered_method=True)
+        self.SaveImages = channel.unary_unary(
+                '/podkeep.v1.Node/SaveImages',
+                request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.SaveImagesRequest.SerializeToString,
+                response_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.SaveImagesResponse.FromString,
+                _registered_method=True)
+        self.DescribeImages = channel.unary_stream(
+                '/podkeep.v1.Node/DescribeImages',
+                request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.DescribeImagesRequest.SerializeToString,
+                response_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ImageDescription.FromString,
+                _registered_method=True)
+        self.RemoveImageName = channel.unary_unary(
+                '/podkeep.v1.Node/RemoveImageName',
+                request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.RemoveImageNameRequest.SerializeToString,
+                response_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.RemoveImageNameResponse.FromString,
+                _registered_method=True)
+        self.PruneImages = channel.unary_unary(
+                '/podkeep.v1.Node/PruneImages',
+                request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.PruneImagesRequest.SerializeToString,
+                response_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.PruneImagesResponse.FromString,
+                _registered_method=True)
+        self.VerifyImages = channel.unary_stream(
+                '/podkeep.v1.Node/VerifyImages',
+                request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.VerifyImagesRequest.SerializeToString,
+                response_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.VerifyEvent.FromString,
+                _registered_method=True)
         self.WatchPulls = channel.unary_stream(
                 '/podkeep.v1.Node/WatchPulls',
                 request_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.WatchPullsRequest.SerializeToString,
@@ -61,6 +86,42 @@ class NodeServicer:
 
     def LoadImage(self, request, context):
         """Imports an OCI layout directory or an image archive from the machine the runtime runs on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SaveImages(self, request, context):
+        """Writes images as one OCI layout, into a file, a pipe or a directory that the caller has open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeImages(self, request, context):
+        """Tells what is known about images, sorted by ID; NOT_FOUND for a name that leads to none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveImageName(self, request, context):
+        """Takes a name away, and the image with its last one; an ID or a digest means the whole image. NOT_FOUND if there is
+        none, FAILED_PRECONDITION if a container uses what would go.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PruneImages(self, request, context):
+        """Removes images that no container uses.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyImages(self, request, context):
+        """Reads everything that is stored of images again and compares it with its digests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,6 +156,31 @@ def add_NodeServicer_to_server(servicer, server):
                     servicer.LoadImage,
                     request_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.LoadImageRequest.FromString,
                     response_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.LoadImageResponse.SerializeToString,
+            ),
+            'SaveImages': grpc.unary_unary_rpc_method_handler(
+                    servicer.SaveImages,
+                    request_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.SaveImagesRequest.FromString,
+                    response_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.SaveImagesResponse.SerializeToString,
+            ),
+            'DescribeImages': grpc.unary_stream_rpc_method_handler(
+                    servicer.DescribeImages,
+                    request_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.DescribeImagesRequest.FromString,
+                    response_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ImageDescription.SerializeToString,
+            ),
+            'RemoveImageName': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveImageName,
+                    request_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.RemoveImageNameRequest.FromString,
+                    response_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.RemoveImageNameResponse.SerializeToString,
+            ),
+            'PruneImages': grpc.unary_unary_rpc_method_handler(
+                    servicer.PruneImages,
+                    request_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.PruneImagesRequest.FromString,
+                    response_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.PruneImagesResponse.SerializeToString,
+            ),
+            'VerifyImages': grpc.unary_stream_rpc_method_handler(
+                    servicer.VerifyImages,
+                    request_deserializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.VerifyImagesRequest.FromString,
+                    response_serializer=podkeep_dot_cri_dot_v1_dot_podkeep__pb2.VerifyEvent.SerializeToString,
             ),
             'WatchPulls': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchPulls,
@@ -139,6 +225,141 @@ class Node:
             '/podkeep.v1.Node/LoadImage',
             podkeep_dot_cri_dot_v1_dot_podkeep__pb2.LoadImageRequest.SerializeToString,
             podkeep_dot_cri_dot_v1_dot_podkeep__pb2.LoadImageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SaveImages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podkeep.v1.Node/SaveImages',
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.SaveImagesRequest.SerializeToString,
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.SaveImagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeImages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/podkeep.v1.Node/DescribeImages',
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.DescribeImagesRequest.SerializeToString,
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.ImageDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveImageName(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podkeep.v1.Node/RemoveImageName',
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.RemoveImageNameRequest.SerializeToString,
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.RemoveImageNameResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PruneImages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podkeep.v1.Node/PruneImages',
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.PruneImagesRequest.SerializeToString,
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.PruneImagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyImages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/podkeep.v1.Node/VerifyImages',
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.VerifyImagesRequest.SerializeToString,
+            podkeep_dot_cri_dot_v1_dot_podkeep__pb2.VerifyEvent.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,18 @@ class NodeStub:
     def __new__(cls, channel: _aio.Channel) -> NodeAsyncStub: ...
     LoadImage: _grpc.UnaryUnaryMultiCallable[_podkeep_pb2.LoadImageRequest, _podkeep_pb2.LoadImageResponse]
     """Imports an OCI layout directory or an image archive from the machine the runtime runs on."""
+    SaveImages: _grpc.UnaryUnaryMultiCallable[_podkeep_pb2.SaveImagesRequest, _podkeep_pb2.SaveImagesResponse]
+    """Writes images as one OCI layout, into a file, a pipe or a directory that the caller has open."""
+    DescribeImages: _grpc.UnaryStreamMultiCallable[_podkeep_pb2.DescribeImagesRequest, _podkeep_pb2.ImageDescription]
+    """Tells what is known about images, sorted by ID; NOT_FOUND for a name that leads to none."""
+    RemoveImageName: _grpc.UnaryUnaryMultiCallable[_podkeep_pb2.RemoveImageNameRequest, _podkeep_pb2.RemoveImageNameResponse]
+    """Takes a name away, and the image with its last one; an ID or a digest means the whole image. NOT_FOUND if there is
+    none, FAILED_PRECONDITION if a container uses what would go.
+    """
+    PruneImages: _grpc.UnaryUnaryMultiCallable[_podkeep_pb2.PruneImagesRequest, _podkeep_pb2.PruneImagesResponse]
+    """Removes images that no container uses."""
+    VerifyImages: _grpc.UnaryStreamMultiCallable[_podkeep_pb2.VerifyImagesRequest, _podkeep_pb2.VerifyEvent]
+    """Reads everything that is stored of images again and compares it with its digests."""
     WatchPulls: _grpc.UnaryStreamMultiCallable[_podkeep_pb2.WatchPullsRequest, _podkeep_pb2.PullProgress]
     """Follows the pulls that run now or start later; ends only when the caller does."""
     ListPodUIDs: _grpc.UnaryUnaryMultiCallable[_podkeep_pb2.ListPodUIDsRequest, _podkeep_pb2.ListPodUIDsResponse]
@@ -49,6 +61,18 @@ class NodeAsyncStub(NodeStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     LoadImage: _aio.UnaryUnaryMultiCallable[_podkeep_pb2.LoadImageRequest, _podkeep_pb2.LoadImageResponse]  # type: ignore[assignment]
     """Imports an OCI layout directory or an image archive from the machine the runtime runs on."""
+    SaveImages: _aio.UnaryUnaryMultiCallable[_podkeep_pb2.SaveImagesRequest, _podkeep_pb2.SaveImagesResponse]  # type: ignore[assignment]
+    """Writes images as one OCI layout, into a file, a pipe or a directory that the caller has open."""
+    DescribeImages: _aio.UnaryStreamMultiCallable[_podkeep_pb2.DescribeImagesRequest, _podkeep_pb2.ImageDescription]  # type: ignore[assignment]
+    """Tells what is known about images, sorted by ID; NOT_FOUND for a name that leads to none."""
+    RemoveImageName: _aio.UnaryUnaryMultiCallable[_podkeep_pb2.RemoveImageNameRequest, _podkeep_pb2.RemoveImageNameResponse]  # type: ignore[assignment]
+    """Takes a name away, and the image with its last one; an ID or a digest means the whole image. NOT_FOUND if there is
+    none, FAILED_PRECONDITION if a container uses what would go.
+    """
+    PruneImages: _aio.UnaryUnaryMultiCallable[_podkeep_pb2.PruneImagesRequest, _podkeep_pb2.PruneImagesResponse]  # type: ignore[assignment]
+    """Removes images that no container uses."""
+    VerifyImages: _aio.UnaryStreamMultiCallable[_podkeep_pb2.VerifyImagesRequest, _podkeep_pb2.VerifyEvent]  # type: ignore[assignment]
+    """Reads everything that is stored of images again and compares it with its digests."""
     WatchPulls: _aio.UnaryStreamMultiCallable[_podkeep_pb2.WatchPullsRequest, _podkeep_pb2.PullProgress]  # type: ignore[assignment]
     """Follows the pulls that run now or start later; ends only when the caller does."""
     ListPodUIDs: _aio.UnaryUnaryMultiCallable[_podkeep_pb2.ListPodUIDsRequest, _podkeep_pb2.ListPodUIDsResponse]  # type: ignore[assignment]
@@ -66,6 +90,48 @@ class NodeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_podkeep_pb2.LoadImageResponse, _abc.Awaitable[_podkeep_pb2.LoadImageResponse]]:
         """Imports an OCI layout directory or an image archive from the machine the runtime runs on."""
+
+    @_abc_1.abstractmethod
+    def SaveImages(
+        self,
+        request: _podkeep_pb2.SaveImagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_podkeep_pb2.SaveImagesResponse, _abc.Awaitable[_podkeep_pb2.SaveImagesResponse]]:
+        """Writes images as one OCI layout, into a file, a pipe or a directory that the caller has open."""
+
+    @_abc_1.abstractmethod
+    def DescribeImages(
+        self,
+        request: _podkeep_pb2.DescribeImagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_podkeep_pb2.ImageDescription], _abc.AsyncIterator[_podkeep_pb2.ImageDescription]]:
+        """Tells what is known about images, sorted by ID; NOT_FOUND for a name that leads to none."""
+
+    @_abc_1.abstractmethod
+    def RemoveImageName(
+        self,
+        request: _podkeep_pb2.RemoveImageNameRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_podkeep_pb2.RemoveImageNameResponse, _abc.Awaitable[_podkeep_pb2.RemoveImageNameResponse]]:
+        """Takes a name away, and the image with its last one; an ID or a digest means the whole image. NOT_FOUND if there is
+        none, FAILED_PRECONDITION if a container uses what would go.
+        """
+
+    @_abc_1.abstractmethod
+    def PruneImages(
+        self,
+        request: _podkeep_pb2.PruneImagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_podkeep_pb2.PruneImagesResponse, _abc.Awaitable[_podkeep_pb2.PruneImagesResponse]]:
+        """Removes images that no container uses."""
+
+    @_abc_1.abstractmethod
+    def VerifyImages(
+        self,
+        request: _podkeep_pb2.VerifyImagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_podkeep_pb2.VerifyEvent], _abc.AsyncIterator[_podkeep_pb2.VerifyEvent]]:
+        """Reads everything that is stored of images again and compares it with its digests."""
 
     @_abc_1.abstractmethod
     def WatchPulls(

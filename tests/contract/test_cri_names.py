@@ -188,6 +188,7 @@ def test_podkeeps_own_service() -> None:
         "field ImageLayer.bytes = 4 int64",
         "field ImageLayer.inodes = 5 int64",
         "field ImageLayer.images = 6 int32",
+        "field ImageLayer.title = 7 string",
         "message RemoveImageNameRequest",
         "field RemoveImageNameRequest.image = 1 string",
         "message RemoveImageNameResponse",

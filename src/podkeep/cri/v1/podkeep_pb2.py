@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpodkeep/cri/v1/podkeep.proto\x12\npodkeep.v1\"X\n\x08OpenFile\x12\x0b\n\x03pid\x18\x01 \x01(\x05\x12\x12\n\ndescriptor\x18\x02 \x01(\x05\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\x04\x12\r\n\x05inode\x18\x04 \x01(\x04\x12\x0c\n\x04name\x18\x05 \x01(\t\"D\n\x10LoadImageRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\"\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x14.podkeep.v1.OpenFile\"\'\n\x11LoadImageResponse\x12\x12\n\nimage_refs\x18\x01 \x03(\t\"I\n\x11SaveImagesRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\x12$\n\x06target\x18\x02 \x01(\x0b\x32\x14.podkeep.v1.OpenFile\"#\n\x12SaveImagesResponse\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\":\n\x15\x44\x65scribeImagesRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\x12\x11\n\tdocuments\x18\x02 \x01(\x08\"\xae\x02\n\x10ImageDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x15\n\rartifact_type\x18\x03 \x01(\t\x12\x11\n\trepo_tags\x18\x04 \x03(\t\x12\x14\n\x0crepo_digests\x18\x05 \x03(\t\x12\x0c\n\x04size\x18\x06 \x01(\x03\x12\x13\n\x0bshared_size\x18\x07 \x01(\x03\x12\x11\n\tpulled_at\x18\x08 \x01(\x03\x12\x0e\n\x06pinned\x18\t \x01(\x08\x12$\n\x05users\x18\n \x03(\x0b\x32\x15.podkeep.v1.ImageUser\x12,\n\tdocuments\x18\x0b \x03(\x0b\x32\x19.podkeep.v1.ImageDocument\x12&\n\x06layers\x18\x0c \x03(\x0b\x32\x16.podkeep.v1.ImageLayer\"r\n\tImageUser\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontainer_name\x18\x02 \x01(\t\x12\x15\n\rpod_namespace\x18\x03 \x01(\t\x12\x10\n\x08pod_name\x18\x04 \x01(\t\x12\x0e\n\x06volume\x18\x05 \x01(\x08\";\n\rImageDocument\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"e\n\nImageLayer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06\x64river\x18\x03 \x01(\t\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\x12\x0e\n\x06inodes\x18\x05 \x01(\x03\x12\x0e\n\x06images\x18\x06 \x01(\x05\"\'\n\x16RemoveImageNameRequest\x12\r\n\x05image\x18\x01 \x01(\t\"U\n\x17RemoveImageNameResponse\x12\x10\n\x08untagged\x18\x01 \x03(\t\x12\x0f\n\x07removed\x18\x02 \x01(\t\x12\x17\n\x0freclaimed_bytes\x18\x03 \x01(\x03\"I\n\x12PruneImagesRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\x12\x15\n\rpulled_before\x18\x02 \x01(\x03\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"\\\n\x13PruneImagesResponse\x12,\n\x06images\x18\x01 \x03(\x0b\x32\x1c.podkeep.v1.ImageDescription\x12\x17\n\x0freclaimed_bytes\x18\x02 \x01(\x03\"5\n\x13VerifyImagesRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\x12\x0e\n\x06repair\x18\x02 \x01(\x08\"\x91\x01\n\x0bVerifyEvent\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.podkeep.v1.VerifyProgress\x12(\n\x06\x64\x61mage\x18\x02 \x01(\x0b\x32\x18.podkeep.v1.VerifyDamage\x12*\n\x07summary\x18\x03 \x01(\x0b\x32\x19.podkeep.v1.VerifySummary\"=\n\x0eVerifyProgress\x12\x0e\n\x06object\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\"n\n\x0cVerifyDamage\x12\x0e\n\x06object\x18\x01 \x01(\t\x12\x0f\n\x07problem\x18\x02 \x01(\t\x12\x0e\n\x06images\x18\x03 \x03(\t\x12\r\n\x05names\x18\x04 \x03(\t\x12\x10\n\x08repaired\x18\x05 \x01(\x08\x12\x0c\n\x04kept\x18\x06 \x01(\t\"b\n\rVerifySummary\x12\x0e\n\x06images\x18\x01 \x01(\x05\x12\x0e\n\x06layers\x18\x02 \x01(\x05\x12\x11\n\tdocuments\x18\x03 \x01(\x05\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\x12\x0f\n\x07\x64\x61mages\x18\x05 \x01(\x05\"\"\n\x11WatchPullsRequest\x12\r\n\x05image\x18\x01 \x01(\t\"Y\n\x0cPullProgress\x12\r\n\x05image\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x0c\n\x04\x64one\x18\x04 \x01(\x03\x12\r\n\x05total\x18\x05 \x01(\x03\"\x14\n\x12ListPodUIDsRequest\"#\n\x13ListPodUIDsResponse\x12\x0c\n\x04uids\x18\x01 \x03(\t\"\x11\n\x0fShutdownRequest\"\x12\n\x10ShutdownResponse2\xca\x05\n\x04Node\x12H\n\tLoadImage\x12\x1c.podkeep.v1.LoadImageRequest\x1a\x1d.podkeep.v1.LoadImageResponse\x12K\n\nSaveImages\x12\x1d.podkeep.v1.SaveImagesRequest\x1a\x1e.podkeep.v1.SaveImagesResponse\x12S\n\x0e\x44\x65scribeImages\x12!.podkeep.v1.DescribeImagesRequest\x1a\x1c.podkeep.v1.ImageDescription0\x01\x12Z\n\x0fRemoveImageName\x12\".podkeep.v1.RemoveImageNameRequest\x1a#.podkeep.v1.RemoveImageNameResponse\x12N\n\x0bPruneImages\x12\x1e.podkeep.v1.PruneImagesRequest\x1a\x1f.podkeep.v1.PruneImagesResponse\x12J\n\x0cVerifyImages\x12\x1f.podkeep.v1.VerifyImagesRequest\x1a\x17.podkeep.v1.VerifyEvent0\x01\x12G\n\nWatchPulls\x12\x1d.podkeep.v1.WatchPullsRequest\x1a\x18.podkeep.v1.PullProgress0\x01\x12N\n\x0bListPodUIDs\x12\x1e.podkeep.v1.ListPodUIDsRequest\x1a\x1f.podkeep.v1.ListPodUIDsResponse\x12\x45\n\x08Shutdown\x12\x1b.podkeep.v1.ShutdownRequest\x1a\x1c.podkeep.v1.ShutdownResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpodkeep/cri/v1/podkeep.proto\x12\npodkeep.v1\"X\n\x08OpenFile\x12\x0b\n\x03pid\x18\x01 \x01(\x05\x12\x12\n\ndescriptor\x18\x02 \x01(\x05\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\x04\x12\r\n\x05inode\x18\x04 \x01(\x04\x12\x0c\n\x04name\x18\x05 \x01(\t\"D\n\x10LoadImageRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\"\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x14.podkeep.v1.OpenFile\"\'\n\x11LoadImageResponse\x12\x12\n\nimage_refs\x18\x01 \x03(\t\"I\n\x11SaveImagesRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\x12$\n\x06target\x18\x02 \x01(\x0b\x32\x14.podkeep.v1.OpenFile\"#\n\x12SaveImagesResponse\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\":\n\x15\x44\x65scribeImagesRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\x12\x11\n\tdocuments\x18\x02 \x01(\x08\"\xae\x02\n\x10ImageDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x15\n\rartifact_type\x18\x03 \x01(\t\x12\x11\n\trepo_tags\x18\x04 \x03(\t\x12\x14\n\x0crepo_digests\x18\x05 \x03(\t\x12\x0c\n\x04size\x18\x06 \x01(\x03\x12\x13\n\x0bshared_size\x18\x07 \x01(\x03\x12\x11\n\tpulled_at\x18\x08 \x01(\x03\x12\x0e\n\x06pinned\x18\t \x01(\x08\x12$\n\x05users\x18\n \x03(\x0b\x32\x15.podkeep.v1.ImageUser\x12,\n\tdocuments\x18\x0b \x03(\x0b\x32\x19.podkeep.v1.ImageDocument\x12&\n\x06layers\x18\x0c \x03(\x0b\x32\x16.podkeep.v1.ImageLayer\"r\n\tImageUser\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontainer_name\x18\x02 \x01(\t\x12\x15\n\rpod_namespace\x18\x03 \x01(\t\x12\x10\n\x08pod_name\x18\x04 \x01(\t\x12\x0e\n\x06volume\x18\x05 \x01(\x08\";\n\rImageDocument\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"t\n\nImageLayer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06\x64river\x18\x03 \x01(\t\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\x12\x0e\n\x06inodes\x18\x05 \x01(\x03\x12\x0e\n\x06images\x18\x06 \x01(\x05\x12\r\n\x05title\x18\x07 \x01(\t\"\'\n\x16RemoveImageNameRequest\x12\r\n\x05image\x18\x01 \x01(\t\"U\n\x17RemoveImageNameResponse\x12\x10\n\x08untagged\x18\x01 \x03(\t\x12\x0f\n\x07removed\x18\x02 \x01(\t\x12\x17\n\x0freclaimed_bytes\x18\x03 \x01(\x03\"I\n\x12PruneImagesRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\x12\x15\n\rpulled_before\x18\x02 \x01(\x03\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"\\\n\x13PruneImagesResponse\x12,\n\x06images\x18\x01 \x03(\x0b\x32\x1c.podkeep.v1.ImageDescription\x12\x17\n\x0freclaimed_bytes\x18\x02 \x01(\x03\"5\n\x13VerifyImagesRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\x12\x0e\n\x06repair\x18\x02 \x01(\x08\"\x91\x01\n\x0bVerifyEvent\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.podkeep.v1.VerifyProgress\x12(\n\x06\x64\x61mage\x18\x02 \x01(\x0b\x32\x18.podkeep.v1.VerifyDamage\x12*\n\x07summary\x18\x03 \x01(\x0b\x32\x19.podkeep.v1.VerifySummary\"=\n\x0eVerifyProgress\x12\x0e\n\x06object\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\"n\n\x0cVerifyDamage\x12\x0e\n\x06object\x18\x01 \x01(\t\x12\x0f\n\x07problem\x18\x02 \x01(\t\x12\x0e\n\x06images\x18\x03 \x03(\t\x12\r\n\x05names\x18\x04 \x03(\t\x12\x10\n\x08repaired\x18\x05 \x01(\x08\x12\x0c\n\x04kept\x18\x06 \x01(\t\"b\n\rVerifySummary\x12\x0e\n\x06images\x18\x01 \x01(\x05\x12\x0e\n\x06layers\x18\x02 \x01(\x05\x12\x11\n\tdocuments\x18\x03 \x01(\x05\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\x12\x0f\n\x07\x64\x61mages\x18\x05 \x01(\x05\"\"\n\x11WatchPullsRequest\x12\r\n\x05image\x18\x01 \x01(\t\"Y\n\x0cPullProgress\x12\r\n\x05image\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x0c\n\x04\x64one\x18\x04 \x01(\x03\x12\r\n\x05total\x18\x05 \x01(\x03\"\x14\n\x12ListPodUIDsRequest\"#\n\x13ListPodUIDsResponse\x12\x0c\n\x04uids\x18\x01 \x03(\t\"\x11\n\x0fShutdownRequest\"\x12\n\x10ShutdownResponse2\xca\x05\n\x04Node\x12H\n\tLoadImage\x12\x1c.podkeep.v1.LoadImageRequest\x1a\x1d.podkeep.v1.LoadImageResponse\x12K\n\nSaveImages\x12\x1d.podkeep.v1.SaveImagesRequest\x1a\x1e.podkeep.v1.SaveImagesResponse\x12S\n\x0e\x44\x65scribeImages\x12!.podkeep.v1.DescribeImagesRequest\x1a\x1c.podkeep.v1.ImageDescription0\x01\x12Z\n\x0fRemoveImageName\x12\".podkeep.v1.RemoveImageNameRequest\x1a#.podkeep.v1.RemoveImageNameResponse\x12N\n\x0bPruneImages\x12\x1e.podkeep.v1.PruneImagesRequest\x1a\x1f.podkeep.v1.PruneImagesResponse\x12J\n\x0cVerifyImages\x12\x1f.podkeep.v1.VerifyImagesRequest\x1a\x17.podkeep.v1.VerifyEvent0\x01\x12G\n\nWatchPulls\x12\x1d.podkeep.v1.WatchPullsRequest\x1a\x18.podkeep.v1.PullProgress0\x01\x12N\n\x0bListPodUIDs\x12\x1e.podkeep.v1.ListPodUIDsRequest\x1a\x1f.podkeep.v1.ListPodUIDsResponse\x12\x45\n\x08Shutdown\x12\x1b.podkeep.v1.ShutdownRequest\x1a\x1c.podkeep.v1.ShutdownResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,37 +50,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_IMAGEDOCUMENT']._serialized_start=838
   _globals['_IMAGEDOCUMENT']._serialized_end=897
   _globals['_IMAGELAYER']._serialized_start=899
-  _globals['_IMAGELAYER']._serialized_end=1000
-  _globals['_REMOVEIMAGENAMEREQUEST']._serialized_start=1002
-  _globals['_REMOVEIMAGENAMEREQUEST']._serialized_end=1041
-  _globals['_REMOVEIMAGENAMERESPONSE']._serialized_start=1043
-  _globals['_REMOVEIMAGENAMERESPONSE']._serialized_end=1128
-  _globals['_PRUNEIMAGESREQUEST']._serialized_start=1130
-  _globals['_PRUNEIMAGESREQUEST']._serialized_end=1203
-  _globals['_PRUNEIMAGESRESPONSE']._serialized_start=1205
-  _globals['_PRUNEIMAGESRESPONSE']._serialized_end=1297
-  _globals['_VERIFYIMAGESREQUEST']._serialized_start=1299
-  _globals['_VERIFYIMAGESREQUEST']._serialized_end=1352
-  _globals['_VERIFYEVENT']._serialized_start=1355
-  _globals['_VERIFYEVENT']._serialized_end=1500
-  _globals['_VERIFYPROGRESS']._serialized_start=1502
-  _globals['_VERIFYPROGRESS']._serialized_end=1563
-  _globals['_VERIFYDAMAGE']._serialized_start=1565
-  _globals['_VERIFYDAMAGE']._serialized_end=1675
-  _globals['_VERIFYSUMMARY']._serialized_start=1677
-  _globals['_VERIFYSUMMARY']._serialized_end=1775
-  _globals['_WATCHPULLSREQUEST']._serialized_start=1777
-  _globals['_WATCHPULLSREQUEST']._serialized_end=1811
-  _globals['_PULLPROGRESS']._serialized_start=1813
-  _globals['_PULLPROGRESS']._serialized_end=1902
-  _globals['_LISTPODUIDSREQUEST']._serialized_start=1904
-  _globals['_LISTPODUIDSREQUEST']._serialized_end=1924
-  _globals['_LISTPODUIDSRESPONSE']._serialized_start=1926
-  _globals['_LISTPODUIDSRESPONSE']._serialized_end=1961
-  _globals['_SHUTDOWNREQUEST']._serialized_start=1963
-  _globals['_SHUTDOWNREQUEST']._serialized_end=1980
-  _globals['_SHUTDOWNRESPONSE']._serialized_start=1982
-  _globals['_SHUTDOWNRESPONSE']._serialized_end=2000
-  _globals['_NODE']._serialized_start=2003
-  _globals['_NODE']._serialized_end=2717
+  _globals['_IMAGELAYER']._serialized_end=1015
+  _globals['_REMOVEIMAGENAMEREQUEST']._serialized_start=1017
+  _globals['_REMOVEIMAGENAMEREQUEST']._serialized_end=1056
+  _globals['_REMOVEIMAGENAMERESPONSE']._serialized_start=1058
+  _globals['_REMOVEIMAGENAMERESPONSE']._serialized_end=1143
+  _globals['_PRUNEIMAGESREQUEST']._serialized_start=1145
+  _globals['_PRUNEIMAGESREQUEST']._serialized_end=1218
+  _globals['_PRUNEIMAGESRESPONSE']._serialized_start=1220
+  _globals['_PRUNEIMAGESRESPONSE']._serialized_end=1312
+  _globals['_VERIFYIMAGESREQUEST']._serialized_start=1314
+  _globals['_VERIFYIMAGESREQUEST']._serialized_end=1367
+  _globals['_VERIFYEVENT']._serialized_start=1370
+  _globals['_VERIFYEVENT']._serialized_end=1515
+  _globals['_VERIFYPROGRESS']._serialized_start=1517
+  _globals['_VERIFYPROGRESS']._serialized_end=1578
+  _globals['_VERIFYDAMAGE']._serialized_start=1580
+  _globals['_VERIFYDAMAGE']._serialized_end=1690
+  _globals['_VERIFYSUMMARY']._serialized_start=1692
+  _globals['_VERIFYSUMMARY']._serialized_end=1790
+  _globals['_WATCHPULLSREQUEST']._serialized_start=1792
+  _globals['_WATCHPULLSREQUEST']._serialized_end=1826
+  _globals['_PULLPROGRESS']._serialized_start=1828
+  _globals['_PULLPROGRESS']._serialized_end=1917
+  _globals['_LISTPODUIDSREQUEST']._serialized_start=1919
+  _globals['_LISTPODUIDSREQUEST']._serialized_end=1939
+  _globals['_LISTPODUIDSRESPONSE']._serialized_start=1941
+  _globals['_LISTPODUIDSRESPONSE']._serialized_end=1976
+  _globals['_SHUTDOWNREQUEST']._serialized_start=1978
+  _globals['_SHUTDOWNREQUEST']._serialized_end=1995
+  _globals['_SHUTDOWNRESPONSE']._serialized_start=1997
+  _globals['_SHUTDOWNRESPONSE']._serialized_end=2015
+  _globals['_NODE']._serialized_start=2018
+  _globals['_NODE']._serialized_end=2732
 # @@protoc_insertion_point(module_scope)

@@ -297,8 +297,8 @@ Global___ImageDocument: _TypeAlias = ImageDocument  # noqa: Y015
 
 @_typing.final
 class ImageLayer(_message.Message):
-    """Base first. kind: "tar" or "file"; driver: which snapshot driver keeps it; bytes and inodes: on disk; images: how many
-    have it.
+    """Base first. kind: "tar" or "file", which has a title; driver: which snapshot driver keeps it; bytes and inodes: on disk;
+    images: how many have it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -309,12 +309,14 @@ class ImageLayer(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     INODES_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     driver: _builtins.str
     bytes: _builtins.int
     inodes: _builtins.int
     images: _builtins.int
+    title: _builtins.str
     def __init__(
         self,
         *,
@@ -324,10 +326,11 @@ class ImageLayer(_message.Message):
         bytes: _builtins.int = ...,
         inodes: _builtins.int = ...,
         images: _builtins.int = ...,
+        title: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "driver", b"driver", "id", b"id", "images", b"images", "inodes", b"inodes", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "driver", b"driver", "id", b"id", "images", b"images", "inodes", b"inodes", "kind", b"kind", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,8 +1,8 @@
 """Writing tar entries as an overlayfs layer below one directory, and nowhere else.
 
-Owns the rules for what a layer may hold and the translation of whiteouts (OCI image-spec, layer.md). Parents are
-resolved by the kernel with openat2(RESOLVE_BENEATH); the last component is never followed. Used by the confined
-unpack process, which is the second wall behind this one.
+Owns how entries become files; what a layer may hold is decided by ``rules``. Parents are resolved by the kernel with
+openat2(RESOLVE_BENEATH); the last component is never followed. Used by the confined unpack process, which is the
+second wall behind this one.
 """
 
 from __future__ import annotations
@@ -13,24 +13,17 @@ import stat
 from collections.abc import Iterable
 
 from podkeep.base.errors import KernelCallError
+from podkeep.images import rules
+from podkeep.images.rules import TreeError, shown
 from podkeep.images.tarstream import Entry, EntryKind
 from podkeep.kernel.openat import Resolve, openat2
 from podkeep.kernel.removal import remove_entry
 
-_WHITEOUT = b".wh."
-_OPAQUE = b".wh..wh..opq"
-_AUFS_METADATA = b".wh..wh."
-_HARMLESS_DEVICES = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)})
-"""null, zero, full, random, urandom, tty, console, ptmx (kernel, devices.txt)."""
 _MAX_OPEN_PARENTS = 128
 _BENEATH = Resolve.BENEATH | Resolve.NO_MAGICLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK = 4096
-
-
-class TreeError(Exception):
-    """An entry breaks a rule or could not be written; the message names the entry."""
 
 
 class TreeWriter:
@@ -63,7 +56,7 @@ class TreeWriter:
         except (OSError, KernelCallError, ValueError) as error:
             number = error.errno if isinstance(error, (OSError, KernelCallError)) else None
             reason = os.strerror(number) if number else str(error)
-            raise TreeError(f"entry {_shown(entry.name)}: cannot write it: {reason}") from error
+            raise TreeError(f"entry {shown(entry.name)}: cannot write it: {reason}") from error
 
     def finish(self) -> None:
         """Set the times of directories, which writing into them changed, and close what is open."""
@@ -79,14 +72,13 @@ class TreeWriter:
                 os.close(fd)
 
     def _apply(self, entry: Entry, content: Iterable[memoryview]) -> None:
-        path = _checked_name(entry.name, "its name", entry)
-        if any(key.startswith("trusted.") for key in entry.xattrs):
-            raise TreeError(f"entry {_shown(entry.name)}: extended attributes of the trusted namespace are refused")
+        path = rules.checked_name(entry.name, "its name", entry)
+        rules.refuse_trusted(entry)
         if not path:
             self._root_directory(entry)
             return
         directory, _, name = path.rpartition(b"/")
-        if name.startswith(_WHITEOUT):
+        if name.startswith(rules.WHITEOUT):
             self._whiteout(entry, directory, name)
             return
         parent = self._parent(directory, entry)
@@ -102,7 +94,7 @@ class TreeWriter:
 
     def _root_directory(self, entry: Entry) -> None:
         if entry.kind is not EntryKind.DIRECTORY:
-            raise TreeError(f"entry {_shown(entry.name)}: the root is a {entry.kind.value}")
+            raise TreeError(f"entry {shown(entry.name)}: the root is a {entry.kind.value}")
         self._attributes(self._root, entry)
         self._mtimes[b""] = entry.mtime
 
@@ -161,10 +153,10 @@ class TreeWriter:
         self._mtimes[path] = entry.mtime
 
     def _hard_link(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
-        target = _checked_name(entry.link, "its target", entry)
+        target = rules.checked_name(entry.link, "its target", entry)
         directory, _, last = target.rpartition(b"/")
         if not last:
-            raise TreeError(f"entry {_shown(entry.name)}: a hard link to the root")
+            raise TreeError(f"entry {shown(entry.name)}: a hard link to the root")
         source = self._parent(directory, entry, create=False)
         try:
             os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
@@ -177,11 +169,11 @@ class TreeWriter:
                 os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             raise TreeError(
-                f"entry {_shown(entry.name)}: hard link to {_shown(entry.link)}, which this layer does not have"
+                f"entry {shown(entry.name)}: hard link to {shown(entry.link)}, which this layer does not have"
             ) from None
 
     def _node(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
-        _refuse_devices(entry)
+        rules.refuse_devices(entry)
         try:
             _make_node(entry, parent, name)
         except FileExistsError:
@@ -195,14 +187,12 @@ class TreeWriter:
     def _whiteout(self, entry: Entry, directory: bytes, name: bytes) -> None:
         """OCI image-spec, layer.md, "Whiteouts"; kernel, overlayfs.rst, "whiteouts and opaque directories"."""
         parent = self._parent(directory, entry)
-        if name == _OPAQUE:
+        if name == rules.OPAQUE:
             self.opaque[directory] = None
             return
-        if name.startswith(_AUFS_METADATA):
+        hidden = rules.hidden_name(name, entry)
+        if hidden is None:
             return
-        hidden = name.removeprefix(_WHITEOUT)
-        if hidden in (b"", b".", b".."):
-            raise TreeError(f"entry {_shown(entry.name)}: a whiteout of nothing")
         path = directory + b"/" + hidden if directory else hidden
         self._count()
         try:
@@ -253,15 +243,15 @@ class TreeWriter:
         return fd
 
     def _refuse_unless_missing(self, path: bytes, entry: Entry, error: KernelCallError, *, create: bool) -> None:
-        who = f"entry {_shown(entry.name)}: "
+        who = f"entry {shown(entry.name)}: "
         if error.errno in (errno.EXDEV, errno.ELOOP):
-            raise TreeError(f"{who}its parent {_shown(path)} is a symbolic link that leaves the layer") from error
+            raise TreeError(f"{who}its parent {shown(path)} is a symbolic link that leaves the layer") from error
         if not create and error.errno == errno.ENOENT:
-            raise TreeError(f"{who}hard link to {_shown(entry.link)}, which this layer does not have") from error
+            raise TreeError(f"{who}hard link to {shown(entry.link)}, which this layer does not have") from error
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             raise error
         if error.errno == errno.ENOTDIR and not self._below_whiteout(path):
-            raise TreeError(f"{who}its parent {_shown(path)} is not a directory") from error
+            raise TreeError(f"{who}its parent {shown(path)} is not a directory") from error
 
     def _make_parent(self, above: int, path: bytes, entry: Entry) -> None:
         """Make a directory that no entry came for; a whiteout of it becomes an opaque directory."""
@@ -275,7 +265,7 @@ class TreeWriter:
             os.mkdir(name, 0o755, dir_fd=above)
         except FileExistsError as error:
             raise TreeError(
-                f"entry {_shown(entry.name)}: its parent {_shown(path)} is a symbolic link to nothing"
+                f"entry {shown(entry.name)}: its parent {shown(path)} is a symbolic link to nothing"
             ) from error
         if self._must_chown:
             os.chown(name, 0, 0, dir_fd=above)
@@ -308,27 +298,6 @@ class TreeWriter:
             raise TreeError(f"more than {self._max_inodes} entries (images.max_layer_inodes)")
 
 
-def _checked_name(name: bytes, which: str, entry: Entry) -> bytes:
-    """Return a name relative to the root, without ``.``, empty parts or a slash at its end; empty for the root."""
-    if name.startswith(b"/") and name.strip(b"/"):
-        raise TreeError(f"entry {_shown(entry.name)}: {which} {_shown(name)} is absolute")
-    parts = [part for part in name.split(b"/") if part not in (b"", b".")]
-    if b".." in parts:
-        raise TreeError(f"entry {_shown(entry.name)}: {which} {_shown(name)} holds '..'")
-    return b"/".join(parts)
-
-
-def _refuse_devices(entry: Entry) -> None:
-    if entry.kind is EntryKind.BLOCK:
-        raise TreeError(f"entry {_shown(entry.name)}: block device {entry.major}:{entry.minor} is refused")
-    if entry.kind is not EntryKind.CHARACTER or (entry.major, entry.minor) in _HARMLESS_DEVICES:
-        return
-    device = f"character device {entry.major}:{entry.minor}"
-    if (entry.major, entry.minor) == (0, 0):
-        device += ", overlayfs's own whiteout,"
-    raise TreeError(f"entry {_shown(entry.name)}: {device} is refused")
-
-
 def _make_node(entry: Entry, parent: int, name: bytes) -> None:
     if entry.kind is EntryKind.SYMLINK:
         os.symlink(entry.link, name, dir_fd=parent)
@@ -340,19 +309,10 @@ def _make_node(entry: Entry, parent: int, name: bytes) -> None:
 
 
 def _set_xattrs(fd: int, entry: Entry) -> None:
-    """Set what belongs to the file; labels of a security module are the host's to give, not the image's."""
-    for key, value in entry.xattrs.items():
-        if key == "security.capability" or key.startswith(("user.", "system.posix_acl_")):
-            os.setxattr(fd, key, value)
-        elif not key.startswith("security."):
-            raise TreeError(f"entry {_shown(entry.name)}: extended attribute {key!r} is of no known namespace")
+    for key, value in rules.kept_xattrs(entry).items():
+        os.setxattr(fd, key, value)
 
 
 def _write_all(fd: int, piece: memoryview) -> None:
     while piece:
         piece = piece[os.write(fd, piece) :]
-
-
-def _shown(name: bytes) -> str:
-    text = name.decode(errors="backslashreplace")
-    return repr(text if len(text) <= 200 else text[:200] + "...")

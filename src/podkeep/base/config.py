@@ -113,6 +113,16 @@ class RegistryConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=
     ca_file: str = ""
 
 
+class ReferrersConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[images.referrers]``: naming an artifact by the image that it refers to (OCI distribution-spec, "Listing
+    Referrers")."""
+
+    enabled: bool = False
+    """Let images be named ``IMAGE?artifactType=TYPE``."""
+    repositories: dict[str, str] = {}
+    """Where else to look: ``host/repository`` of images to ``host/repository`` of artifacts that refer to them."""
+
+
 class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``[images]``: pulling and unpacking."""
 
@@ -120,6 +130,7 @@ class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_layer_bytes: int = 64 << 30
     """Uncompressed bytes after which a layer is refused."""
     max_layer_inodes: int = 5_000_000
+    referrers: ReferrersConfig = ReferrersConfig()
 
 
 class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -71,7 +71,7 @@ class Registry:
         :raises Unavailable: if the registry does not answer, or with an error of its own.
         """
         response = self._get(f"manifests/{target}", {"Accept": ", ".join(manifest.ACCEPTED)})
-        data = self._whole(response, manifest.MAX_MANIFEST_BYTES, f"manifest {target}")
+        data = self.whole(response, manifest.MAX_MANIFEST_BYTES, f"manifest {target}")
         return data, response.headers.get("Content-Type", "").partition(";")[0].strip()
 
     def document(self, described: manifest.Descriptor) -> bytes:
@@ -80,7 +80,7 @@ class Registry:
         :raises DataLoss: if it does not match its digest.
         """
         response = self._get(f"blobs/{described.digest}", {})
-        data = self._whole(response, described.size, f"blob {described.digest}")
+        data = self.whole(response, described.size, f"blob {described.digest}")
         manifest.verify(data, described.digest, f"{self}: blob")
         return data
 
@@ -249,14 +249,18 @@ class Registry:
             raise self._down(f"its token server {realm} answered {response.status}")
         if response.status != 200:
             raise PermissionDenied(f"{self}: {realm} refuses a token ({response.status})", hint="check the credentials")
-        answer = self._whole(response, _MAX_TOKEN_BYTES, "token")
+        answer = self.whole(response, _MAX_TOKEN_BYTES, "token")
         try:
             fields = json.loads(answer)
             return str(fields.get("token") or fields["access_token"])
         except (ValueError, KeyError, AttributeError) as error:
             raise self._down(f"its token server {realm} answered without a token") from error
 
-    def _whole(self, response: urllib3.BaseHTTPResponse, most: int, what: str) -> bytes:
+    def whole(self, response: urllib3.BaseHTTPResponse, most: int, what: str) -> bytes:
+        """Return an answer's body and release its connection.
+
+        :raises DataLoss: if it has more than ``most`` bytes.
+        """
         try:
             data = response.read(most + 1, decode_content=True)
         except HTTPError as error:

@@ -20,6 +20,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[runtime.handlers.NAME]": config.HandlerConfig,
     "[network]": config.NetworkConfig,
     "[images]": config.ImagesConfig,
+    "[images.referrers]": config.ReferrersConfig,
     "[metrics]": config.MetricsConfig,
     "[agent]": config.AgentConfig,
     "[streaming]": config.StreamingConfig,
@@ -55,7 +56,8 @@ def test_every_section_is_documented() -> None:
 @pytest.mark.parametrize("title", SECTIONS)
 def test_every_key_is_documented_with_its_default(title: str) -> None:
     fields = msgspec.structs.fields(SECTIONS[title])
-    assert documented()[title] == {field.name: written(field) for field in fields}
+    keys = [field for field in fields if not isinstance(field.default, msgspec.Struct)]  # those have their own section
+    assert documented()[title] == {field.name: written(field) for field in keys}
 
 
 def test_the_default_handler_is_as_documented() -> None:

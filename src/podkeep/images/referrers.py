@@ -1,0 +1,257 @@
+"""Referrers: artifacts that say of an image, in their ``subject``, that they belong to it.
+
+Owns: asking a registry for them (OCI distribution-spec, "Listing Referrers", and the tag schema for registries that
+have no such API), choosing one of several, and whether images may be named in this way at all. Does not own: getting
+what was chosen (``pull.py``), attaching one (``pushing.py``). Called by the store, the worker and ``podkeep artifact``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
+
+from podkeep.base.config import ReferrersConfig
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.ids import Digest
+from podkeep.images import manifest, reference
+from podkeep.images.assembly import ELSEWHERE
+from podkeep.images.reference import Reference
+from podkeep.images.registry import Registry
+
+CREATED = "org.opencontainers.image.created"
+_MAX_REFERRERS = 10_000
+_MAX_PAGES = 1000
+_NEXT = re.compile(r'<([^>]+)>\s*;[^,]*\brel="?next"?')
+_NO_API = (404, 405, 501)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Referrer:
+    """An artifact that refers to an image, as the registry lists it; ``size`` of its manifest in bytes."""
+
+    digest: Digest
+    media_type: str
+    size: int
+    artifact_type: str
+    annotations: Mapping[str, str]
+
+    @property
+    def created(self) -> datetime | None:
+        """When it was made, if it says so with a time zone (OCI image-spec, annotations.md; RFC 3339)."""
+        try:
+            when = datetime.fromisoformat(self.annotations.get(CREATED, ""))
+        except ValueError:
+            return None
+        return when if when.tzinfo else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A repository where referrers may be, ``host/repository``, and the servers to ask."""
+
+    name: Reference
+    registries: Sequence[Registry]
+
+
+def check(config: ReferrersConfig) -> None:
+    """Check ``[images.referrers]`` before an image is asked for.
+
+    :raises InvalidArgument: if something in ``repositories`` is no ``host/repository``.
+    """
+    for text in (*config.repositories, *config.repositories.values()):
+        _repository(text)
+
+
+def check_allowed(name: Reference, config: ReferrersConfig) -> None:
+    """Return if ``name`` may be asked for.
+
+    :raises FailedPrecondition: if it names an artifact by its subject, and the configuration does not allow that.
+    """
+    if name.artifact_type and not config.enabled:
+        raise FailedPrecondition(
+            f"{name}: naming an artifact by the image it refers to is turned off",
+            hint="set enabled = true under [images.referrers], or name the artifact by its own tag or digest",
+        )
+
+
+def elsewhere(name: Reference, config: ReferrersConfig) -> Reference | None:
+    """Return the other repository where referrers of ``name`` may be (its tag means nothing); None: only beside it."""
+    for image, artifacts in config.repositories.items():
+        if _repository(image).name == name.name:
+            return _repository(artifacts)
+    return None
+
+
+def _repository(text: str) -> Reference:
+    try:
+        found = reference.parse(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"images.referrers.repositories: {error.message}", hint=error.hint) from error
+    if found.digest or found.artifact_type or text.endswith(f":{found.tag}"):
+        raise InvalidArgument(
+            f"images.referrers.repositories: {text!r} is more than a repository", hint="write host/repository"
+        )
+    return found
+
+
+def tag_of(subject: Digest) -> str:
+    """Return the tag that lists the referrers of ``subject`` where the registry does not (distribution-spec,
+    "Referrers Tag Schema")."""
+    algorithm, _, encoded = subject.partition(":")
+    return f"{algorithm[:32]}-{encoded[:64]}"
+
+
+def find(name: Reference, subjects: Sequence[Digest], places: Sequence[Place]) -> tuple[Place, Referrer]:
+    """Return the artifact of type ``name.artifact_type`` that refers to one of ``subjects``, and where it is.
+
+    :param subjects: the digests that ``name`` stands for: the index's, if it is one, and the manifest's.
+    :raises NotFound: if there is none.
+    :raises FailedPrecondition: if there are several and none is the newest.
+    :raises PodkeepError: if no server of a place answers.
+    """
+    found: dict[Digest, tuple[Place, Referrer]] = {}
+    for place in places:
+        for subject in subjects:
+            for referrer in list_anywhere(place.registries, subject, name.artifact_type):
+                found.setdefault(referrer.digest, (place, referrer))
+    if not found:
+        where = " and ".join(place.name.name for place in places)
+        raise NotFound(
+            f"{name}: nothing of this type in {where} refers to {' or '.join(subjects)}",
+            hint="`podkeep artifact referrers` lists what does",
+        )
+    chosen = newest([referrer for _, referrer in found.values()], str(name))
+    return found[chosen.digest]
+
+
+def newest(referrers: Sequence[Referrer], what: str) -> Referrer:
+    """Return the only one, or the one that was created last.
+
+    :raises FailedPrecondition: if they do not tell, naming them.
+    """
+    if len(referrers) == 1:
+        return referrers[0]
+    dated = sorted(((item.created, item) for item in referrers if item.created), key=lambda pair: pair[0])
+    if len(dated) < len(referrers) or dated[-1][0] == dated[-2][0]:
+        raise FailedPrecondition(
+            f"{what}: {len(referrers)} artifacts match, and {CREATED} does not tell which one is the newest: "
+            + ", ".join(sorted(item.digest for item in referrers)[:10]),
+            hint="name the one that is meant by its digest",
+        )
+    return dated[-1][1]
+
+
+def list_anywhere(registries: Sequence[Registry], subject: Digest, artifact_type: str = "") -> list[Referrer]:
+    """Return the referrers that the first of several servers knows; a mirror may well have none of them.
+
+    :raises PodkeepError: if the last one fails, and none before it had any.
+    """
+    failure: PodkeepError | None = None
+    for registry in registries:
+        try:
+            if found := list_referrers(registry, subject, artifact_type):
+                return found
+            failure = None
+        except ELSEWHERE as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return []
+
+
+def list_referrers(registry: Registry, subject: Digest, artifact_type: str = "") -> list[Referrer]:
+    """Return what refers to ``subject`` in the repository, all of it or one type only.
+
+    :raises InvalidArgument: if the registry's list is malformed or longer than anyone needs.
+    :raises Unavailable: if it does not answer.
+    """
+    documents = _by_api(registry, subject, artifact_type)
+    if documents is None:
+        documents = _by_tag(registry, subject)
+    found: dict[Digest, Referrer] = {}
+    for document in documents:
+        for item in referrers_in(document, f"{registry}: referrers of {subject}"):
+            # A registry may leave the filtering to the client, and says so by leaving out OCI-Filters-Applied.
+            if not artifact_type or item.artifact_type == artifact_type:
+                found[item.digest] = item
+    return list(found.values())
+
+
+def _by_api(registry: Registry, subject: Digest, artifact_type: str) -> list[dict[str, Any]] | None:
+    """Return every page of the list; None if the registry has no such API."""
+    what = f"{registry}: referrers of {subject}"
+    path = f"referrers/{subject}" + (f"?artifactType={quote(artifact_type, safe='')}" if artifact_type else "")
+    pages: list[dict[str, Any]] = []
+    seen = {path}
+    entries = 0
+    while True:
+        headers = {"Accept": manifest.OCI_INDEX}
+        response = registry.exchange("GET", path, headers=headers, accept=(200, *_NO_API), what=what)
+        data = registry.whole(response, manifest.MAX_MANIFEST_BYTES, what)
+        kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
+        if not pages and (response.status != 200 or kind != manifest.OCI_INDEX):
+            return None
+        if response.status != 200:
+            raise NotFound(f"{what}: a page of the list is gone", hint="try again")
+        pages.append(manifest.parse_document(data, what))
+        entries += len(pages[-1].get("manifests") or ())
+        following = _NEXT.search(response.headers.get("Link", ""))
+        if following is None:
+            return pages
+        # Registries behind a proxy may well name themselves as only the proxy does: the way counts, not the host.
+        path = urlsplit(urljoin(path, following[1]))._replace(scheme="", netloc="").geturl()
+        if path in seen or len(pages) >= _MAX_PAGES or entries > _MAX_REFERRERS:
+            raise InvalidArgument(f"{what}: the list does not end, or has more than {_MAX_REFERRERS} entries")
+        seen.add(path)
+
+
+def _by_tag(registry: Registry, subject: Digest) -> list[dict[str, Any]]:
+    index = tagged_index(registry, subject)
+    return [] if index is None else [index]
+
+
+def tagged_index(registry: Registry, subject: Digest) -> dict[str, Any] | None:
+    """Return the index under the tag for the referrers of ``subject``; None if there is no such tag.
+
+    :raises InvalidArgument: if there is something else.
+    """
+    try:
+        data, media_type = registry.fetch_manifest(tag_of(subject))
+    except NotFound:
+        return None
+    what = f"{registry}:{tag_of(subject)}"
+    document = manifest.parse_document(data, what)
+    if not manifest.is_index(document, media_type):
+        raise InvalidArgument(f"{what} is no index, although the name is one of a list of referrers")
+    return document
+
+
+def referrers_in(document: Mapping[str, Any], what: str) -> list[Referrer]:
+    """Return the entries of a list of referrers.
+
+    :raises InvalidArgument: naming the field that is wrong.
+    """
+    entries = document.get("manifests") or []
+    if not isinstance(entries, list) or len(entries) > _MAX_REFERRERS:
+        raise InvalidArgument(f"{what}: manifests is not a list of at most {_MAX_REFERRERS} entries")
+    result = []
+    for number, entry in enumerate(entries):
+        place = f"{what}: manifests[{number}]"
+        described = manifest.descriptor(entry, place)
+        artifact_type = entry.get("artifactType") or ""
+        if not isinstance(artifact_type, str):
+            raise InvalidArgument(f"{place}.artifactType is not a string")
+        result.append(
+            Referrer(
+                digest=described.digest,
+                media_type=described.media_type,
+                size=described.size,
+                artifact_type=artifact_type,
+                annotations=manifest.string_map(entry, "annotations", place),
+            )
+        )
+    return result

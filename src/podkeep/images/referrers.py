@@ -1,8 +1,9 @@
 """Referrers: artifacts that say of an image, in their ``subject``, that they belong to it.
 
 Owns: asking a registry for them (OCI distribution-spec, "Listing Referrers", and the tag schema for registries that
-have no such API), choosing one of several, and whether images may be named in this way at all. Does not own: getting
-what was chosen (``pull.py``), attaching one (``pushing.py``). Called by the store, the worker and ``podkeep artifact``.
+have no such API) and choosing one of several. Does not own: whether images may be named in this way
+(``referrer_names.py``), getting what was chosen (``pull.py``), attaching one (``pushing.py``). Called by the worker and
+by ``podkeep artifact``.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
-from podkeep.base.config import ReferrersConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
-from podkeep.images import manifest, reference
+from podkeep.images import manifest
 from podkeep.images.assembly import ELSEWHERE
 from podkeep.images.reference import Reference
 from podkeep.images.registry import Registry
@@ -55,47 +55,6 @@ class Place:
 
     name: Reference
     registries: Sequence[Registry]
-
-
-def check(config: ReferrersConfig) -> None:
-    """Check ``[images.referrers]`` before an image is asked for.
-
-    :raises InvalidArgument: if something in ``repositories`` is no ``host/repository``.
-    """
-    for text in (*config.repositories, *config.repositories.values()):
-        _repository(text)
-
-
-def check_allowed(name: Reference, config: ReferrersConfig) -> None:
-    """Return if ``name`` may be asked for.
-
-    :raises FailedPrecondition: if it names an artifact by its subject, and the configuration does not allow that.
-    """
-    if name.artifact_type and not config.enabled:
-        raise FailedPrecondition(
-            f"{name}: naming an artifact by the image it refers to is turned off",
-            hint="set enabled = true under [images.referrers], or name the artifact by its own tag or digest",
-        )
-
-
-def elsewhere(name: Reference, config: ReferrersConfig) -> Reference | None:
-    """Return the other repository where referrers of ``name`` may be (its tag means nothing); None: only beside it."""
-    for image, artifacts in config.repositories.items():
-        if _repository(image).name == name.name:
-            return _repository(artifacts)
-    return None
-
-
-def _repository(text: str) -> Reference:
-    try:
-        found = reference.parse(text)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"images.referrers.repositories: {error.message}", hint=error.hint) from error
-    if found.digest or found.artifact_type or text.endswith(f":{found.tag}"):
-        raise InvalidArgument(
-            f"images.referrers.repositories: {text!r} is more than a repository", hint="write host/repository"
-        )
-    return found
 
 
 def tag_of(subject: Digest) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from podkeep.base.config import Config
 from podkeep.cri import transport
-from podkeep.images import endpoints
+from podkeep.images import endpoints, referrer_names
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.oci import rlimits
@@ -29,6 +29,7 @@ def check(config: Config) -> None:
     rlimits.parse(config.runtime.default_rlimits)
     Bridge.from_config(config.network, Path(config.runtime.run))
     endpoints.check(config.registries)
+    referrer_names.check(config.images.referrers)
 
 
 def cgroup_parent(config: Config) -> str:

@@ -39,8 +39,8 @@ class FieldErrors:
         self.add(path, f"Invalid value: {shown}: {why}")
 
     def unsupported(self, path: str, value: object, supported: Sequence[str]) -> None:
-        """Note a value that is none of the known ones."""
-        known = ", ".join(f'"{name}"' for name in supported)
+        """Note a value that is none of the known ones, which are named in their alphabetical order."""
+        known = ", ".join(f'"{name}"' for name in sorted(supported))
         self.add(path, f'Unsupported value: "{value}": supported values: {known}')
 
     def duplicate(self, path: str, value: str) -> None:

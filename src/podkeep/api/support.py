@@ -21,7 +21,6 @@ _POD = (
     "ephemeral_containers",
     "eviction_responders",
     "hostname_override",
-    "image_pull_secrets",
     "node_selector",
     "overhead",
     "readiness_gates",

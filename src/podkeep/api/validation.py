@@ -14,6 +14,7 @@ from podkeep.api.container_validation import validate_containers
 from podkeep.api.fields import FieldErrors
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod, PodSecurityContext, PodSpec
+from podkeep.api.secret_types import validate_content
 from podkeep.api.volume_validation import validate_volumes
 
 MAX_DATA_BYTES = 1 << 20
@@ -72,6 +73,7 @@ def validate_secret(secret: Secret, errors: FieldErrors) -> None:
     """Note every rule that ``secret`` breaks."""
     _metadata(secret.metadata, errors)
     _data(secret.data, "data", errors)
+    validate_content(secret, errors)
 
 
 def _data(data: dict[str, bytes], path: str, errors: FieldErrors) -> None:

@@ -65,7 +65,7 @@ VOLUME = {"volumes": [{"name": "v", "emptyDir": {}}]}
         (pod(labels={"a/b": 1}), "metadata.labels[a/b]: expected str, got int"),
         (
             pod({"restartPolicy": "Sometimes"}),
-            'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"',
+            'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "Never", "OnFailure"',
         ),
         (pod({"priority": 1 << 40}), f"spec.priority: Invalid value: {1 << 40}: must be a 32-bit integer"),
         (
@@ -217,7 +217,6 @@ def test_host_users_is_kept_as_it_was_sent(given: bool | None) -> None:
         (pod({"volumes": [{"name": "v", "projected": {"sources": []}}]}), "spec.volumes[0].projected"),
         (pod({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}), "spec.volumes[0].nfs"),
         (pod({"nodeSelector": {"a": "b"}}), "spec.nodeSelector"),
-        (pod({"imagePullSecrets": [{"name": "s"}]}), "spec.imagePullSecrets"),
         (pod(container={"securityContext": {"procMount": "Unmasked"}}), "spec.containers[0].securityContext.procMount"),
         (pod({"securityContext": {"seLinuxOptions": {"level": "s0"}}}), "spec.securityContext.seLinuxOptions"),
         (
@@ -308,6 +307,60 @@ def test_a_secret_that_is_not_base64_is_refused_without_its_content() -> None:
     (problem,) = problems(secret)
     assert problem.startswith("data[p]: expected base64 text")
     assert "hunter2" not in problem
+
+
+def secret(kind: str, **data: str) -> dict[str, Any]:
+    document = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "type": f"kubernetes.io/{kind}"}
+    return document | {"stringData": data}
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (secret("dockerconfigjson"), ["data[.dockerconfigjson]: Required value"]),
+        (secret("dockercfg", **{".dockerconfigjson": "{}"}), ["data[.dockercfg]: Required value"]),
+        (
+            secret("dockerconfigjson", **{".dockerconfigjson": "hunter2"}),
+            ['data[.dockerconfigjson]: Invalid value: "<secret contents redacted>": not valid JSON'],
+        ),
+        (
+            secret("dockercfg", **{".dockercfg": '{"r.example": {"auth": "hunter2"}}'}),
+            [
+                'data[.dockercfg]: Invalid value: "<secret contents redacted>": '
+                "r.example: auth: must be base64(username:password)"
+            ],
+        ),
+        (secret("basic-auth"), ["data[username]: Required value", "data[password]: Required value"]),
+        (secret("ssh-auth", **{"ssh-privatekey": ""}), ["data[ssh-privatekey]: Required value"]),
+        (secret("tls", **{"tls.key": ""}), ["data[tls.crt]: Required value"]),
+    ],
+)
+def test_a_secret_holds_what_its_type_promises(document: dict[str, Any], expected: list[str]) -> None:
+    assert problems(document) == expected
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        secret("dockerconfigjson", **{".dockerconfigjson": '{"auths": {"r.example": {"auth": "dTpw"}}}'}),
+        secret("dockercfg", **{".dockercfg": "{}"}),
+        secret("basic-auth", password=""),
+        secret("tls", **{"tls.crt": "", "tls.key": ""}),
+        secret("anything", **{".dockercfg": "no JSON"}),
+    ],
+)
+def test_a_secret_of_a_known_type(document: dict[str, Any]) -> None:
+    (found,) = parse(document).secrets.values()
+    assert found.type == document["type"]
+
+
+@pytest.mark.requirement("V29")
+def test_pull_secrets_are_kept_in_their_order() -> None:
+    found = one_pod(pod({"imagePullSecrets": [{"name": "b"}, {"name": "a"}, {}]}))
+    assert [reference.name for reference in found.spec.image_pull_secrets] == ["b", "a", ""]
+    assert problems(pod({"imagePullSecrets": [{"nam": "b"}]})) == [
+        "spec.imagePullSecrets[0].nam: unknown field (did you mean name?)"
+    ]
 
 
 def test_a_list_is_its_items() -> None:

@@ -130,6 +130,8 @@ class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_layer_bytes: int = 64 << 30
     """Uncompressed bytes after which a layer is refused."""
     max_layer_inodes: int = 5_000_000
+    pinned: tuple[str, ...] = ()
+    """Patterns (``*``, ``?``, ``[...]``) of whole names of images that garbage collection leaves alone."""
     referrers: ReferrersConfig = ReferrersConfig()
 
 

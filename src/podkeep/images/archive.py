@@ -255,8 +255,7 @@ class _Loader:
             config=config,
             config_digest=parsed.config.digest,
             manifests=documents,
-            diff_ids=configuration.diff_ids,
-            unpacked=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
+            fetched=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
             tags=[str(name)] if name.tag else [],
             digests=[name.with_digest(top.digest)],
         )
@@ -300,8 +299,7 @@ class _Loader:
             config=config,
             config_digest=manifest.digest_of(config),
             manifests=[],
-            diff_ids=configuration.diff_ids,
-            unpacked=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
+            fetched=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
             tags=[str(reference.parse(tag)) for tag in tags] or [str(reference.parse(self._file_name()))],
             digests=[],
         )
@@ -311,7 +309,7 @@ class _Loader:
         if size is None:
             raise NotFound(f"{self._path}: layer {name} is not in the archive")
         start = next(self._files.pieces(name), b"")
-        return LayerJob(diff_id=diff_id, compression=sniff(start[:4]), digest=None, size=size)
+        return LayerJob(layer=diff_id, compression=sniff(start[:4]), digest=None, size=size)
 
     def _blob(self, digest: Digest, most: int) -> bytes:
         data = self._read(_blob_name(digest), most)

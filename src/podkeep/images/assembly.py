@@ -94,15 +94,16 @@ class Assembly:
         # Starting the process takes as long as asking a registry for a manifest, so the two overlap.
         self._ready: list[_Lane] = [_Lane(lock)]
 
-    def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> list[dict[str, Any]]:
-        """Unpack ``jobs`` and return a record for each (``diff_id``, ``path``, ``bytes``, ``inodes``).
+    def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, dict[str, Any]]:
+        """Unpack ``jobs`` and return a record for each: ``layer``, ``kind``, ``title``, ``digest`` and ``compression``
+        of the blob, ``path``, ``bytes``, ``inodes``, ``data_bytes``.
 
         :raises PodkeepError: the first error no other source could mend; the process is expected to end then.
         """
         self._sources = sources
-        waiting = [(job, 0) for job in reversed(list({job.diff_id: job for job in jobs}.values()))]
+        waiting = [(job, 0) for job in reversed(dict.fromkeys(jobs))]
         running = 0
-        results: list[dict[str, Any]] = []
+        results: dict[LayerJob, dict[str, Any]] = {}
         while waiting or running:
             while waiting and running < self._parallel:
                 self._begin(*waiting.pop())
@@ -110,7 +111,7 @@ class Assembly:
             task, outcome = self.outcomes.get()
             running -= 1
             if not isinstance(outcome, PodkeepError):
-                results.append(outcome)
+                results[task.job] = outcome
             elif isinstance(outcome, ELSEWHERE) and task.source + 1 < len(sources):
                 waiting.append((task.job, task.source + 1))
             else:
@@ -124,10 +125,12 @@ class Assembly:
         mark_opaque(task.root, result["opaque"])
         self._channel.progress(task.job.shown, "done", task.job.size, task.job.size)
         return {
-            "diff_id": task.job.diff_id,
+            **task.job.as_json(),
+            "layer": result["layer"],
             "path": str(task.root),
             "bytes": result["bytes"],
             "inodes": result["inodes"],
+            "data_bytes": result["data_bytes"],
         }
 
     def _begin(self, job: LayerJob, source: int) -> None:

@@ -11,14 +11,15 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from podkeep.base.errors import DataLoss, FailedPrecondition, ResourceExhausted
+from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 from podkeep.base.ids import Digest, ImageID
+from podkeep.images.image import ImageKind, LayerKind
 
-_VERSION = 1
-_SCHEMA = """
+_MIGRATIONS = (
+    """
 CREATE TABLE layers (diff_id TEXT PRIMARY KEY, bytes INTEGER NOT NULL, inodes INTEGER NOT NULL,
                      boot_id TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE images (id TEXT PRIMARY KEY, config BLOB NOT NULL) WITHOUT ROWID;
@@ -30,25 +31,67 @@ CREATE TABLE manifests (digest TEXT NOT NULL, image_id TEXT NOT NULL REFERENCES 
                         data BLOB NOT NULL, PRIMARY KEY (digest, image_id)) WITHOUT ROWID;
 CREATE TABLE names (name TEXT PRIMARY KEY, image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE,
                     kind TEXT NOT NULL CHECK (kind IN ('tag', 'digest'))) WITHOUT ROWID;
-"""
+""",
+    """
+ALTER TABLE layers RENAME COLUMN diff_id TO id;
+ALTER TABLE layers ADD COLUMN kind TEXT NOT NULL DEFAULT 'tar' CHECK (kind IN ('tar', 'file'));
+ALTER TABLE layers ADD COLUMN title TEXT NOT NULL DEFAULT '';
+ALTER TABLE layers ADD COLUMN blob TEXT;
+ALTER TABLE layers ADD COLUMN driver TEXT NOT NULL DEFAULT 'directories';
+ALTER TABLE layers ADD COLUMN data_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE image_layers RENAME COLUMN diff_id TO layer_id;
+ALTER TABLE images ADD COLUMN kind TEXT NOT NULL DEFAULT 'image' CHECK (kind IN ('image', 'artifact'));
+ALTER TABLE images ADD COLUMN artifact_type TEXT NOT NULL DEFAULT '';
+ALTER TABLE images ADD COLUMN pulled_at INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE blobs (digest TEXT NOT NULL, compression TEXT NOT NULL,
+                    layer_id TEXT NOT NULL REFERENCES layers(id) ON DELETE CASCADE,
+                    PRIMARY KEY (digest, compression, layer_id)) WITHOUT ROWID;
+CREATE INDEX blobs_by_layer ON blobs (layer_id);
+""",
+)
+"""What makes each version of the file out of the one before; a new file goes through all of them."""
+_VERSION = len(_MIGRATIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRecord:
-    """A layer on disk. ``boot_id`` is of the boot that wrote it, or empty once it is known to be on the disk."""
+    """A layer on disk.
 
-    diff_id: Digest
+    ``id`` is the diff ID of a ``tar``, and of a ``file`` what ``layers.file_layer_id`` makes of ``blob`` and ``title``,
+    which a tar does not have. ``driver`` keeps it. ``bytes`` and ``inodes`` are all it takes on disk, blocks counted
+    whole; ``data_bytes`` are those of them that file layers of the same blob have in common (with one inode).
+    ``boot_id`` is of the boot that wrote it, or empty once it is known to be on the disk.
+    """
+
+    id: Digest
+    kind: LayerKind = "tar"
+    title: str = ""
+    blob: Digest | None = None
+    driver: str = "directories"
     bytes: int
     inodes: int
+    data_bytes: int = 0
     boot_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
+class BlobRecord:
+    """Which layer a blob became when it was taken to be compressed like this; it was compared with its digest."""
+
+    digest: Digest
+    compression: str
+    layer: Digest
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageRecord:
-    """An image as stored; ``layers`` base first."""
+    """An image as stored; ``layers`` base first, ``pulled_at`` in nanoseconds since 1970, 0 if not known."""
 
     id: ImageID
+    kind: ImageKind
+    artifact_type: str
     config: bytes
+    pulled_at: int
     layers: tuple[Digest, ...]
     tags: tuple[str, ...]
     digests: tuple[str, ...]
@@ -59,7 +102,10 @@ class NewImage:
     """An image to be recorded: its documents, its layers and the names that lead to it from now on."""
 
     id: ImageID
+    kind: ImageKind = "image"
+    artifact_type: str = ""
     config: bytes
+    pulled_at: int = 0
     manifests: tuple[tuple[Digest, bytes], ...]
     layers: tuple[Digest, ...]
     tags: tuple[str, ...]
@@ -91,14 +137,14 @@ class ImageDatabase:
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA foreign_keys = ON")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;"
-            self._connection.executescript(script)
-        elif version != _VERSION:
+        if version > _VERSION:
             raise FailedPrecondition(
                 f"{self._path} has version {version}, this podkeep reads version {_VERSION}",
                 hint="use the podkeep that wrote it, or move the directory away and pull again",
             )
+        if version < _VERSION:
+            script = "".join(_MIGRATIONS[version:])
+            self._connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {_VERSION}; COMMIT;")
         (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
@@ -135,52 +181,114 @@ class ImageDatabase:
         """Return every image."""
         with self._translated() as connection:
             layers: dict[str, list[Digest]] = {}
-            for image_id, diff_id in connection.execute(
-                "SELECT image_id, diff_id FROM image_layers ORDER BY image_id, position"
+            for image_id, layer in connection.execute(
+                "SELECT image_id, layer_id FROM image_layers ORDER BY image_id, position"
             ):
-                layers.setdefault(image_id, []).append(diff_id)
+                layers.setdefault(image_id, []).append(layer)
             names: dict[tuple[str, str], list[str]] = {}
             for image_id, kind, name in connection.execute("SELECT image_id, kind, name FROM names ORDER BY name"):
                 names.setdefault((image_id, kind), []).append(name)
             return [
                 ImageRecord(
                     id=image_id,
+                    kind=kind,
+                    artifact_type=artifact_type,
                     config=config,
+                    pulled_at=pulled_at,
                     layers=tuple(layers.get(image_id, ())),
                     tags=tuple(names.get((image_id, "tag"), ())),
                     digests=tuple(names.get((image_id, "digest"), ())),
                 )
-                for image_id, config in connection.execute("SELECT id, config FROM images ORDER BY id")
+                for image_id, kind, artifact_type, config, pulled_at in connection.execute(
+                    "SELECT id, kind, artifact_type, config, pulled_at FROM images ORDER BY id"
+                )
             ]
+
+    def config(self, image: ImageID) -> bytes:
+        """Return the configuration of an image.
+
+        :raises NotFound: if there is no such image.
+        """
+        with self._translated() as connection:
+            row = connection.execute("SELECT config FROM images WHERE id = ?", (image,)).fetchone()
+        if row is None:
+            raise NotFound(f"image {image} is not here any more")
+        config: bytes = row[0]
+        return config
+
+    def manifests(self, image: ImageID) -> dict[Digest, bytes]:
+        """Return the manifests and indexes that led to an image, by their digests; none of an image loaded from a
+        docker archive."""
+        with self._translated() as connection:
+            return dict(connection.execute("SELECT digest, data FROM manifests WHERE image_id = ?", (image,)))
 
     def layers(self) -> dict[Digest, LayerRecord]:
         """Return every layer."""
         with self._translated() as connection:
-            rows = connection.execute("SELECT diff_id, bytes, inodes, boot_id FROM layers")
-            return {row[0]: LayerRecord(diff_id=row[0], bytes=row[1], inodes=row[2], boot_id=row[3]) for row in rows}
+            rows = connection.execute(
+                "SELECT id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id FROM layers"
+            )
+            return {
+                row[0]: LayerRecord(
+                    id=row[0],
+                    kind=row[1],
+                    title=row[2],
+                    blob=row[3],
+                    driver=row[4],
+                    bytes=row[5],
+                    inodes=row[6],
+                    data_bytes=row[7],
+                    boot_id=row[8],
+                )
+                for row in rows
+            }
 
-    def add(self, images: Sequence[NewImage], layers: Iterable[LayerRecord]) -> None:
-        """Record images and the layers that came with them; a name that led elsewhere leads here now."""
+    def blobs(self) -> list[BlobRecord]:
+        """Return which blobs became which layers."""
+        with self._translated() as connection:
+            rows = connection.execute("SELECT digest, compression, layer_id FROM blobs")
+            return [BlobRecord(digest=row[0], compression=row[1], layer=row[2]) for row in rows]
+
+    def add(self, images: Sequence[NewImage], layers: Iterable[LayerRecord], blobs: Iterable[BlobRecord] = ()) -> None:
+        """Record images and what came with them; a name that led elsewhere leads here now.
+
+        An image that is recorded already keeps the layers it has: containers may use them.
+        """
         with self._transaction() as connection:
             connection.executemany(
-                "INSERT INTO layers VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                [(layer.diff_id, layer.bytes, layer.inodes, layer.boot_id) for layer in layers],
+                "INSERT INTO layers (id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id) VALUES"
+                " (:id, :kind, :title, :blob, :driver, :bytes, :inodes, :data_bytes, :boot_id) ON CONFLICT DO NOTHING",
+                [asdict(layer) for layer in layers],
+            )
+            connection.executemany(
+                "INSERT INTO blobs (digest, compression, layer_id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                [(blob.digest, blob.compression, blob.layer) for blob in blobs],
             )
             for image in images:
-                connection.execute("INSERT INTO images VALUES (?, ?) ON CONFLICT DO NOTHING", (image.id, image.config))
-                connection.executemany(
-                    "INSERT INTO image_layers VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                    [(image.id, position, layer) for position, layer in enumerate(image.layers)],
-                )
-                connection.executemany(
-                    "INSERT INTO manifests VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                    [(digest, image.id, data) for digest, data in image.manifests],
-                )
-                connection.executemany(
-                    "INSERT INTO names VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET image_id = excluded.image_id",
-                    [(name, image.id, "tag") for name in image.tags]
-                    + [(name, image.id, "digest") for name in image.digests],
-                )
+                self._add_image(connection, image)
+
+    @staticmethod
+    def _add_image(connection: sqlite3.Connection, image: NewImage) -> None:
+        fresh = connection.execute(
+            "INSERT INTO images (id, kind, artifact_type, config, pulled_at) VALUES (?, ?, ?, ?, 0)"
+            " ON CONFLICT DO NOTHING",
+            (image.id, image.kind, image.artifact_type, image.config),
+        ).rowcount
+        if fresh:
+            connection.executemany(
+                "INSERT INTO image_layers (image_id, position, layer_id) VALUES (?, ?, ?)",
+                [(image.id, position, layer) for position, layer in enumerate(image.layers)],
+            )
+        connection.execute("UPDATE images SET pulled_at = ? WHERE id = ?", (image.pulled_at, image.id))
+        connection.executemany(
+            "INSERT INTO manifests (digest, image_id, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            [(digest, image.id, data) for digest, data in image.manifests],
+        )
+        connection.executemany(
+            "INSERT INTO names (name, image_id, kind) VALUES (?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET image_id = excluded.image_id",
+            [(name, image.id, "tag") for name in image.tags] + [(name, image.id, "digest") for name in image.digests],
+        )
 
     def remove_name(self, name: str) -> None:
         """Forget one name; the image stays."""
@@ -198,26 +306,24 @@ class ImageDatabase:
             return frozenset(
                 row[0]
                 for layer in layers
-                for row in connection.execute("SELECT image_id FROM image_layers WHERE diff_id = ?", (layer,))
+                for row in connection.execute("SELECT image_id FROM image_layers WHERE layer_id = ?", (layer,))
             )
 
     def remove_layers(self, layers: Iterable[Digest]) -> None:
         """Forget layers that no image needs."""
         with self._transaction() as connection:
-            connection.executemany("DELETE FROM layers WHERE diff_id = ?", [(layer,) for layer in layers])
+            connection.executemany("DELETE FROM layers WHERE id = ?", [(layer,) for layer in layers])
 
     def unused_layers(self) -> frozenset[Digest]:
         """Return the layers that no image needs."""
         with self._translated() as connection:
-            rows = connection.execute(
-                "SELECT diff_id FROM layers WHERE diff_id NOT IN (SELECT diff_id FROM image_layers)"
-            )
+            rows = connection.execute("SELECT id FROM layers WHERE id NOT IN (SELECT layer_id FROM image_layers)")
             return frozenset(row[0] for row in rows)
 
     def mark_synced(self, layers: Iterable[Digest]) -> None:
         """Record that layers are on the disk and outlive a loss of power."""
         with self._transaction() as connection:
-            connection.executemany("UPDATE layers SET boot_id = '' WHERE diff_id = ?", [(layer,) for layer in layers])
+            connection.executemany("UPDATE layers SET boot_id = '' WHERE id = ?", [(layer,) for layer in layers])
 
     def close(self) -> None:
         """Close the file."""

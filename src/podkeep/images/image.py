@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from podkeep.base.ids import Digest, ImageID
+
+ImageKind = Literal["image", "artifact"]
+LayerKind = Literal["tar", "file"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,18 +33,24 @@ class ImageRunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """A stored image.
+    """A stored image or artifact.
 
-    ``id`` is the digest of its configuration. ``repo_tags`` are ``host/repository:tag``, ``repo_digests``
-    ``host/repository@digest``. ``size`` is bytes on disk, layers shared with other images included.
-    ``layers`` are diff IDs, base first (OCI image-spec, config.md, ``rootfs.diff_ids``).
+    ``id`` is the digest of an image's configuration and of an artifact's manifest (artifacts share empty
+    configurations). ``repo_tags`` are ``host/repository:tag``, ``repo_digests`` ``host/repository@digest``. ``size`` is
+    bytes on disk, layers shared with other images included. ``layers`` are the IDs of its layers, base first: of an
+    image its diff IDs (OCI image-spec, config.md, ``rootfs.diff_ids``). ``artifact_type`` is empty of an image;
+    ``config`` says nothing of an artifact, whose configuration is not podkeep's to read. ``pulled_at`` is when it was
+    last pulled or loaded, in nanoseconds since 1970; 0 if that was not recorded.
     """
 
     id: ImageID
+    kind: ImageKind = "image"
+    artifact_type: str = ""
     repo_tags: tuple[str, ...]
     repo_digests: tuple[str, ...]
     size: int
     pinned: bool
+    pulled_at: int = 0
     config: ImageRunConfig
     layers: tuple[Digest, ...]
 

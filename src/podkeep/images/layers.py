@@ -19,6 +19,7 @@ from typing import IO, Any
 from podkeep.base.errors import DataLoss, Internal, InvalidArgument, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.images.channel import Channel
+from podkeep.images.image import LayerKind
 from podkeep.images.programs import command
 from podkeep.kernel import libc
 from podkeep.kernel.openat import Resolve, openat2
@@ -29,10 +30,15 @@ _MAX_DRAIN = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class LayerJob:
-    """A layer to be unpacked. ``digest`` and ``size`` (bytes) are the blob's; no digest: only the diff ID is
-    known."""
+    """A layer to be made of a blob.
 
-    diff_id: Digest
+    ``layer`` is its ID where that is known before: the diff ID of a ``tar``, always of a ``file``, which gets the name
+    ``title``. ``digest`` and ``size`` (bytes) are the blob's; no digest: only the diff ID is known.
+    """
+
+    layer: Digest | None
+    kind: LayerKind = "tar"
+    title: str = ""
     compression: str
     digest: Digest | None
     size: int
@@ -40,7 +46,33 @@ class LayerJob:
     @property
     def shown(self) -> Digest:
         """The digest people know the layer by."""
-        return self.digest or self.diff_id
+        shown = self.digest or self.layer
+        if shown is None:
+            raise Internal("a layer without any digest")
+        return shown
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """What two jobs have in common when one result serves both, but for the title."""
+        if self.kind == "tar" and self.layer is not None:
+            return (self.layer,)
+        return (self.shown, self.kind, self.compression)
+
+    def as_json(self) -> dict[str, str]:
+        """Return what the store needs to know to say whether it is here."""
+        return {
+            "layer": self.layer or "",
+            "kind": self.kind,
+            "title": self.title,
+            "digest": self.digest or "",
+            "compression": self.compression,
+        }
+
+
+def file_layer_id(blob: Digest, title: str) -> Digest:
+    """Return the ID of the layer that is one file: ``blob`` with the name ``title``."""
+    text = json.dumps({"blob": blob, "title": title}, sort_keys=True, separators=(",", ":"))
+    return Digest(f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +106,13 @@ class UnpackProcess:
         :raises DataLoss: if the blob is not what its digest says.
         :raises InvalidArgument: if the process refused the layer.
         """
-        hashing = hashlib.new((job.digest or job.diff_id).partition(":")[0])
+        hashing = hashlib.new(job.shown.partition(":")[0])
         request = {
             "root": str(root),
+            "kind": job.kind,
+            "title": job.title,
             "compression": job.compression,
-            "algorithm": job.diff_id.partition(":")[0],
+            "algorithm": (job.layer or "sha256:").partition(":")[0],
             "max_bytes": limits.max_bytes,
             "max_inodes": limits.max_inodes,
         }
@@ -131,9 +165,9 @@ class UnpackProcess:
         result: dict[str, Any] = json.loads(output)
         if "error" in result:
             raise InvalidArgument(f"layer {job.shown}: {result['error']}")
-        if result["digest"] != job.diff_id:
-            raise DataLoss(f"layer {job.shown}: expected diff ID {job.diff_id}, the content has {result['digest']}")
-        return result
+        if job.kind == "tar" and job.layer not in (None, result["digest"]):
+            raise DataLoss(f"layer {job.shown}: expected diff ID {job.layer}, the content has {result['digest']}")
+        return result | {"layer": job.layer or result["digest"]}
 
 
 def _check_blob(job: LayerJob, done: int, found: str) -> None:

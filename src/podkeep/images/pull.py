@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import Digest, parse_digest
-from podkeep.images import manifest, selection
+from podkeep.images import manifest, referrers, selection
 from podkeep.images.assembly import ELSEWHERE, Assembly
 from podkeep.images.channel import Channel
 from podkeep.images.reference import Reference
@@ -24,8 +25,23 @@ def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[
         tag=request["tag"],
         digest=parse_digest(request["digest"]) if request["digest"] else None,
     )
-    registries = [Registry(endpoint, request["repository"], request["auth"]) for endpoint in request["endpoints"]]
-    return [_Pull(name, registries, request["architecture"], assembly, channel).run()]
+    pulling = _Pull(name, _registries(request), request["architecture"], assembly, channel)
+    if not request["artifact_type"]:
+        return [pulling.run()]
+    wanted = replace(name, artifact_type=request["artifact_type"])
+    places = [referrers.Place(name=name, registries=_registries(request))]
+    if other := request["referrers"]:
+        where = Reference(host=other["host"], repository=other["repository"])
+        places.append(referrers.Place(name=where, registries=_registries(other)))
+    place, found = referrers.find(wanted, pulling.digests(), places)
+    name = Reference(host=place.name.host, repository=place.name.repository, digest=found.digest)
+    record = _Pull(name, place.registries, request["architecture"], assembly, channel).run()
+    # What it was asked for by is a name that leads elsewhere when something newer is attached, like a tag.
+    return [record | {"tags": [str(wanted)]}]
+
+
+def _registries(place: Mapping[str, Any]) -> list[Registry]:
+    return [Registry(endpoint, place["repository"], place["auth"]) for endpoint in place["endpoints"]]
 
 
 class _Pull:
@@ -54,11 +70,14 @@ class _Pull:
             config=config,
             config_digest=parsed.config.digest,
             manifests=documents,
-            diff_ids=configuration.diff_ids,
-            unpacked=selection.fetch_missing(jobs, self._registries, self._assembly, self._channel),
+            fetched=selection.fetch_missing(jobs, self._registries, self._assembly, self._channel),
             tags=[] if self._name.digest else [what],
             digests=[self._name.with_digest(top)],
         )
+
+    def digests(self) -> list[Digest]:
+        """Return the digests that the name stands for: the index's, if it is one, and the manifest's."""
+        return [digest for digest, _ in self._manifest()[1]]
 
     def _manifest(self) -> tuple[Digest, list[tuple[Digest, bytes]], dict[str, Any]]:
         """Return the digest of what the name leads to, the documents on the way, and the image manifest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
@@ -25,7 +26,7 @@ def jobs_of(parsed: manifest.Manifest, diff_ids: Sequence[Digest], what: str) ->
         )
     return [
         LayerJob(
-            diff_id=diff_id,
+            layer=diff_id,
             compression=manifest.compression(layer.media_type),
             digest=layer.digest,
             size=layer.size,
@@ -34,16 +35,49 @@ def jobs_of(parsed: manifest.Manifest, diff_ids: Sequence[Digest], what: str) ->
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """What an image is made of: the IDs of all ``layers``, base first, and a record for each that is ``new``.
+
+    A new one without a ``path`` is a file whose content the store has, or is given here, under another title.
+    """
+
+    layers: tuple[Digest, ...]
+    new: tuple[dict[str, Any], ...]
+
+
 def fetch_missing(
     jobs: Sequence[LayerJob], sources: Sequence[BlobSource], assembly: Assembly, channel: Channel
-) -> list[dict[str, Any]]:
-    """Ask the store what it has, unpack the rest, and return a record per unpacked layer."""
-    answer = channel.ask({"event": "want", "layers": [job.diff_id for job in jobs]})
-    have = frozenset(answer["have"])
-    for job in jobs:
-        if job.diff_id in have:
+) -> Fetched:
+    """Ask the store what it has, and unpack the rest; a blob that makes several layers is fetched once."""
+    answer = channel.ask({"event": "want", "layers": [job.as_json() for job in jobs]})
+    have: dict[LayerJob, Digest] = {}
+    twins: list[LayerJob] = []
+    for job, here, twin in zip(jobs, answer["have"], answer["twins"], strict=True):
+        if here or twin:
             channel.progress(job.shown, "exists", job.size, job.size)
-    return assembly.run([job for job in jobs if job.diff_id not in have], sources)
+        if here:
+            have[job] = here
+        elif twin:
+            twins.append(job)
+    missing = [job for job in dict.fromkeys(jobs) if job not in have and job not in twins]
+    first = {job.content: job for job in reversed(missing)}
+    made = assembly.run(list(first.values())[::-1], sources)
+    new = list(made.values())
+    have |= {job: record["layer"] for job, record in made.items()}
+    for job in missing:
+        source = first[job.content]
+        if job is source:
+            continue
+        if job.kind == "file":
+            twins.append(job)
+        else:
+            have[job] = have[source]
+    for job in twins:
+        assert job.layer is not None  # of a file it is known
+        new.append(job.as_json())
+        have[job] = job.layer
+    return Fetched(layers=tuple(have[job] for job in jobs), new=tuple(new))
 
 
 def image_record(
@@ -51,18 +85,19 @@ def image_record(
     config: bytes,
     config_digest: Digest,
     manifests: Sequence[tuple[Digest, bytes]],
-    diff_ids: Sequence[Digest],
-    unpacked: Sequence[dict[str, Any]],
+    fetched: Fetched,
     tags: Sequence[str],
     digests: Sequence[str],
 ) -> dict[str, Any]:
     """Return an image as the store expects it on the pipe; documents as base64."""
     return {
         "id": config_digest,
+        "kind": "image",
+        "artifact_type": "",
         "config": base64.b64encode(config).decode(),
         "manifests": [[digest, base64.b64encode(data).decode()] for digest, data in manifests],
-        "layers": list(diff_ids),
-        "unpacked": list(unpacked),
+        "layers": list(fetched.layers),
+        "new": list(fetched.new),
         "tags": list(tags),
         "digests": list(digests),
     }

@@ -21,21 +21,23 @@ import base64
 import logging
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from podkeep.base import lockfile
 from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.base.errors import InvalidArgument, NotFound, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.singleflight import SingleFlight
-from podkeep.images import endpoints, manifest, reference
-from podkeep.images.database import ImageDatabase, ImageRecord, LayerRecord, NewImage
-from podkeep.images.image import Image, PullProgress, RegistryAuth
+from podkeep.images import endpoints, manifest, reference, referrer_names
+from podkeep.images.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord, NewImage
+from podkeep.images.image import Image, ImageRunConfig, PullProgress, RegistryAuth
 from podkeep.images.snapshots.directories import DirectoriesDriver
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.workers import run_worker
@@ -69,15 +71,20 @@ class ImageStore:
         root: Path,
         lock: int,
         database: ImageDatabase,
-        driver: SnapshotDriver,
+        drivers: Mapping[str, SnapshotDriver],
+        new_layers: str,
         config: ImagesConfig,
         registries: Mapping[str, RegistryConfig],
     ) -> None:
-        """Use :meth:`open`."""
+        """Use :meth:`open`.
+
+        :param drivers: by name, of every layer there may be; new ones go to the one named ``new_layers``.
+        """
         self._root = root
         self._lock_fd = lock
         self._database = database
-        self._driver = driver
+        self._drivers = drivers
+        self._driver = drivers[new_layers]
         self._config = config
         self._registries = registries
         self._changing = threading.RLock()
@@ -88,12 +95,15 @@ class ImageStore:
         self._timer: threading.Timer | None = None
         self._closed = False
         self._layers: dict[Digest, LayerRecord] = {}
+        self._blobs: dict[Digest, list[BlobRecord]] = {}
         self._images: dict[ImageID, Image] = {}
         self._names: dict[str, ImageID] = {}
 
     def reconfigure(self, config: ImagesConfig, registries: Mapping[str, RegistryConfig]) -> None:
-        """Use other limits and registries from the next pull on."""
-        self._config, self._registries = config, registries
+        """Use other limits and registries from the next pull on, and pin other images at once."""
+        with self._changing:
+            self._config, self._registries = config, registries
+            self._refresh()
 
     @classmethod
     def open(cls, root: Path, *, config: ImagesConfig, registries: Mapping[str, RegistryConfig]) -> ImageStore:
@@ -107,7 +117,8 @@ class ImageStore:
         try:
             database = ImageDatabase(root / "images.db")
             try:
-                store = cls(root, lock, database, DirectoriesDriver(root), config, registries)
+                drivers: dict[str, SnapshotDriver] = {"directories": DirectoriesDriver(root)}
+                store = cls(root, lock, database, drivers, "directories", config, registries)
                 store._recover()
             except BaseException:
                 database.close()
@@ -126,8 +137,11 @@ class ImageStore:
         one.
 
         :raises InvalidArgument: if an ID prefix fits several images.
+        :raises FailedPrecondition: if it names an artifact by its subject, and ``images.referrers`` is off.
         """
         images, names = self._images, self._names
+        if "?" in text:  # no ID has one
+            referrer_names.check_allowed(reference.parse(text), self._config.referrers)
         if text.startswith("sha256:"):
             return images.get(ImageID(text)) or self._by_prefix(text.removeprefix("sha256:"))
         try:
@@ -156,6 +170,7 @@ class ImageStore:
         :raises DataLoss: if something does not match its digest.
         """
         wanted = reference.parse(reference_text)
+        referrer_names.check_allowed(wanted, self._config.referrers)
         places = endpoints.endpoints_of(wanted, self._registries)
         request = {
             "kind": "pull",
@@ -165,6 +180,8 @@ class ImageStore:
             "digest": wanted.digest or "",
             "endpoints": [endpoint.as_json() for endpoint in places],
             "auth": endpoints.auth_as_json(auth),
+            "artifact_type": wanted.artifact_type,
+            "referrers": self._referrers_of(wanted, auth),
         }
         key = str(wanted)
         listeners = self._listeners.setdefault(key, [])
@@ -177,6 +194,18 @@ class ImageStore:
                 listeners.remove(progress)
             if not listeners:
                 self._listeners.pop(key, None)
+
+    def _referrers_of(self, wanted: reference.Reference, auth: RegistryAuth | None) -> dict[str, Any] | None:
+        """Return the other repository to look into for what refers to ``wanted``, for the worker's request."""
+        other = referrer_names.elsewhere(wanted, self._config.referrers) if wanted.artifact_type else None
+        if other is None:
+            return None
+        return {
+            "host": other.host,
+            "repository": other.repository,
+            "endpoints": [endpoint.as_json() for endpoint in endpoints.endpoints_of(other, self._registries)],
+            "auth": endpoints.auth_as_json(auth if other.host == wanted.host else None),
+        }
 
     async def _pull(self, key: str, request: dict[str, Any]) -> Image:
         def tell(step: PullProgress) -> None:
@@ -206,7 +235,7 @@ class ImageStore:
 
         async def answer(event: dict[str, Any]) -> dict[str, Any] | None:
             if event["event"] == "want":
-                return {"have": await asyncio.to_thread(self._lease, event["layers"], leased)}
+                return await asyncio.to_thread(self._lease, event["layers"], leased)
             tell(
                 PullProgress(
                     image=name,
@@ -220,6 +249,7 @@ class ImageStore:
 
         request |= {
             "staging": str(staging),
+            "driver": self._driver.name,
             "architecture": manifest.node_architecture(),
             "parallel": self._config.parallel_layers,
             "max_bytes": self._config.max_layer_bytes,
@@ -227,40 +257,90 @@ class ImageStore:
         }
         try:
             records = await run_worker(request, answer, lock=self._lock_fd)
-            return await asyncio.to_thread(self._take, records)
+            return await asyncio.to_thread(self._take, records, staging)
         finally:
             # Shielded: a cancelled caller must not leave files behind.
             await asyncio.shield(asyncio.to_thread(self._finish, staging, leased))
 
-    def _lease(self, layers: Iterable[Digest], leased: list[Digest]) -> list[Digest]:
-        """Say which layers are here; they stay until the pull that was told so ends."""
+    def _lease(self, wanted: Sequence[dict[str, str]], leased: list[Digest]) -> dict[str, list[str]]:
+        """Say which layers are here, and which have their content under another name (``twins``), each by its ID or
+        an empty string. What was told stays until the pull that was told so ends."""
         with self._changing:
-            have = [layer for layer in dict.fromkeys(layers) if layer in self._layers]
-            self._leases.update(have)
-            leased.extend(have)
-            return have
+            have = [self._here(item) for item in wanted]
+            twins = ["" if here else self._twin(item) for here, item in zip(have, wanted, strict=True)]
+            told = [Digest(layer) for layer in dict.fromkeys((*have, *twins)) if layer]
+            self._leases.update(told)
+            leased.extend(told)
+            return {"have": have, "twins": twins}
 
-    def _take(self, records: list[dict[str, Any]]) -> list[Image]:
+    def _here(self, item: Mapping[str, str]) -> str:
+        if layer := item["layer"]:
+            record = self._layers.get(Digest(layer))
+            return layer if record is not None and record.kind == item["kind"] else ""
+        return self._of_blob(item)
+
+    def _twin(self, item: Mapping[str, str]) -> str:
+        return self._of_blob(item) if item["kind"] == "file" else ""
+
+    def _of_blob(self, item: Mapping[str, str]) -> str:
+        """Return a layer of this kind that was made of the blob."""
+        for blob in self._blobs.get(Digest(item["digest"]), ()):
+            if blob.compression == item["compression"] and self._layers[blob.layer].kind == item["kind"]:
+                return blob.layer
+        return ""
+
+    def _take(self, records: list[dict[str, Any]], staging: Path) -> list[Image]:
         reach("images-before-commit")
         with self._changing:
-            fresh: list[LayerRecord] = []
-            for record in records:
-                for layer in record["unpacked"]:
-                    self._driver.commit(Path(layer["path"]), layer["diff_id"])
-                    fresh.append(
-                        LayerRecord(
-                            diff_id=layer["diff_id"],
-                            bytes=layer["bytes"],
-                            inodes=layer["inodes"],
-                            boot_id=self._boot_id,
-                        )
-                    )
+            fresh: dict[Digest, LayerRecord] = {}
+            blobs: list[BlobRecord] = []
+            for layer in (layer for record in records for layer in record["new"]):
+                taken = self._commit(layer, fresh, staging)
+                fresh[taken.id] = taken
+                if layer["digest"]:
+                    blobs.append(BlobRecord(digest=layer["digest"], compression=layer["compression"], layer=taken.id))
             reach("images-before-record")
-            new = [_new_image(record) for record in records]
-            self._database.add(new, fresh)
+            now = time.time_ns()
+            new = [_new_image(record, now) for record in records]
+            self._database.add(new, fresh.values(), blobs)
             self._refresh()
             self._sync_later()
             return [_named_first(self._images[image.id], image.tags) for image in new]
+
+    def _commit(self, layer: Mapping[str, Any], fresh: Mapping[Digest, LayerRecord], staging: Path) -> LayerRecord:
+        """Put a layer into place: what the worker unpacked, or a file that is here under another name."""
+        key = Digest(layer["layer"])
+        known = fresh.get(key) or self._layers.get(key)
+        if known is not None:  # another image of the archive, or another pull, brought it meanwhile
+            return known
+        # Also of two pulls at the same time one file stays.
+        source = self._same_file(layer, fresh) if layer["kind"] == "file" else None
+        if source is not None:
+            path = staging / f"link-{len(fresh)}"
+            self._drivers[source.driver].link(source.id, layer["title"], path)
+            taken = replace(source, id=key, title=layer["title"], boot_id=self._boot_id)
+        else:
+            path = Path(layer["path"])
+            taken = LayerRecord(
+                id=key,
+                kind=layer["kind"],
+                title=layer["title"],
+                blob=layer["digest"] if layer["kind"] == "file" else None,
+                driver=self._driver.name,
+                bytes=layer["bytes"],
+                inodes=layer["inodes"],
+                data_bytes=layer["data_bytes"],
+                boot_id=self._boot_id,
+            )
+        self._drivers[taken.driver].commit(path, key)
+        return taken
+
+    def _same_file(self, layer: Mapping[str, Any], fresh: Mapping[Digest, LayerRecord]) -> LayerRecord | None:
+        for record in fresh.values():
+            if record.kind == "file" and record.blob == layer["digest"]:
+                return record
+        here = self._of_blob(layer)
+        return self._layers[Digest(here)] if here else None
 
     def _sync_later(self) -> None:
         with self._changing:
@@ -277,7 +357,7 @@ class ImageStore:
         :raises ResourceExhausted: if the disk has no space for the record of it.
         """
         with self._changing:
-            layers = [layer.diff_id for layer in self._layers.values() if layer.boot_id]
+            layers = [layer.id for layer in self._layers.values() if layer.boot_id]
         if not layers:
             return
         fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -330,12 +410,8 @@ class ImageStore:
 
     def usage(self) -> FsUsage:
         """Return what layers take on disk: bytes in whole blocks, and inodes."""
-        layers = self._layers.values()
-        return FsUsage(
-            mountpoint=str(self._root),
-            used_bytes=sum(layer.bytes for layer in layers),
-            inodes_used=sum(layer.inodes for layer in layers),
-        )
+        used, inodes = disk_usage(self._layers.values())
+        return FsUsage(mountpoint=str(self._root), used_bytes=used, inodes_used=inodes)
 
     def lowers(self, image: Image, *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return detached mounts of the image's layers, top layer first, idmapped when a user namespace is given.
@@ -350,7 +426,80 @@ class ImageStore:
         with self._changing:
             if image.id not in self._images:
                 raise NotFound(f"image {image.id} is not here any more", hint="pull it again")
-            return self._driver.lowers(image.layers, userns=userns, at_least=at_least)
+            keepers = {self._layers[layer].driver for layer in image.layers} or {self._driver.name}
+            if len(keepers) == 1:
+                return self._drivers[keepers.pop()].lowers(image.layers, userns=userns, at_least=at_least)
+            return self._mixed_lowers(image.layers, userns)
+
+    def _mixed_lowers(self, layers: Sequence[Digest], userns: int | None) -> list[int]:
+        """Do it for layers that several drivers keep, which are two at least."""
+        fds: list[int] = []
+        try:
+            for layer in dict.fromkeys(reversed(layers)):
+                fds += self._drivers[self._layers[layer].driver].lowers([layer], userns=userns)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
+
+    @property
+    def root(self) -> Path:
+        """The directory of the store."""
+        return self._root
+
+    def records(self) -> tuple[Mapping[ImageID, Image], Mapping[Digest, LayerRecord]]:
+        """Return the images and layers as they are now; what changes later changes neither map."""
+        with self._changing:
+            return self._images, self._layers
+
+    def documents(self, image: ImageID) -> tuple[bytes, dict[Digest, bytes]]:
+        """Return the configuration of an image, and the manifests and indexes that led to it, by their digests.
+
+        :raises NotFound: if the image was removed meanwhile.
+        """
+        return self._database.config(image), self._database.manifests(image)
+
+    def hold(self, layers: Iterable[Digest]) -> list[Digest]:
+        """Keep layers until they are given to :meth:`release`; return those that are here."""
+        with self._changing:
+            held = [layer for layer in dict.fromkeys(layers) if layer in self._layers]
+            self._leases.update(held)
+            return held
+
+    def release(self, held: Iterable[Digest]) -> None:
+        """Let go of what :meth:`hold` returned, and remove what nobody needs any more. Blocks, as removing does."""
+        with self._changing:
+            self._leases.subtract(held)
+            self._leases += Counter()  # forget those at zero
+        self.collect()
+
+    async def work(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
+        """Run a worker that reads what is stored (kinds ``save`` and ``verify``) to its end.
+
+        :param answer: called with each of its events.
+        :raises PodkeepError: what the worker reports.
+        """
+
+        async def tell(event: dict[str, Any]) -> None:
+            answer(event)
+
+        await run_worker(request | {"root": str(self._root)}, tell, lock=self._lock_fd)
+
+    def strays(self, *, remove: bool = False) -> list[str]:
+        """Return what lies where layers are kept and has no record; ``remove`` it if told to. Blocks."""
+        found: list[str] = []
+        doomed: list[tuple[SnapshotDriver, Path]] = []
+        with self._changing:
+            for driver in self._drivers.values():
+                known = {key for key, layer in self._layers.items() if layer.driver == driver.name}
+                for layer in sorted(driver.kept() - known):
+                    found.append(f"{driver.name}: {layer}")
+                    if remove:
+                        doomed.append((driver, driver.retire(layer)))
+        for driver, tree in doomed:
+            driver.discard(tree)
+        return found
 
     def close(self) -> None:
         """Let go of the database and the lock; a second call does nothing. Pulls must have ended before."""
@@ -370,8 +519,16 @@ class ImageStore:
         layers = self._database.layers()
         # Written in another boot and never seen on the disk: after a loss of power such files may be empty.
         doubtful = {key for key, layer in layers.items() if layer.boot_id not in ("", self._boot_id)}
-        gone = self._driver.recover(frozenset(layers.keys() - doubtful))
-        lost = gone | doubtful
+        unknown = {layer.driver for layer in layers.values()} - self._drivers.keys()
+        if unknown:
+            raise FailedPrecondition(
+                f"{self._root} has layers of snapshot drivers this podkeep lacks: {', '.join(sorted(unknown))}",
+                hint="use the podkeep that wrote it, or move the directory away and pull again",
+            )
+        lost = doubtful
+        for driver in self._drivers.values():
+            kept = {key for key, layer in layers.items() if layer.driver == driver.name}
+            lost |= driver.recover(frozenset(kept - doubtful))
         if lost:
             images = self._database.images_using(lost)
             log.warning("removing %d images whose layers did not survive: %s", len(images), ", ".join(sorted(images)))
@@ -387,19 +544,39 @@ class ImageStore:
             doomed = [layer for layer in self._database.unused_layers() if not self._leases[layer]]
             if not doomed:
                 return
+            keepers = {layer: self._drivers[self._layers[layer].driver] for layer in doomed}
             self._database.remove_layers(doomed)
             self._refresh()
-            retired = [self._driver.retire(layer) for layer in doomed]
-        for tree in retired:
-            self._driver.discard(tree)
+            retired = [(driver, driver.retire(layer)) for layer, driver in keepers.items()]
+        for driver, tree in retired:
+            driver.discard(tree)
 
     def _refresh(self) -> None:
         """Read what is asked for often into memory; readers see the old maps or the new."""
         layers = self._database.layers()
-        images = {record.id: _image(record, layers) for record in self._database.images()}
+        blobs: dict[Digest, list[BlobRecord]] = {}
+        for blob in self._database.blobs():
+            blobs.setdefault(blob.digest, []).append(blob)
+        images = {record.id: _image(record, layers, self._config.pinned) for record in self._database.images()}
         self._names = {name: image.id for image in images.values() for name in (*image.repo_tags, *image.repo_digests)}
         self._layers = layers
+        self._blobs = blobs
         self._images = images
+
+
+def disk_usage(layers: Iterable[LayerRecord]) -> tuple[int, int]:
+    """Return the bytes and inodes that layers take on disk together; what file layers share counts once."""
+    used = inodes = 0
+    shared: set[Digest] = set()
+    for layer in layers:
+        used += layer.bytes
+        inodes += layer.inodes
+        if layer.blob is not None:
+            if layer.blob in shared:
+                used -= layer.data_bytes
+                inodes -= 1
+            shared.add(layer.blob)
+    return used, inodes
 
 
 def _tag_of(text: str) -> str:
@@ -410,15 +587,20 @@ def _tag_of(text: str) -> str:
     return "" if parsed.digest else str(parsed)
 
 
-def _image(record: ImageRecord, layers: Mapping[Digest, LayerRecord]) -> Image:
-    configuration = manifest.parse_configuration(record.config, f"image {record.id}")
+def _image(record: ImageRecord, layers: Mapping[Digest, LayerRecord], pinned: Sequence[str]) -> Image:
+    artifact = record.kind == "artifact"
+    names = (*record.tags, *record.digests)
+    used, _ = disk_usage(layers[layer] for layer in dict.fromkeys(record.layers))
     return Image(
         id=record.id,
+        kind=record.kind,
+        artifact_type=record.artifact_type,
         repo_tags=record.tags,
         repo_digests=record.digests,
-        size=len(record.config) + sum(layers[layer].bytes for layer in set(record.layers)),
-        pinned=False,
-        config=configuration.run,
+        size=len(record.config) + used,
+        pinned=any(fnmatchcase(name, pattern) for name in names for pattern in pinned),
+        pulled_at=record.pulled_at,
+        config=ImageRunConfig() if artifact else manifest.parse_configuration(record.config, f"image {record.id}").run,
         layers=record.layers,
     )
 
@@ -428,9 +610,12 @@ def _named_first(image: Image, tags: tuple[str, ...]) -> Image:
     return replace(image, repo_tags=tuple(dict.fromkeys((*tags, *image.repo_tags))))
 
 
-def _new_image(record: dict[str, Any]) -> NewImage:
+def _new_image(record: dict[str, Any], now: int) -> NewImage:
     return NewImage(
         id=ImageID(record["id"]),
+        kind=record["kind"],
+        artifact_type=record["artifact_type"],
+        pulled_at=now,
         config=base64.b64decode(record["config"]),
         manifests=tuple((Digest(digest), base64.b64decode(data)) for digest, data in record["manifests"]),
         layers=tuple(Digest(layer) for layer in record["layers"]),

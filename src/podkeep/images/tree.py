@@ -23,7 +23,7 @@ _MAX_OPEN_PARENTS = 128
 _BENEATH = Resolve.BENEATH | Resolve.NO_MAGICLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK = 4096
+BLOCK_BYTES = 4096
 
 
 class TreeWriter:
@@ -44,7 +44,7 @@ class TreeWriter:
         self._must_chown = bool(os.fstat(root).st_mode & stat.S_ISGID)
         self.opaque: dict[bytes, None] = {}
         self.inodes = 1
-        self.size = _BLOCK
+        self.size = BLOCK_BYTES
 
     def apply(self, entry: Entry, content: Iterable[memoryview]) -> None:
         """Write one entry.
@@ -108,7 +108,7 @@ class TreeWriter:
             if entry.parts is None:
                 for piece in content:
                     _write_all(fd, piece)
-                self.size += -(-entry.size // _BLOCK) * _BLOCK
+                self.size += -(-entry.size // BLOCK_BYTES) * BLOCK_BYTES
             else:
                 self._sparse(fd, entry, content)
             if entry.uid or entry.gid or self._must_chown:
@@ -127,7 +127,7 @@ class TreeWriter:
         piece = memoryview(b"")
         for offset, length in entry.parts or ():
             os.lseek(fd, offset, os.SEEK_SET)
-            self.size += -(-length // _BLOCK) * _BLOCK
+            self.size += -(-length // BLOCK_BYTES) * BLOCK_BYTES
             while length:
                 piece = piece or next(pieces)
                 _write_all(fd, piece[:length])
@@ -144,7 +144,7 @@ class TreeWriter:
                 os.mkdir(name, 0o700, dir_fd=parent)
         if replaced_whiteout:
             self.opaque[path] = None
-        self.size += _BLOCK
+        self.size += BLOCK_BYTES
         fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
             self._attributes(fd, entry)
@@ -270,7 +270,7 @@ class TreeWriter:
         if self._must_chown:
             os.chown(name, 0, 0, dir_fd=above)
         self._mtimes.setdefault(path, 0)
-        self.size += _BLOCK
+        self.size += BLOCK_BYTES
 
     def _below_whiteout(self, path: bytes) -> bool:
         """Tell whether ``path`` or a directory above it is hidden by a whiteout, which a directory may replace."""

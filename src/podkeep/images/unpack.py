@@ -4,8 +4,10 @@ Started by the pull worker as a program of its own. Standard input is one JSON l
 compressed layer; standard output is one JSON line with the result. Between the two it gives up every mount but the
 layer's directory, the network, and all capabilities but those that making files of other users needs.
 
-Request: ``root`` (directory), ``compression``, ``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``.
-Result: ``digest`` of the plain tar, ``bytes`` and ``inodes`` on disk, ``opaque`` directories; or ``error``.
+Request: ``root`` (directory), ``kind``, ``title`` of a file, ``compression``, ``algorithm`` of the diff ID,
+``max_bytes``, ``max_inodes``.
+Result: ``digest`` of the plain tar, ``bytes`` and ``inodes`` on disk, ``data_bytes`` of a file's content, ``opaque``
+directories; or ``error``.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from typing import Any
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
 from podkeep.images import decompress
+from podkeep.images.rules import TreeError
 from podkeep.images.tarstream import ByteSource, TarError, TarReader
-from podkeep.images.tree import TreeError, TreeWriter
+from podkeep.images.tree import BLOCK_BYTES, TreeWriter
 from podkeep.kernel import confine
 from podkeep.kernel.confine import Capability
 
@@ -65,14 +68,17 @@ def _request_line() -> tuple[bytes, bytes]:
 
 def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     decompress.preload(request["compression"])
-    hashing = hashlib.new(request["algorithm"])
+    hashing = hashlib.new(request["algorithm"]) if request["kind"] == "tar" else None
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     confine.enter_root(request["root"])
     confine.drop_privileges(_KEPT)
     os.umask(0)
     failpoints.reach("unpack-confined")
-    source = ByteSource(_measured(_reader(rest), request, hashing))
+    pull = _measured(_reader(rest), request, hashing)
+    if hashing is None:
+        return _keep_file(request["title"], pull)
+    source = ByteSource(pull)
     root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     writer = TreeWriter(root, max_inodes=request["max_inodes"])
     reader = TarReader(source)
@@ -84,8 +90,28 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
         "digest": f"{request['algorithm']}:{hashing.hexdigest()}",
         "bytes": writer.size,
         "inodes": writer.inodes,
+        "data_bytes": 0,
         "opaque": [os.fsdecode(path) for path in writer.opaque],
     }
+
+
+def _keep_file(title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
+    """Keep the content as one file, as it is."""
+    try:
+        fd = os.open(f"/{title}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            while piece := pull():
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(fd, view) :]
+            data = -(-os.fstat(fd).st_size // BLOCK_BYTES) * BLOCK_BYTES
+        finally:
+            os.close(fd)
+        for path in (f"/{title}", "/"):  # the registry knows no times
+            os.utime(path, (0, 0))
+    except OSError as error:
+        raise TreeError(f"{title!r}: {error.strerror}") from error
+    return {"digest": "", "bytes": BLOCK_BYTES + data, "inodes": 2, "data_bytes": data, "opaque": []}
 
 
 def _reader(rest: bytes) -> Callable[[int], bytes]:
@@ -113,7 +139,8 @@ def _measured(read: Callable[[int], bytes], request: dict[str, Any], hashing: An
         seen += len(piece)
         if seen > limit:
             raise TarError(f"more than {limit} bytes uncompressed (images.max_layer_bytes)")
-        hashing.update(piece)
+        if hashing is not None:
+            hashing.update(piece)
         return piece
 
     return pull

@@ -18,7 +18,7 @@ from podkeep.images.database import ImageDatabase, LayerRecord
 root = Path(sys.argv[1])
 
 def layers(count, boot_id):
-    return [LayerRecord(diff_id=Digest(f"sha256:{i:064x}"), bytes=1, inodes=1, boot_id=boot_id) for i in range(count)]
+    return [LayerRecord(id=Digest(f"sha256:{i:064x}"), bytes=1, inodes=1, boot_id=boot_id) for i in range(count)]
 
 def fill():
     with open(root / "filler", "wb", buffering=0) as file:
@@ -50,8 +50,8 @@ boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 records = layers(300, boot_id)
 store = stores.ImageStore.open(root, config=ImagesConfig(), registries={})
 for record in records:
-    store._driver._path(record.diff_id).mkdir()
-    store._leases[record.diff_id] += 1
+    store._driver._path(record.id).mkdir()
+    store._leases[record.id] += 1
 store._database.add([], records)
 store._refresh()
 fill()

@@ -68,7 +68,15 @@ def test_a_confined_process_sees_its_root_and_nothing_else(tmp_path: Path) -> No
 def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -> None:
     root = tmp_path / "layer"
     root.mkdir()
-    request = {"root": str(root), "compression": "none", "algorithm": "sha256", "max_bytes": 1 << 20, "max_inodes": 10}
+    request = {
+        "root": str(root),
+        "compression": "none",
+        "kind": "tar",
+        "title": "",
+        "algorithm": "sha256",
+        "max_bytes": 1 << 20,
+        "max_inodes": 10,
+    }
     process = subprocess.Popen(
         command("podkeep.images.unpack"),
         stdin=subprocess.PIPE,

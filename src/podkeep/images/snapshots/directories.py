@@ -52,9 +52,21 @@ class DirectoriesDriver:
                 raise Internal(f"cannot move layer {layer} from {unpacked} to {target}: {error.strerror}") from error
             remove_tree(unpacked)
 
+    def link(self, source: Digest, title: str, staged: Path) -> None:
+        """Make a directory with a hard link to the file of ``source``."""
+        (file,) = self._path(source).iterdir()
+        staged.mkdir(mode=0o755)
+        staged.chmod(0o755)  # whatever the umask
+        os.link(file, staged / title, follow_symlinks=False)
+        os.utime(staged, (0, 0))
+
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
         return self._path(layer).is_dir()
+
+    def kept(self) -> frozenset[Digest]:
+        """Return every layer that is on disk."""
+        return frozenset(Digest(entry.name.replace("-", ":", 1)) for entry in self._layers.iterdir())
 
     def retire(self, layer: Digest) -> Path:
         """Take the layer out of ``layers/`` in one step."""

@@ -1,8 +1,8 @@
 """What the store needs from a place that keeps layers.
 
-A driver keeps one read-only tree per layer, keyed by diff ID (a layer's content does not depend on the layers below
-it, so images share whatever layers they have in common). The interface hands out mounts, not paths, so that a driver
-may as well keep a layer as one file with a file system in it.
+A driver keeps one read-only tree per layer, keyed by the layer's ID (a layer's content does not depend on the layers
+below it, so images share whatever layers they have in common). The interface hands out mounts, not paths, so that a
+driver may as well keep a layer as one file with a file system in it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,20 @@ class SnapshotDriver(Protocol):
         ...
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
-        """Move an unpacked tree into place under its diff ID; a tree that is there already wins."""
+        """Move an unpacked tree into place under its ID; a tree that is there already wins."""
+        ...
+
+    def link(self, source: Digest, title: str, staged: Path) -> None:
+        """Stage at ``staged``, which is made, the file of the layer ``source`` under another name. Its content is on
+        disk once, and stays when one of the two goes."""
         ...
 
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
+        ...
+
+    def kept(self) -> frozenset[Digest]:
+        """Return every layer that is on disk, with a record or without."""
         ...
 
     def retire(self, layer: Digest) -> Path:
@@ -50,7 +59,7 @@ class SnapshotDriver(Protocol):
     def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return a detached mount per layer, top layer first, each idmapped when a user namespace is given.
 
-        :param layers: diff IDs, base first.
+        :param layers: IDs, base first.
         :param at_least: 1 or 2; what is missing is filled up with empty trees, at the bottom.
         :raises DataLoss: if a layer is missing on disk.
         :raises KernelCallError: if the file system of the layers cannot be idmapped.

@@ -1,6 +1,6 @@
 """Naming an artifact by the image that it refers to: whether that is allowed, and where to look. Pure.
 
-The form is ``IMAGE?artifactType=TYPE`` (``base/reference.py``). Called by the store, before a worker is started, and when
+The form is ``IMAGE?artifactType=TYPE`` (``base/reference.py``). Called by the store before it starts a worker, and when
 the configuration is checked.
 """
 

@@ -19,6 +19,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, P
 from podkeep.base.ids import Digest
 from podkeep.images import manifest
 from podkeep.images.assembly import ELSEWHERE
+from podkeep.images.calls import Call, ask
 from podkeep.images.reference import Reference
 from podkeep.images.registry import Registry
 
@@ -148,17 +149,22 @@ def _by_api(registry: Registry, subject: Digest, artifact_type: str) -> list[dic
     seen = {path}
     entries = 0
     while True:
-        headers = {"Accept": manifest.OCI_INDEX}
-        response = registry.exchange("GET", path, headers=headers, accept=(200, *_NO_API), what=what)
-        data = registry.whole(response, manifest.MAX_MANIFEST_BYTES, what)
-        kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
-        if not pages and (response.status != 200 or kind != manifest.OCI_INDEX):
+        call = Call(
+            method="GET",
+            path=path,
+            what=what,
+            headers={"Accept": manifest.OCI_INDEX},
+            accept=(200, *_NO_API),
+            most=manifest.MAX_MANIFEST_BYTES,
+        )
+        reply = ask(registry, call)
+        if not pages and (reply.status != 200 or reply.media_type != manifest.OCI_INDEX):
             return None
-        if response.status != 200:
+        if reply.status != 200:
             raise NotFound(f"{what}: a page of the list is gone", hint="try again")
-        pages.append(manifest.parse_document(data, what))
+        pages.append(manifest.parse_document(reply.data, what))
         entries += len(pages[-1].get("manifests") or ())
-        following = _NEXT.search(response.headers.get("Link", ""))
+        following = _NEXT.search(reply.headers.get("link", ""))
         if following is None:
             return pages
         # Registries behind a proxy may well name themselves as only the proxy does: the way counts, not the host.

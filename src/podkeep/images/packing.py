@@ -1,0 +1,345 @@
+"""Making blobs of files and directories that are to be published as an artifact.
+
+Owns: how a path becomes a layer (a file as it is, a directory as an archive that is the same whenever its content is),
+its media type and annotations, and noticing that something changes meanwhile. Does not own: the manifest and the
+transport (``pushing.py``), nor what a layer looks like once it is mounted (docs/artifacts.md). Called by ``podkeep
+artifact push``.
+
+Annotations are those of ORAS, so that its ``pull`` gives back what was pushed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal, Protocol
+
+import zstandard
+from isal import isal_zlib
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.ids import Digest
+from podkeep.base.reference import is_media_type
+
+Compression = Literal["gzip", "zstd", "none"]
+Count = Callable[[int], None]
+"""Is told how many more bytes were read."""
+
+TITLE = "org.opencontainers.image.title"
+UNPACK = "io.deis.oras.content.unpack"
+PLAIN_DIGEST = "io.deis.oras.content.digest"
+FILE_TYPE = "application/octet-stream"
+_LAYER = "application/vnd.oci.image.layer.v1.tar"
+_PIECE = 1 << 18
+_BLOCK = tarfile.BLOCKSIZE
+_MAX_NAME = 255
+
+
+class _Compressor(Protocol):
+    def compress(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What to publish: ``path`` and how the layer is to be called; an empty media type is chosen by what it is."""
+
+    path: Path
+    media_type: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blob:
+    """Bytes that are ready to be sent: an open file whose content had this digest. Close it."""
+
+    shown: str
+    media_type: str
+    digest: Digest
+    size: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    file: IO[bytes] = field(repr=False)
+
+    def pieces(self, start: int = 0) -> Iterator[bytes]:
+        """Yield the bytes from ``start`` on; the last piece only if all of them are what they were.
+
+        :raises FailedPrecondition: if the file was changed.
+        """
+        hashing = hashlib.sha256()
+        position, held = 0, b""
+        while position < self.size:
+            piece = os.pread(self.file.fileno(), min(_PIECE, self.size - position), position)
+            if not piece:
+                raise changed(self.shown)
+            hashing.update(piece)
+            fresh = piece[max(0, start - position) :]
+            position += len(piece)
+            if held:
+                yield held
+            held = fresh
+        if f"sha256:{hashing.hexdigest()}" != self.digest:
+            raise changed(self.shown)
+        if held:
+            yield held
+
+    def close(self) -> None:
+        """Close the file; a temporary one is gone then."""
+        self.file.close()
+
+
+def changed(shown: str) -> FailedPrecondition:
+    """Return the error for a file that did not stay as it was."""
+    return FailedPrecondition(f"{shown} changed while it was being pushed", hint="push it when nobody writes to it")
+
+
+def parse_source(text: str) -> Source:
+    """Return ``PATH[:MEDIA-TYPE]`` as a value; an existing path wins over reading a media type at its end.
+
+    :raises NotFound: if there is nothing at the path.
+    """
+    path, colon, media_type = text.rpartition(":")
+    if not os.path.lexists(text) and colon and is_media_type(media_type):
+        source = Source(path=Path(path), media_type=media_type)
+    else:
+        source = Source(path=Path(text))
+    if not source.path.exists():
+        raise NotFound(f"{source.path}: there is no such file or directory")
+    return source
+
+
+def pack(source: Source, *, contents: bool, compression: Compression, mtime: int, count: Count) -> Blob:
+    """Return a file or directory as a blob.
+
+    :param contents: put what is in a directory at the root of the archive instead of the directory itself.
+    :param mtime: seconds since 1970 that every entry of an archive gets, so that it depends on the content only.
+    :raises InvalidArgument: if it is neither, or a directory holds something an artifact cannot.
+    :raises FailedPrecondition: if it changes meanwhile.
+    """
+    shown = str(source.path)
+    try:
+        if source.path.is_dir():
+            return _pack_directory(source, contents=contents, compression=compression, mtime=mtime, count=count)
+        return _pack_file(source, count)
+    except OSError as error:
+        raise PodkeepError(f"{error.filename or shown}: {error.strerror}") from error
+
+
+def file_blob(path: Path, media_type: str) -> Blob:
+    """Return a file as a blob without a title (a configuration).
+
+    :raises NotFound: if there is no such file.
+    """
+    try:
+        return _read_file(path, media_type, {}, lambda _: None)
+    except FileNotFoundError as error:
+        raise NotFound(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise PodkeepError(f"{path}: {error.strerror}") from error
+
+
+def bytes_blob(shown: str, data: bytes, media_type: str) -> Blob:
+    """Return a few bytes as a blob."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - the blob's owner closes it
+    file.write(data)
+    file.flush()
+    digest = Digest(f"sha256:{hashlib.sha256(data).hexdigest()}")
+    return Blob(shown=shown, media_type=media_type, digest=digest, size=len(data), file=file)
+
+
+def name_of(path: Path) -> str:
+    """Return what a path is called in the artifact: its last part, whatever the way to it.
+
+    :raises InvalidArgument: if that is no name for a file on every system.
+    """
+    name = path.name or Path(os.path.abspath(path)).name
+    if name == "..":
+        name = Path(os.path.abspath(path)).name
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{os.fsencode(path)!r}: the name is not UTF-8") from error
+    if not name or len(encoded) > _MAX_NAME or any(ord(letter) < 32 for letter in name):
+        raise InvalidArgument(f"{str(path)!r}: {name!r} cannot be the name of a file in an artifact")
+    return name
+
+
+def _pack_file(source: Source, count: Count) -> Blob:
+    return _read_file(source.path, source.media_type or FILE_TYPE, {TITLE: name_of(source.path)}, count)
+
+
+def _read_file(path: Path, media_type: str, annotations: Mapping[str, str], count: Count) -> Blob:
+    # A FIFO would have to be waited for; opened in this way it is there at once, and refused.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    file = os.fdopen(fd, "rb", buffering=0)
+    try:
+        before = os.fstat(fd)
+        if not stat.S_ISREG(before.st_mode):
+            raise InvalidArgument(f"{path} is neither a file nor a directory")
+        hashing = hashlib.sha256()
+        size = 0
+        while piece := os.pread(fd, _PIECE, size):
+            hashing.update(piece)
+            size += len(piece)
+            count(len(piece))
+        if size != before.st_size or not _same(before, os.fstat(fd)):
+            raise changed(str(path))
+    except BaseException:
+        file.close()
+        raise
+    digest = Digest(f"sha256:{hashing.hexdigest()}")
+    return Blob(
+        shown=str(path), media_type=media_type, digest=digest, size=size, annotations=dict(annotations), file=file
+    )
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
+
+
+def _pack_directory(source: Source, *, contents: bool, compression: Compression, mtime: int, count: Count) -> Blob:
+    # "." is nothing a directory of a volume could be called, so its content stands at the root, as with ORAS.
+    contents = contents or str(source.path) == "."
+    top = "" if contents else name_of(source.path)
+    suffix = "" if compression == "none" else f"+{compression}"
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - the blob's owner closes it
+    try:
+        writer = _Writer(file, compression)
+        for piece in tar_of(source.path, top=top, mtime=mtime, count=count):
+            writer.write(piece)
+        writer.finish()
+    except BaseException:
+        file.close()
+        raise
+    annotations = {TITLE: top or ".", PLAIN_DIGEST: writer.plain_digest, UNPACK: "true"}
+    return Blob(
+        shown=str(source.path),
+        media_type=source.media_type or _LAYER + suffix,
+        digest=writer.digest,
+        size=writer.size,
+        annotations=annotations,
+        file=file,
+    )
+
+
+class _Writer:
+    """Compresses what it is given into a file, and hashes both sides."""
+
+    def __init__(self, file: IO[bytes], compression: Compression) -> None:
+        self._file = file
+        self._plain = hashlib.sha256()
+        self._packed = hashlib.sha256()
+        self._compressor: _Compressor | None = None
+        if compression == "gzip":
+            # 16 more than the window: a gzip header, without name and time.
+            self._compressor = isal_zlib.compressobj(level=2, wbits=16 + 15)
+        elif compression == "zstd":
+            self._compressor = zstandard.ZstdCompressor(level=3).compressobj()
+        self.size = 0
+
+    @property
+    def plain_digest(self) -> Digest:
+        return Digest(f"sha256:{self._plain.hexdigest()}")
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(f"sha256:{self._packed.hexdigest()}")
+
+    def write(self, data: bytes) -> None:
+        self._plain.update(data)
+        self._emit(self._compressor.compress(data) if self._compressor else data)
+
+    def finish(self) -> None:
+        if self._compressor:
+            self._emit(self._compressor.flush())
+        self._file.flush()
+
+    def _emit(self, data: bytes) -> None:
+        self._packed.update(data)
+        self._file.write(data)
+        self.size += len(data)
+
+
+def tar_of(root: Path, *, top: str, mtime: int, count: Count) -> Iterator[bytes]:
+    """Yield a tar of a directory: entries sorted by name, owned by root, permissions as they are without setuid,
+    setgid and sticky bits; symbolic links stay links, and files with several names are several files.
+
+    :param top: what the directory itself is called in it; empty: it has no entry, its content is at the root.
+    :raises InvalidArgument: if something in it is no file, directory or symbolic link, or has a name that is not UTF-8.
+    :raises FailedPrecondition: if a file changes while it is read.
+    """
+    if top:
+        yield _header(top, root.stat(), mtime, tarfile.DIRTYPE)
+    # Not recursive: trees may well be deeper than Python's stack.
+    waiting = _listed(root, f"{top}/" if top else "")
+    while waiting:
+        entry, name = waiting.pop()
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            yield _header(name, status, mtime, tarfile.DIRTYPE)
+            waiting += _listed(Path(entry.path), f"{name}/")
+        elif stat.S_ISLNK(status.st_mode):
+            yield _header(name, status, mtime, tarfile.SYMTYPE, link=os.readlink(entry.path))
+        elif stat.S_ISREG(status.st_mode):
+            yield from _file(Path(entry.path), name, mtime, count)
+        else:
+            raise InvalidArgument(
+                f"{entry.path} is a {_kind(status.st_mode)}, which an artifact cannot hold",
+                hint="remove it, or push the files one by one",
+            )
+    yield bytes(2 * _BLOCK)
+
+
+def _listed(directory: Path, prefix: str) -> list[tuple[os.DirEntry[str], str]]:
+    """Return the entries of a directory and what they are called in the archive, the first one last."""
+    with os.scandir(directory) as listing:
+        found = sorted(listing, key=lambda entry: os.fsencode(entry.name), reverse=True)
+    for entry in found:
+        try:
+            entry.name.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"{os.fsencode(entry.path)!r}: the name is not UTF-8") from error
+    return [(entry, prefix + entry.name) for entry in found]
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISSOCK(mode):
+        return "socket"
+    return "named pipe" if stat.S_ISFIFO(mode) else "device"
+
+
+def _file(path: Path, name: str, mtime: int, count: Count) -> Iterator[bytes]:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        before = os.fstat(fd)
+        if not stat.S_ISREG(before.st_mode):
+            raise changed(str(path))
+        yield _header(name, before, mtime, tarfile.REGTYPE, size=before.st_size)
+        left = before.st_size
+        while left:
+            piece = os.read(fd, min(_PIECE, left))
+            if not piece:
+                raise changed(str(path))
+            left -= len(piece)
+            count(len(piece))
+            yield piece
+        if not _same(before, os.fstat(fd)):
+            raise changed(str(path))
+    finally:
+        os.close(fd)
+    yield bytes(-before.st_size % _BLOCK)
+
+
+def _header(name: str, status: os.stat_result, mtime: int, kind: bytes, *, link: str = "", size: int = 0) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size, info.mtime = kind, link, size, mtime
+    info.mode = status.st_mode & 0o777
+    try:
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{name}: it links to something whose name is not UTF-8") from error

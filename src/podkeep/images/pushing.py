@@ -1,0 +1,321 @@
+"""Publishing an artifact: its blobs, its manifest, and the list of referrers where the registry keeps none.
+
+OCI distribution-spec ("Pushing Blobs", "Pushing Manifests", "Pushing Manifests with Subject") and image-spec
+(manifest.md, "Guidelines for Artifact Usage"). Owns the order of things (a manifest comes after everything it names)
+and going on after a connection broke. Does not own: making blobs (``packing.py``), HTTP and logging in
+(``registry.py``). Called by ``podkeep artifact push``, in its own process; no runtime is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from podkeep.base.errors import (
+    AlreadyExists,
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PodkeepError,
+    Unavailable,
+)
+from podkeep.base.ids import Digest
+from podkeep.images import manifest, referrers
+from podkeep.images.calls import Call, Reply, ask
+from podkeep.images.client import Body
+from podkeep.images.packing import TITLE, Blob, bytes_blob
+from podkeep.images.registry import Registry
+
+EMPTY = "application/vnd.oci.empty.v1+json"
+"""Media type of a configuration that says nothing (OCI image-spec, manifest.md)."""
+UNKNOWN_ARTIFACT = "application/vnd.unknown.artifact.v1"
+"""Type of an artifact whose author gave none; the same as with ORAS."""
+EMPTY_DATA = b"{}"
+_ATTEMPTS = 5
+"""Tries in a row in which nothing gets through before a blob is given up."""
+_PAUSE_S = 0.5
+
+Tell = Callable[[Blob, str, int], None]
+"""Is told of a blob, what happens to it (``exists``, ``uploading``, ``done``) and how many bytes are there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The image an artifact refers to; ``size`` of its manifest in bytes."""
+
+    media_type: str
+    digest: Digest
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """What is to be published. An empty ``config`` is one that says nothing; ``layers`` base first."""
+
+    artifact_type: str
+    layers: Sequence[Blob]
+    config: Blob | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    subject: Subject | None = None
+
+
+def check(artifact: Artifact) -> None:
+    """Check what a manifest cannot say, before anything is sent.
+
+    :raises AlreadyExists: if two layers have the same name.
+    :raises InvalidArgument: if there are more layers than an artifact that is mounted may have.
+    """
+    names: dict[str, str] = {}
+    for blob in artifact.layers:
+        name = blob.annotations.get(TITLE, "")
+        if name in names and name != ".":
+            raise AlreadyExists(
+                f"{names[name]} and {blob.shown} would both be {name!r} in the artifact",
+                hint="rename one of them, or push a directory that holds both",
+            )
+        names[name] = blob.shown
+    if len(artifact.layers) > manifest.MAX_LAYERS:
+        raise InvalidArgument(
+            f"{len(artifact.layers)} files and directories, more than the {manifest.MAX_LAYERS} of one artifact",
+            hint="push a directory that holds them",
+        )
+
+
+def manifest_of(artifact: Artifact) -> bytes:
+    """Return the manifest of an artifact; the same for the same content."""
+    if artifact.config:
+        config = _descriptor(artifact.config)
+    else:
+        config = {"mediaType": EMPTY, "digest": manifest.digest_of(EMPTY_DATA), "size": len(EMPTY_DATA), "data": "e30="}
+    document: dict[str, Any] = {"schemaVersion": 2, "mediaType": manifest.OCI_MANIFEST}
+    if artifact.artifact_type:
+        document["artifactType"] = artifact.artifact_type
+    document |= {"config": config, "layers": [_descriptor(blob) for blob in artifact.layers]}
+    if subject := artifact.subject:
+        document["subject"] = {"mediaType": subject.media_type, "digest": subject.digest, "size": subject.size}
+    if artifact.annotations:
+        document["annotations"] = dict(sorted(artifact.annotations.items()))
+    return json.dumps(document, indent=2, ensure_ascii=False).encode()
+
+
+def _descriptor(blob: Blob) -> dict[str, Any]:
+    described = {"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size}
+    return described | ({"annotations": dict(blob.annotations)} if blob.annotations else {})
+
+
+def subject_of(registry: Registry, target: str, digest: Digest | None) -> Subject:
+    """Return what a new artifact is to refer to: an index, if ``target`` (tag or digest) leads to one.
+
+    :raises NotFound: if the registry does not have it.
+    """
+    data, media_type = registry.fetch_manifest(target)
+    if digest is not None:
+        manifest.verify(data, digest, f"{registry}: subject")
+    document = manifest.parse_document(data, f"{registry}: {target}")
+    kind = document.get("mediaType") or media_type
+    return Subject(media_type=str(kind), digest=digest or manifest.digest_of(data), size=len(data))
+
+
+def push(registry: Registry, tag: str, artifact: Artifact, tell: Tell) -> Digest:
+    """Publish an artifact and return its digest. Blobs that the registry has are not sent again.
+
+    :param tag: empty: it has no tag, and is found by its digest or its subject.
+    :raises Unavailable: if the registry does not answer, or a blob does not get through.
+    :raises PermissionDenied: if it refuses the credentials.
+    :raises FailedPrecondition: if a file changes while it is sent, or the registry refuses the artifact.
+    """
+    check(artifact)
+    data = manifest_of(artifact)
+    digest = manifest.digest_of(data)
+    config = artifact.config or bytes_blob("configuration", EMPTY_DATA, EMPTY)
+    try:
+        # The same content under two names is one blob.
+        for blob in {blob.digest: blob for blob in (config, *artifact.layers)}.values():
+            upload(registry, blob, tell)
+    finally:
+        if config is not artifact.config:
+            config.close()
+    headers = _put_manifest(registry, tag or digest, data, manifest.OCI_MANIFEST)
+    # A registry that lists referrers says in this header that it took note.
+    if artifact.subject and "oci-subject" not in headers:
+        _list_by_tag(registry, artifact, digest, len(data))
+    return digest
+
+
+def _put_manifest(registry: Registry, target: str, data: bytes, media_type: str) -> Mapping[str, str]:
+    """Store a manifest, and return the headers of the answer, names in lower case."""
+    reply = ask(
+        registry,
+        Call(
+            method="PUT",
+            path=f"manifests/{target}",
+            what=f"{registry}: manifest {target}",
+            headers={"Content-Type": media_type, "Content-Length": str(len(data))},
+            body=lambda: data,
+            accept=(200, 201, 202),
+        ),
+    )
+    _cross_check(registry, reply, manifest.digest_of(data), "the manifest")
+    return reply.headers
+
+
+def _list_by_tag(registry: Registry, artifact: Artifact, digest: Digest, size: int) -> None:
+    """Add the artifact to the list that its subject's tag leads to (distribution-spec, "Referrers Tag Schema")."""
+    if artifact.subject is None:
+        return
+    subject = artifact.subject.digest
+    entry: dict[str, Any] = {
+        "mediaType": manifest.OCI_MANIFEST,
+        "digest": digest,
+        "size": size,
+        "artifactType": artifact.artifact_type or (artifact.config.media_type if artifact.config else EMPTY),
+    }
+    if artifact.annotations:
+        entry["annotations"] = dict(sorted(artifact.annotations.items()))
+    for _ in range(_ATTEMPTS):
+        index = referrers.tagged_index(registry, subject) or {"schemaVersion": 2, "mediaType": manifest.OCI_INDEX}
+        what = f"{registry}:{referrers.tag_of(subject)}"
+        if any(item.digest == digest for item in referrers.referrers_in(index, what)):
+            return
+        index["manifests"] = [*(index.get("manifests") or ()), entry]
+        _put_manifest(registry, referrers.tag_of(subject), json.dumps(index, indent=2).encode(), manifest.OCI_INDEX)
+        # Read again: whoever attaches something at the same time may have written its own list over this one.
+    raise Unavailable(
+        f"{registry}: the list of what refers to {subject} keeps changing; {digest} is there, but not in the list",
+        hint="push it again",
+    )
+
+
+def upload(registry: Registry, blob: Blob, tell: Tell) -> None:
+    """Bring a blob to the registry unless it is there; after a broken connection go on with what is missing.
+
+    :raises Unavailable: if several tries in a row bring nothing.
+    :raises FailedPrecondition: if the file changed.
+    """
+    way = _Upload(registry, blob, tell)
+    failures = 0
+    while True:
+        before = way.furthest
+        try:
+            way.attempt()
+        except (Unavailable, DataLoss):
+            failures = failures + 1 if way.furthest <= before else 1
+            if failures == _ATTEMPTS:
+                raise
+            time.sleep(_PAUSE_S * (1 << (failures - 1)))
+        else:
+            return
+
+
+class _Upload:
+    """One blob on its way. ``furthest``: bytes that were sent at most, of whatever try."""
+
+    def __init__(self, registry: Registry, blob: Blob, tell: Tell) -> None:
+        self._registry = registry
+        self._blob = blob
+        self._tell = tell
+        self._what = f"{registry}: upload of {blob.shown}"
+        self._location = ""
+        self.furthest = 0
+
+    def attempt(self) -> None:
+        """Send what is missing, as far as the connection bears."""
+        blob = self._blob
+        # Also after a failure: the registry may have got everything, and only its answer was lost.
+        if self._exists():
+            self._tell(blob, "done" if self.furthest else "exists", blob.size)
+            return
+        start = self._resumed() if self._location else 0
+        if not self._location:
+            self._begin()
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size - start)}
+        if start:
+            headers["Content-Range"] = f"{start}-{blob.size - 1}"
+        url = f"{self._location}{'&' if '?' in self._location else '?'}{urlencode({'digest': blob.digest})}"
+        answer = self._ask(
+            "PUT", url, accept=(200, 201, 400, 404, 416), headers=headers, body=lambda: self._pieces(start)
+        )
+        if answer.status in (404, 416):
+            self._location = ""  # it forgot the upload, or what it has of it is something else than it said
+            raise Unavailable(f"{self._what}: the registry lost what it had of it ({answer.status})")
+        if answer.status == 400:
+            self._location = ""
+            raise self._refused()
+        _cross_check(self._registry, answer, blob.digest, blob.shown)
+        self._tell(blob, "done", blob.size)
+
+    def _refused(self) -> PodkeepError:
+        """Return the error for bytes that the registry did not find right: theirs, or those of the file."""
+        try:
+            for _ in self._blob.pieces():
+                pass
+        except FailedPrecondition as error:
+            return error
+        return DataLoss(f"{self._what}: the registry refuses it: what arrived does not match {self._blob.digest}")
+
+    def _exists(self) -> bool:
+        answer = self._ask("HEAD", f"blobs/{self._blob.digest}", accept=(200, 404))
+        return answer.status == 200
+
+    def _begin(self) -> None:
+        headers = {"Content-Length": "0"}
+        answer = self._ask("POST", "blobs/uploads/", accept=(201, 202), headers=headers, body=lambda: b"")
+        self._locate(answer)
+        if not self._location:
+            raise FailedPrecondition(f"{self._what}: the registry does not say where to send it")
+
+    def _resumed(self) -> int:
+        """Ask how much arrived, and return it; without an answer to that, the upload starts anew."""
+        try:
+            answer = self._ask("GET", self._location, accept=(204, 202, 200))
+        except (FailedPrecondition, NotFound):
+            self._location = ""
+            return 0
+        self._locate(answer)
+        first, dash, last = answer.headers.get("range", "").removeprefix("bytes=").partition("-")
+        if first != "0" or not dash or not last.isdigit() or not 0 < int(last) < self._blob.size:
+            # "0-0" is one byte or none; nobody can tell, and the byte is soon sent again.
+            self._location = ""
+            return 0
+        return int(last) + 1
+
+    def _locate(self, answer: Reply) -> None:
+        location = answer.headers.get("location", "")
+        if location:
+            # Relative to the URL that was asked; below /v2/ all of them are absolute paths.
+            self._location = urljoin(self._location, location) if urlsplit(self._location).netloc else location
+
+    def _pieces(self, start: int) -> Iterator[bytes]:
+        sent = start
+        for piece in self._blob.pieces(start):
+            yield piece
+            sent += len(piece)
+            self.furthest = max(self.furthest, sent)
+            self._tell(self._blob, "uploading", sent)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        accept: Collection[int],
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+    ) -> Reply:
+        call = Call(method=method, path=path, what=self._what, headers=headers or {}, accept=accept, body=body)
+        return ask(self._registry, call)
+
+
+def _cross_check(registry: Registry, answer: Reply, digest: Digest, shown: str) -> None:
+    """Compare what the registry says it stored with what was sent.
+
+    :raises DataLoss: if it stored something else.
+    """
+    stored = answer.headers.get("docker-content-digest", digest)
+    if stored != digest:
+        raise DataLoss(f"{registry}: {shown} is {digest}, and the registry stored {stored}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 INITIAL = 10.0
 MAXIMUM = 300.0
 HEALTHY_AFTER = 2 * MAXIMUM
@@ -32,3 +34,38 @@ class BackOff:
         if ran >= HEALTHY_AFTER:
             self.succeeded(key)
         self.failed(key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failed:
+    at: float
+    delay: float
+    why: str
+
+
+class PullBackOff:
+    """When to pull an image for a pod again, and why it failed last. Times are seconds of any one clock."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, _Failed] = {}
+
+    def left(self, key: str, now: float) -> float:
+        """Return the seconds before ``key`` may be tried again; 0 if it may now."""
+        failed = self._failed.get(key)
+        return 0.0 if failed is None else max(failed.at + failed.delay - now, 0.0)
+
+    def why(self, key: str) -> str:
+        """Return why ``key`` failed last; empty if it did not."""
+        failed = self._failed.get(key)
+        return "" if failed is None else failed.why
+
+    def failed(self, key: str, now: float, why: str) -> None:
+        """Note a failure. One that nobody tried again for long is forgotten, as are those of pods that are gone."""
+        kept = {other: item for other, item in self._failed.items() if now - item.at <= HEALTHY_AFTER}
+        last = kept.get(key)
+        delay = INITIAL if last is None else min(last.delay * 2, MAXIMUM)
+        self._failed = kept | {key: _Failed(at=now, delay=delay, why=why)}
+
+    def succeeded(self, key: str) -> None:
+        """Forget the failures of ``key``."""
+        self._failed.pop(key, None)

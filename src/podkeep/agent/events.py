@@ -25,6 +25,9 @@ class PodListener(Protocol):
     def event(self, event: Event) -> None:
         """Something happened."""
 
+    def waiting(self, container: str, reason: str, message: str) -> None:
+        """A container waits to be tried again (``ImagePullBackOff``); ``container`` is empty for the sandbox."""
+
     def started(self, container: str, attempt: int, log: Path) -> None:
         """A container runs; its output goes to ``log`` (CRI log format)."""
 
@@ -41,7 +44,37 @@ class StepFailed(FailedPrecondition):
         self.reason = reason
         self.waiting = waiting
         self.container = container
+        self.detail = message
+        """The message of the waiting reason."""
+        self.again: float | None = None
+        """Seconds after which the step is worth trying again; ``None`` leaves it to the pod's own back-off."""
 
     def event(self) -> Event:
         """Return the event that reports this failure."""
         return Event(type="Warning", reason=self.reason, message=self.message, container=self.container)
+
+
+class PullFailed(StepFailed):
+    """An image is not to be had. What happened to the image was reported where it happened.
+
+    :param waiting: waiting reason of the containers that need it.
+    :param detail: what their status says beside the reason.
+    :param again: seconds after which to ask again.
+    """
+
+    def __init__(self, message: str, *, waiting: str, detail: str, again: float, hint: str = "") -> None:
+        super().__init__(message, reason="Failed", waiting=waiting, hint=hint)
+        self.detail = detail
+        self.again = again
+
+    def of(self, container: str) -> PullFailed:
+        """Return this failure as that of ``container``, which needs the image."""
+        failure = PullFailed(
+            self.message, waiting=self.waiting, detail=self.detail, again=self.again or 0.0, hint=self.hint
+        )
+        failure.container = container
+        return failure
+
+    def event(self) -> Event:
+        """Return what a kubelet says about the container."""
+        return Event(type="Warning", reason="Failed", message=f"Error: {self.waiting}", container=self.container)

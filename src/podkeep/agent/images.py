@@ -1,27 +1,60 @@
-"""Having an image on the node before what needs it starts, by its pull policy."""
+"""Having an image on the node before what needs it starts, by its pull policy, in the words of a kubelet.
+
+Owns: the order of looking, pulling and trying again, with the credentials of the pod's pull secrets; what each outcome
+is called. A pull that failed is not tried again for the same pod before its back-off is over. Does not own: what the
+node itself has of credentials (the runtime's), or when somebody asks again (``worker``).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
+from podkeep.agent import durations
+from podkeep.agent.backoff import PullBackOff
 from podkeep.agent.convert.security import ImageUser
-from podkeep.agent.events import Event, StepFailed
-from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.agent.events import Event, PullFailed
+from podkeep.base import reference
+from podkeep.base.docker_config import Credentials, Keyring
+from podkeep.base.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    PodkeepError,
+    ResourceExhausted,
+    Unavailable,
+)
+from podkeep.base.reference import Reference
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
 ShowPull = Callable[[str, Awaitable[str]], Awaitable[str]]
 """Awaits a pull and shows its progress meanwhile: called with the image's name and the pull."""
+Clock = Callable[[], float]
+"""Seconds of a clock that only goes forward."""
+
+SEEN_S = 1.0
+"""Seconds for which ErrImagePull is a container's state before ImagePullBackOff is, so that it can be seen."""
+ASK_AGAIN_S = 10.0
+"""Seconds between looks at an image that no pull will bring, as a kubelet syncs its pods."""
+_SPECIAL = {
+    "RegistryUnavailable": "because the registry is unavailable",
+    "SignatureValidationFailed": "because the signature validation failed",
+}
+"""Errors of PullImage that are told apart, by how their texts begin, and what a kubelet says of each (CRI, errors)."""
+_FINAL = (DeadlineExceeded, InvalidArgument, ResourceExhausted, Unavailable)
+"""What other credentials would not change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalImage:
-    """An image the runtime has: what to call it in requests, and the user it runs as."""
+    """An image the runtime has: what to call it in requests, and the user it runs as. ``size`` in bytes."""
 
     ref: str
     user: ImageUser
+    size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,88 +66,172 @@ class Wanted:
     container: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PodPull:
+    """For which pod images are had.
+
+    ``handler`` is its runtime handler, ``report`` gets the events of its images.
+    """
+
+    uid: str
+    sandbox: api_pb2.PodSandboxConfig
+    report: Callable[[Event], None]
+    handler: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    keyring: Keyring = field(default_factory=Keyring)
+
+    def spec(self, image: str) -> api_pb2.ImageSpec:
+        """Return how the runtime is asked for ``image``."""
+        return api_pb2.ImageSpec(
+            image=image, user_specified_image=image, runtime_handler=self.handler, annotations=self.annotations
+        )
+
+
 async def _silently(image: str, pull: Awaitable[str]) -> str:
     return await pull
 
 
 class Images:
-    """The image service of one runtime."""
+    """The image service of one runtime.
 
-    def __init__(self, client: CriClient, show: ShowPull | None = None) -> None:
+    :param show: shows a pull while it runs.
+    :param clock: times the back-offs.
+    """
+
+    def __init__(self, client: CriClient, show: ShowPull | None = None, clock: Clock = time.monotonic) -> None:
         self._client = client
         self._show = show or _silently
+        self._clock = clock
+        self._back_off = PullBackOff()
 
-    async def ensure(
-        self, wanted: Wanted, handler: str, sandbox: api_pb2.PodSandboxConfig, report: Callable[[Event], None]
-    ) -> LocalImage:
+    async def ensure(self, wanted: Wanted, pod: PodPull) -> LocalImage:
         """Return the image, pulled if its policy says so.
 
-        :param handler: runtime handler of the pod.
-        :param report: gets the events of the pull.
-        :raises StepFailed: with the kubelet's waiting reason, if there is no image to run.
+        :raises PullFailed: with the kubelet's waiting reason, if there is no image to run.
         """
-        image, policy = wanted.image, wanted.policy
-        spec = api_pb2.ImageSpec(image=image, user_specified_image=image, runtime_handler=handler)
-        try:
-            present = None if policy == "Always" else await self._find(spec)
-        except InvalidArgument as error:
-            raise _failed(
-                wanted, "InvalidImageName", f'Failed to apply default image tag "{image}": {error.message}'
-            ) from error
-        except PodkeepError as error:
-            raise _failed(wanted, "ImageInspectError", f'Failed to inspect image "{image}": {error.message}') from error
-        if present is not None:
-            message = f'Container image "{image}" already present on machine'
-            report(Event(type="Normal", reason="Pulled", message=message, container=wanted.container))
-            return present
-        if policy == "Never":
-            raise StepFailed(
-                f'Container image "{image}" is not present with pull policy of Never',
-                reason="ErrImageNeverPull",
-                waiting="ErrImageNeverPull",
-                container=wanted.container,
-                hint="load it with `podkeep image load`, or set imagePullPolicy",
-            )
-        return await self._pull(wanted, spec, sandbox, report)
-
-    async def _pull(
-        self,
-        wanted: Wanted,
-        spec: api_pb2.ImageSpec,
-        sandbox: api_pb2.PodSandboxConfig,
-        report: Callable[[Event], None],
-    ) -> LocalImage:
         image = wanted.image
-        report(Event(type="Normal", reason="Pulling", message=f'Pulling image "{image}"', container=wanted.container))
-        began = time.monotonic()
-        request = api_pb2.PullImageRequest(image=spec, sandbox_config=sandbox)
-
-        async def pull() -> str:
-            return (await self._client.images.PullImage(request)).image_ref
-
         try:
-            ref = await self._show(image, pull())
-            found = await self._find(spec) or await self._find(api_pb2.ImageSpec(image=ref))
+            name = reference.parse(image)
         except InvalidArgument as error:
-            raise _failed(
-                wanted, "InvalidImageName", f'Failed to pull image "{image}": {error.message}', error.hint
-            ) from error
+            text = f'Failed to apply default image tag "{image}": couldn\'t parse image name "{image}": {error.message}'
+            raise _without_pull(wanted, pod, "InvalidImageName", text, error.hint) from error
+        spec = pod.spec(_tagged(image, name))
+        try:
+            present = None if wanted.policy == "Always" else await self._find(spec)
         except PodkeepError as error:
-            raise _failed(
-                wanted, "ErrImagePull", f'Failed to pull image "{image}": {error.message}', error.hint
-            ) from error
-        took = time.monotonic() - began
-        message = f'Successfully pulled image "{image}" in {took:.3f}s'
-        report(Event(type="Normal", reason="Pulled", message=message, container=wanted.container))
-        return LocalImage(ref=ref, user=ImageUser() if found is None else found.user)
+            text = f'Failed to inspect image "{image}": {error.message}'
+            raise _without_pull(wanted, pod, "ImageInspectError", text, error.hint) from error
+        if present is not None:
+            _report(wanted, pod, "Pulled", f'Container image "{image}" already present on machine')
+            return present
+        if wanted.policy == "Never":
+            text = f'Container image "{image}" is not present with pull policy of Never'
+            hint = "load it with `podkeep image load`, or set another pull policy"
+            raise _without_pull(wanted, pod, "ErrImageNeverPull", text, hint)
+        return await self._pull(wanted, name, spec, pod)
+
+    async def _pull(self, wanted: Wanted, name: Reference, spec: api_pb2.ImageSpec, pod: PodPull) -> LocalImage:
+        image = wanted.image
+        key = f"{pod.uid}_{image}"
+        self._refuse_in_back_off(wanted, key, pod)
+        _report(wanted, pod, "Pulling", f'Pulling image "{image}"')
+        began = self._clock()
+        try:
+            ref = await self._try_credentials(spec, pod, (*pod.keyring.lookup(name.name), None))
+            took = self._clock() - began
+            found = await self._find(api_pb2.ImageSpec(image=ref)) or await self._find(spec)
+        except PodkeepError as error:
+            text = f'Failed to pull image "{image}": {error.message}'
+            _report(wanted, pod, "Failed", text, warning=True)
+            waiting, detail = _explain(image, error.message)
+            self._back_off.failed(key, self._clock(), f"{waiting}: {detail}")
+            failure = PullFailed(text, waiting=waiting, detail=detail, again=SEEN_S, hint=error.hint)
+            raise failure.of(wanted.container) from error
+        self._back_off.succeeded(key)
+        local = LocalImage(ref=ref, user=ImageUser() if found is None else found.user, size=found.size if found else 0)
+        whole = durations.text(self._clock() - began)
+        message = (
+            f'Successfully pulled image "{image}" in {durations.text(took)} ({whole} including waiting). '
+            f"Image size: {local.size} bytes."
+        )
+        _report(wanted, pod, "Pulled", message)
+        return local
+
+    def _refuse_in_back_off(self, wanted: Wanted, key: str, pod: PodPull) -> None:
+        left = self._back_off.left(key, self._clock())
+        if left <= 0:
+            return
+        text = f'Back-off pulling image "{wanted.image}"'
+        _report(wanted, pod, "BackOff", text)
+        text = f"{text}: {self._back_off.why(key)}"
+        raise PullFailed(text, waiting="ImagePullBackOff", detail=text, again=left).of(wanted.container)
+
+    async def _try_credentials(
+        self, spec: api_pb2.ImageSpec, pod: PodPull, attempts: tuple[Credentials | None, ...]
+    ) -> str:
+        """Pull with each of these in turn, ``None`` being whatever the runtime itself has for the registry.
+
+        :raises PodkeepError: with what every attempt came to.
+        """
+        errors: list[PodkeepError] = []
+        for credentials in attempts:
+            request = api_pb2.PullImageRequest(image=spec, sandbox_config=pod.sandbox, auth=_auth(credentials))
+            try:
+                return await self._show(spec.image, self._request(request))
+            except PodkeepError as error:
+                errors.append(error)
+                if isinstance(error, _FINAL):
+                    break
+        texts = list(dict.fromkeys(error.message for error in errors))
+        if len(texts) == 1:
+            raise errors[0]
+        raise FailedPrecondition(f"[{', '.join(texts)}]", hint=errors[0].hint) from errors[0]
+
+    async def _request(self, request: api_pb2.PullImageRequest) -> str:
+        return (await self._client.images.PullImage(request)).image_ref
 
     async def _find(self, spec: api_pb2.ImageSpec) -> LocalImage | None:
         answer = await self._client.images.ImageStatus(api_pb2.ImageStatusRequest(image=spec))
         if not answer.image.id:
             return None
         uid = answer.image.uid.value if answer.image.HasField("uid") else None
-        return LocalImage(ref=answer.image.id, user=ImageUser(uid=uid, name=answer.image.username))
+        user = ImageUser(uid=uid, name=answer.image.username)
+        return LocalImage(ref=answer.image.id, user=user, size=answer.image.size)
 
 
-def _failed(wanted: Wanted, waiting: str, message: str, hint: str = "") -> StepFailed:
-    return StepFailed(message, reason="Failed", waiting=waiting, container=wanted.container, hint=hint)
+def _tagged(image: str, name: Reference) -> str:
+    """Return ``image`` with the tag it leaves out, but otherwise as it is: which registry is meant is the runtime's."""
+    if name.digest or name.artifact_type or image.endswith(f":{name.tag}"):
+        return image
+    return f"{image}:{name.tag}"
+
+
+def _auth(credentials: Credentials | None) -> api_pb2.AuthConfig | None:
+    if credentials is None:
+        return None
+    return api_pb2.AuthConfig(
+        username=credentials.username,
+        password=credentials.password,
+        identity_token=credentials.identity_token,
+        registry_token=credentials.registry_token,
+    )
+
+
+def _explain(image: str, message: str) -> tuple[str, str]:
+    """Return the waiting reason for an error of PullImage, and the message of that."""
+    for reason, why in _SPECIAL.items():
+        if message.startswith(reason):
+            return reason, f"image pull failed for {image} {why}{message.removeprefix(reason)}"
+    return "ErrImagePull", message
+
+
+def _report(wanted: Wanted, pod: PodPull, reason: str, message: str, *, warning: bool = False) -> None:
+    kind: Literal["Normal", "Warning"] = "Warning" if warning else "Normal"
+    pod.report(Event(type=kind, reason=reason, message=message, container=wanted.container))
+
+
+def _without_pull(wanted: Wanted, pod: PodPull, waiting: str, text: str, hint: str) -> PullFailed:
+    """Return the failure of an image that no pull was tried for."""
+    reason = waiting if waiting == "ErrImageNeverPull" else "InspectFailed"
+    _report(wanted, pod, reason, text, warning=True)
+    return PullFailed(text, waiting=waiting, detail=text, again=ASK_AGAIN_S, hint=hint).of(wanted.container)

@@ -6,7 +6,7 @@ and a sentence that says why, which goes to the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
@@ -69,6 +69,7 @@ class Decision:
 
 Delay = Callable[[str], float]
 """Seconds to wait after the last exit of a container before it is started again."""
+NOBODY: Mapping[str, float] = {}
 
 
 def is_sidecar(container: Container) -> bool:
@@ -76,11 +77,14 @@ def is_sidecar(container: Container) -> bool:
     return container.restart_policy == "Always"
 
 
-def decide(pod: Pod, observed: Observed, *, now: float, since: float, delay: Delay) -> Decision:
+def decide(
+    pod: Pod, observed: Observed, *, now: float, since: float, delay: Delay, held: Mapping[str, float] = NOBODY
+) -> Decision:
     """Return what to do next for ``pod``.
 
     :param now: seconds since 1970.
     :param since: when the pod became active, in the same unit; its deadline counts from there.
+    :param held: containers whose start failed, and before which time, in the same unit, they are not tried again.
     """
     spec = pod.spec
     done = _done(pod, observed)
@@ -101,7 +105,7 @@ def decide(pod: Pod, observed: Observed, *, now: float, since: float, delay: Del
         if any(view.state is not State.EXITED for view in observed.inside(sandbox)):
             return Decision(action=StopSandbox(sandbox=sandbox), why=why)
         return Decision(action=CreateSandbox(attempt=sandbox.attempt + 1), why=why)
-    return _containers(pod, observed, _Clock(now=now, deadline=overdue, delay=delay))
+    return _containers(pod, observed, _Clock(now=now, deadline=overdue, delay=delay, held=held))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +113,7 @@ class _Clock:
     now: float
     deadline: float | None
     delay: Delay
+    held: Mapping[str, float]
 
     def wait(self, *times: float) -> Wait:
         """Wait until the first of ``times``, or the pod's deadline if that is sooner."""
@@ -122,7 +127,7 @@ def _containers(pod: Pod, observed: Observed, clock: _Clock) -> Decision:
         latest = observed.latest(container.name)
         if latest is not None and observed.sandbox is not None and latest.sandbox_id != observed.sandbox.id:
             # What it prepared in an earlier sandbox may be gone with that.
-            return _again(container, latest)
+            return _again(container, latest, clock)
         if is_sidecar(container):
             if latest is not None and latest.state is State.RUNNING:
                 continue
@@ -151,10 +156,11 @@ def _containers(pod: Pod, observed: Observed, clock: _Clock) -> Decision:
 
 def _start(container: Container, latest: ContainerView | None, clock: _Clock, *, init: bool) -> Decision | float:
     """Return the decision to start ``container``, or the time before which it may not start again."""
+    allowed = clock.held.get(container.name, 0.0)
     if latest is not None and latest.state is State.EXITED:
-        allowed = latest.finished_at / _NS + clock.delay(container.name)
-        if allowed > clock.now:
-            return allowed
+        allowed = max(allowed, latest.finished_at / _NS + clock.delay(container.name))
+    if allowed > clock.now:
+        return allowed
     attempt = 0 if latest is None else latest.attempt + 1
     kind = "init container" if init else "container"
     why = (
@@ -165,7 +171,10 @@ def _start(container: Container, latest: ContainerView | None, clock: _Clock, *,
     return Decision(action=StartContainer(container=container, attempt=attempt, init=init, previous=latest), why=why)
 
 
-def _again(container: Container, latest: ContainerView) -> Decision:
+def _again(container: Container, latest: ContainerView, clock: _Clock) -> Decision:
+    allowed = clock.held.get(container.name, 0.0)
+    if allowed > clock.now:
+        return Decision(action=clock.wait(allowed), why=f"init container {container.name} is in back-off")
     action = StartContainer(container=container, attempt=latest.attempt + 1, init=True, previous=latest)
     return Decision(action=action, why=f"init container {container.name} has not run in this sandbox yet")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from podkeep.agent import container_files, hosts, qos
+from podkeep.agent import container_files, hosts, pull_secrets, qos
 from podkeep.agent.admission import FAILED_SANDBOX, Admitted
 from podkeep.agent.convert import names
 from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
@@ -20,7 +20,7 @@ from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.dns import resolv_conf
 from podkeep.agent.environment import PodFacts, environment
 from podkeep.agent.events import Event, PodListener, StepFailed
-from podkeep.agent.images import LocalImage, Wanted
+from podkeep.agent.images import LocalImage, PodPull, Wanted
 from podkeep.agent.node import Node
 from podkeep.agent.observed import Observed, SandboxView
 from podkeep.agent.plan import StartContainer
@@ -30,6 +30,7 @@ from podkeep.agent.volumes.images import VolumeImages
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
+from podkeep.base.docker_config import Keyring
 from podkeep.base.errors import Cancelled, NotFound, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.cri.v1 import api_pb2
@@ -55,6 +56,7 @@ class Starter:
         self._listener = listener
         self._handler = pod.spec.runtime_class_name or ""
         self._volume_images = VolumeImages(pod, node.images)
+        self._keyring: Keyring | None = None
         self._interrupted = asyncio.Event()
 
     def interrupt(self) -> None:
@@ -87,20 +89,32 @@ class Starter:
         if sandbox is None:
             raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
         config = self._sandbox_config(sandbox.attempt, admitted)
-        volumes = await self._unless_interrupted(
-            self._volume_images.ensure(container, config, self._listener.event), container
-        )
+        pull = self._pull(config)
+        volumes = await self._unless_interrupted(self._volume_images.ensure(container, pull), container)
         wanted = Wanted(
             image=container.image, policy=container.image_pull_policy or "IfNotPresent", container=container.name
         )
-        image = await self._unless_interrupted(
-            self._node.images.ensure(wanted, self._handler, config, self._listener.event), container
-        )
+        image = await self._unless_interrupted(self._node.images.ensure(wanted, pull), container)
         had = Had(image=image, volumes=volumes)
         message = await self._configure(action, sandbox, admitted, had)
         created = await self._create(container, sandbox, config, message)
         await self._start(action, created)
         await self._forget(observed, action)
+
+    def _pull(self, config: api_pb2.PodSandboxConfig) -> PodPull:
+        """Return for whom images are had. What is missing of its pull secrets is said once."""
+        if self._keyring is None:
+            self._keyring, missing = pull_secrets.keyring(self._pod, self._sources)
+            if missing is not None:
+                self._listener.event(missing)
+        return PodPull(
+            uid=self._pod.metadata.uid,
+            sandbox=config,
+            report=self._listener.event,
+            handler=self._handler,
+            annotations=self._pod.metadata.annotations,
+            keyring=self._keyring,
+        )
 
     def _sandbox_config(self, attempt: int, admitted: Admitted) -> api_pb2.PodSandboxConfig:
         plan = SandboxPlan(

@@ -27,6 +27,7 @@ from podkeep.agent.news import News
 from podkeep.agent.node import Node
 from podkeep.agent.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.plan import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait, decide, is_sidecar
+from podkeep.agent.poddirs import WaitingReason
 from podkeep.agent.sources import Sources
 from podkeep.agent.starter import Starter
 from podkeep.agent.status import StatusFacts, Waiting, exit_code, pod_status
@@ -141,11 +142,13 @@ class PodWorker:
                 return
             observed = await self._look()
             now = time.time()
-            decision = decide(self.pod, observed, now=now, since=self._since, delay=self._back_off.delay)
+            decision = decide(
+                self.pod, observed, now=now, since=self._since, delay=self._back_off.delay, held=self._held(now)
+            )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
                 said = decision.why
-            self._note_crash_loops(observed, now)
+            await self._note_crash_loops(observed, now)
             await self._act(decision, observed, admitted)
 
     async def _look(self) -> Observed:
@@ -183,13 +186,14 @@ class PodWorker:
             if self._grace is not None:
                 return
             self._listener.event(failure.event())
-            self._waiting[key] = Waiting(reason=failure.waiting or failure.reason, message=failure.message)
             if not self._retry:
                 raise
-            self._not_before[key] = time.monotonic() + self._back_off.failed(f"start/{key}")
+            await self._wait_for(key, Waiting(reason=failure.waiting or failure.reason, message=failure.detail))
+            pause = self._back_off.failed(f"start/{key}") if failure.again is None else failure.again
+            self._not_before[key] = time.monotonic() + pause
         else:
             self._back_off.succeeded(f"start/{key}")
-            self._waiting.pop(key, None)
+            await self._wait_for(key, None)
 
     async def _do(
         self, action: StopSandbox | CreateSandbox | StartContainer, observed: Observed, admitted: Admitted
@@ -205,7 +209,24 @@ class PodWorker:
                 self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
             await self._starter.start_container(action, observed, admitted)
 
-    def _note_crash_loops(self, observed: Observed, now: float) -> None:
+    def _held(self, now: float) -> dict[str, float]:
+        """Return before which time, in the unit of ``now``, containers are not tried again."""
+        ahead = now - time.monotonic()
+        return {name: moment + ahead for name, moment in self._not_before.items()}
+
+    async def _wait_for(self, container: str, waiting: Waiting | None) -> None:
+        """Note, also where others can see it, why a container waits, or that it does no longer."""
+        if waiting == self._waiting.get(container) or self._admitted is None:
+            return
+        if waiting is None:
+            del self._waiting[container]
+        else:
+            self._waiting[container] = waiting
+            self._listener.waiting(container, waiting.reason, waiting.message)
+        told = {name: WaitingReason(reason=item.reason, message=item.message) for name, item in self._waiting.items()}
+        await asyncio.to_thread(self._node.dirs.tell_waiting, self._admitted.uid, told)
+
+    async def _note_crash_loops(self, observed: Observed, now: float) -> None:
         """Say so when a container waits for its next attempt."""
         for container in (*self.pod.spec.init_containers, *self.pod.spec.containers):
             latest = observed.latest(container.name)
@@ -214,8 +235,8 @@ class PodWorker:
             if not in_back_off or container.name in self._waiting:
                 continue
             text = f"back-off {delay:g}s restarting failed container={container.name} pod={self.pod.metadata.name}"
-            self._waiting[container.name] = Waiting(reason="CrashLoopBackOff", message=text)
             self._listener.event(Event(type="Warning", reason="BackOff", message=text, container=container.name))
+            await self._wait_for(container.name, Waiting(reason="CrashLoopBackOff", message=text))
 
     # ------------------------------------------------------------------------------------------------- the way out
 

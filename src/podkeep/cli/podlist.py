@@ -1,6 +1,7 @@
-"""What ``podkeep ps`` says about a pod, decided from what the runtime reports. Pure.
+"""What ``podkeep ps`` says about a pod, decided from what the runtime reports, and what its agent waits for. Pure.
 
-The words are those of ``kubectl get pods`` where it has one (Running, Completed, Error, OOMKilled, ContainerCreating).
+The words are those of ``kubectl get pods`` where it has one (Running, Completed, Error, OOMKilled, ContainerCreating,
+ImagePullBackOff).
 """
 
 from __future__ import annotations
@@ -35,6 +36,15 @@ class ContainerRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WaitingRow:
+    """A container that its agent cannot start now, and why; ``name`` is empty for the sandbox."""
+
+    name: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class PodRow:
     """One pod.
 
@@ -50,6 +60,7 @@ class PodRow:
     ip: str
     uids: str
     containers: tuple[ContainerRow, ...]
+    waiting: tuple[WaitingRow, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """Return the row as values for JSON."""
@@ -85,11 +96,13 @@ def pod_row(
     status: api_pb2.PodSandboxStatus,
     containers: Sequence[api_pb2.Container],
     exits: Mapping[str, api_pb2.ContainerStatus],
+    waiting: Sequence[WaitingRow] = (),
 ) -> PodRow:
     """Return the row of a pod.
 
     :param containers: the newest attempts in this sandbox.
     :param exits: status by container ID, at least of the exited ones.
+    :param waiting: what its agent cannot start now.
     """
     ready = sandbox.state == api_pb2.SANDBOX_READY
     rows = tuple(_container_row(container, exits.get(container.id)) for container in containers)
@@ -98,11 +111,12 @@ def pod_row(
         namespace=sandbox.metadata.namespace,
         id=sandbox.id,
         ready=ready,
-        status=status_word(ready, rows),
+        status=waiting[0].reason if waiting else status_word(ready, rows),
         created_at=sandbox.created_at,
         ip=status.network.ip,
         uids=uid_ranges(status.linux.namespaces.options.userns_options),
         containers=rows,
+        waiting=tuple(waiting),
     )
 
 

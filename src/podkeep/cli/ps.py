@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base.errors import NotFound
+from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.ids import parse_pod_uid
 from podkeep.cli import connection, output
 from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
-    from podkeep.cli.podlist import PodRow
+    from podkeep.agent.poddirs import PodDirs
+    from podkeep.base.config import Config
+    from podkeep.cli.podlist import PodRow, WaitingRow
     from podkeep.cri.client import CriClient
     from podkeep.cri.v1 import api_pb2
 
@@ -28,7 +32,7 @@ def command(invocation: Invocation, all_: bool, output: str) -> None:
 
     UIDS are the host user IDs that the pod's own user namespace maps to; "host" is a pod without one.
     """
-    show(connection.run(invocation, lambda client: list_pods(client, all_=all_)), form=output)
+    show(connection.run(invocation, lambda client: list_pods(client, invocation.config, all_=all_)), form=output)
 
 
 def show(rows: Sequence[PodRow], *, form: str) -> None:
@@ -44,14 +48,16 @@ def show(rows: Sequence[PodRow], *, form: str) -> None:
         click.echo("no pods", err=True)
 
 
-async def list_pods(client: CriClient, *, all_: bool) -> list[PodRow]:
+async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[PodRow]:
     """Return a row per pod, ordered by namespace, name and age.
 
     A pod that is removed while it is listed is left out.
     """
+    from podkeep.agent.poddirs import PodDirs
     from podkeep.cli import podlist
     from podkeep.cri.v1 import api_pb2
 
+    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
     sandboxes, listed = await asyncio.gather(
         client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest()),
         client.runtime.ListContainers(api_pb2.ListContainersRequest()),
@@ -67,11 +73,22 @@ async def list_pods(client: CriClient, *, all_: bool) -> list[PodRow]:
             exits = {identity: await _container_status(client, identity) for identity in exited}
         except NotFound:
             return None
-        return podlist.pod_row(sandbox, answer.status, own, exits)
+        return podlist.pod_row(sandbox, answer.status, own, exits, _waiting(dirs, sandbox.metadata.uid))
 
     rows = await asyncio.gather(*(row(sandbox) for sandbox in wanted))
     found = [row for row in rows if row is not None]
     return sorted(found, key=lambda row: (row.namespace, row.name, row.created_at))
+
+
+def _waiting(dirs: PodDirs, uid: str) -> list[WaitingRow]:
+    from podkeep.cli.podlist import WaitingRow
+
+    try:
+        told = dirs.waiting(parse_pod_uid(uid))
+    except InvalidArgument:
+        # Somebody else's pod: the runtime takes any text as UID.
+        return []
+    return [WaitingRow(name=name, reason=item.reason, message=item.message) for name, item in told.items()]
 
 
 async def _container_status(client: CriClient, identity: str) -> api_pb2.ContainerStatus:

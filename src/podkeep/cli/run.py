@@ -33,13 +33,19 @@ if TYPE_CHECKING:
 @click.option(
     "--keep", is_flag=True, help="Leave the ended pods for `podkeep logs` and `podkeep exec`; see `podkeep rm`."
 )
+@click.option(
+    "--retry",
+    is_flag=True,
+    help="When a pod cannot be started (no registry answers), try again after 10 to 300 s, as a node does.",
+)
 @output_option
 @pass_invocation
-def command(invocation: Invocation, file: Path, keep: bool, output: str) -> int:
+def command(invocation: Invocation, file: Path, keep: bool, retry: bool, output: str) -> int:
     """Run the pods in FILE (- for standard input) until they end, and print what they print.
 
     ConfigMaps and Secrets in FILE are there for its pods. Ctrl-C stops the pods and removes them, a second Ctrl-C does
-    not wait. The exit status is that of the container that failed first, 128+n if signal n ended it.
+    not wait. The exit status is that of the container that failed first, 128+n if signal n ended it. A pod that cannot
+    be started ends the run with an error, unless --retry is given; `podkeep ps` shows what it waits for then.
     """
     manifest = _read(file)
     if not manifest.pods:
@@ -48,7 +54,7 @@ def command(invocation: Invocation, file: Path, keep: bool, output: str) -> int:
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
     _have_runtime(config, invocation.global_options())
-    return asyncio.run(_run(manifest, config, keep=keep, form=output))
+    return asyncio.run(_run(manifest, config, keep=keep, retry=retry, form=output))
 
 
 def _read(file: Path) -> Manifest:
@@ -80,7 +86,7 @@ def _have_runtime(config: Config, global_options: Sequence[str]) -> None:
         container_mounts.join(Path(config.runtime.run))
 
 
-async def _run(manifest: Manifest, config: Config, *, keep: bool, form: str) -> int:
+async def _run(manifest: Manifest, config: Config, *, keep: bool, retry: bool, form: str) -> int:
     from podkeep.agent.admission import with_identity
     from podkeep.agent.node import this_node
     from podkeep.agent.sources import Sources
@@ -110,7 +116,7 @@ async def _run(manifest: Manifest, config: Config, *, keep: bool, form: str) -> 
                 sources=sources,
                 node=node,
                 listener=out.listener(pod.metadata.name if len(pods) > 1 else ""),
-                retry=False,
+                retry=retry,
             )
             for pod in pods
         ]

@@ -107,12 +107,23 @@ class Listener:
     def __init__(self, output: RunOutput, pod: str) -> None:
         self._output = output
         self._pod = pod
+        self._said: set[str] = set()
 
     def event(self, event: Event) -> None:
-        """Print what a person should know and no error will say: that a container is restarted again and again."""
-        if event.reason == "BackOff":
+        """Print a warning that nothing else will tell: neither an error nor a container that waits."""
+        if event.reason == "FailedToRetrieveImagePullSecret":
             click.echo(f"podkeep: {event.message}", err=True)
+
+    def waiting(self, container: str, reason: str, message: str) -> None:
+        """Say that a container waits to be tried again, and why; the same only once."""
+        said = f"{self._name(container)}: {reason}: {message}" if container else f"{reason}: {message}"
+        if said not in self._said:
+            self._said.add(said)
+            click.echo(f"podkeep: {said}", err=True)
 
     def started(self, container: str, attempt: int, log: Path) -> None:
         """Follow the log of a container that was started."""
-        self._output.add(f"{self._pod}/{container}" if self._pod else container, log)
+        self._output.add(self._name(container), log)
+
+    def _name(self, container: str) -> str:
+        return f"{self._pod}/{container}" if self._pod else container

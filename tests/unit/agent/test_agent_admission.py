@@ -49,9 +49,13 @@ class Heard:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.waits: list[tuple[str, str, str]] = []
 
     def event(self, event: Event) -> None:
         self.events.append(event)
+
+    def waiting(self, container: str, reason: str, message: str) -> None:
+        self.waits.append((container, reason, message))
 
     def started(self, container: str, attempt: int, log: Path) -> None:
         raise AssertionError(f"{container} was started")

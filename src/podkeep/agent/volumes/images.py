@@ -1,22 +1,30 @@
 """The images among a pod's volumes: had once for the pod, before its containers (KEP-4639, kubelet).
 
-Owns: which are wanted, what each turned out to be, and whom a failure keeps waiting. Does not own: the pull itself
-(``agent.images``) or the mount, which is the runtime's. A volume that no container mounts is left alone. A failure is
-told to the containers that mount the volume and to no other; their next attempts try again.
+Owns: which are wanted, what each turned out to be, and whom a failure keeps waiting. Does not own: the pull itself and
+its back-off (``agent.images``) or the mount, which is the runtime's. A volume that no container mounts is left alone. A
+failure is told to the containers that mount the volume and to no other; whichever of them is tried next tries again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from podkeep.agent.convert.container import PlannedImage
-from podkeep.agent.events import Event, StepFailed
-from podkeep.agent.images import Images, Wanted
+from podkeep.agent.events import PullFailed
+from podkeep.agent.images import Images, PodPull, Wanted
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
-from podkeep.cri.v1 import api_pb2
 
 _EAGERNESS = ("Never", "IfNotPresent", "Always")
+
+
+@dataclass(kw_only=True)
+class _Failed:
+    """A failure and the containers that were told of it."""
+
+    failure: PullFailed
+    told: set[str] = field(default_factory=set)
 
 
 class VolumeImages:
@@ -24,52 +32,51 @@ class VolumeImages:
 
     def __init__(self, pod: Pod, images: Images) -> None:
         self._images = images
-        self._handler = pod.spec.runtime_class_name or ""
         self._sources = {volume.name: volume.image for volume in pod.spec.volumes if volume.image is not None}
         self._policies = policies(pod)
         self._found: dict[str, PlannedImage] = {}
-        self._failed: dict[str, StepFailed] | None = None
+        self._failed: dict[str, _Failed] = {}
+        self._begun = False
 
-    async def ensure(
-        self, container: Container, sandbox: api_pb2.PodSandboxConfig, report: Callable[[Event], None]
-    ) -> Mapping[str, PlannedImage]:
+    async def ensure(self, container: Container, pull: PodPull) -> Mapping[str, PlannedImage]:
         """Return the images of the volumes that ``container`` mounts, by the volume's name.
 
         The first call has those of the whole pod.
 
-        :raises StepFailed: with the kubelet's waiting reason, if one of them is not to be had.
+        :raises PullFailed: with the kubelet's waiting reason, if one of them is not to be had.
         """
-        if self._failed is None:
-            self._failed = await self._try(self._policies, sandbox, report)
+        if not self._begun:
+            for reference in self._policies:
+                await self._try(reference, pull)
+            self._begun = True
         names = [mount.name for mount in container.volume_mounts if mount.name in self._sources]
-        wanted = dict.fromkeys(self._sources[name].reference for name in names)
-        told = {reference: self._failed.pop(reference) for reference in wanted if reference in self._failed}
-        if not told:
-            told = await self._try((item for item in wanted if item not in self._found), sandbox, report)
-        for failure in told.values():
-            raise StepFailed(
-                failure.message,
-                reason=failure.reason,
-                waiting=failure.waiting,
-                container=container.name,
-                hint=failure.hint,
-            ) from failure
+        failures = []
+        for reference in dict.fromkeys(self._sources[name].reference for name in names):
+            if reference not in self._found and container.name in self._known_to(reference):
+                await self._try(reference, pull)
+            if reference in self._failed:
+                self._failed[reference].told.add(container.name)
+                failures.append(self._failed[reference].failure)
+        if failures:
+            # The last one, as a kubelet does; all of them have events.
+            failure = failures[-1].of(container.name)
+            failure.again = min(other.again or 0.0 for other in failures)
+            raise failure
         return {name: self._found[self._sources[name].reference] for name in names}
 
-    async def _try(
-        self, references: Iterable[str], sandbox: api_pb2.PodSandboxConfig, report: Callable[[Event], None]
-    ) -> dict[str, StepFailed]:
-        """Have these images, and return why some are not to be had."""
-        failed = {}
-        for reference in references:
-            wanted = Wanted(image=reference, policy=self._policies[reference])
-            try:
-                image = await self._images.ensure(wanted, self._handler, sandbox, report)
-            except StepFailed as failure:
-                failed[reference] = failure
-            else:
-                self._found[reference] = PlannedImage(reference=reference, ref=image.ref)
-        return failed
+    def _known_to(self, reference: str) -> set[str]:
+        failed = self._failed.get(reference)
+        return set() if failed is None else failed.told
+
+    async def _try(self, reference: str, pull: PodPull) -> None:
+        wanted = Wanted(image=reference, policy=self._policies[reference])
+        try:
+            image = await self._images.ensure(wanted, pull)
+        except PullFailed as failure:
+            self._failed[reference] = _Failed(failure=failure)
+        else:
+            self._failed.pop(reference, None)
+            self._found[reference] = PlannedImage(reference=reference, ref=image.ref)
 
 
 def policies(pod: Pod) -> dict[str, str]:

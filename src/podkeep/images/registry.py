@@ -1,39 +1,39 @@
-"""The registry's HTTP side: one endpoint, its authentication, its manifests and its blobs.
+"""The registry's side of the wire: one endpoint, its manifests and its blobs.
 
-OCI distribution-spec ("Pulling manifests", "Pulling blobs"); docker's token authentication. Runs in the worker only.
-Connections are urllib3's; redirects, retries and credentials are decided here, because who may see a token is a
-question of the registry protocol.
+OCI distribution-spec ("Pulling manifests", "Pulling blobs"). Runs in the worker only. Owns: which answer means what,
+what is tried again and for how long. Where requests may go is ``client.py``'s, logging in ``authorization.py``'s.
 """
 
 from __future__ import annotations
 
-import base64
 import json
+import random
 import re
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import time
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlencode, urljoin, urlsplit
-
-import urllib3
-from urllib3.exceptions import HTTPError, SSLError
+from urllib.parse import urljoin
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PermissionDenied, PodkeepError, Unavailable
-from podkeep.images import manifest
+from podkeep.images import challenges, manifest
+from podkeep.images.authorization import Authorizer, Grant, credentials_of
+from podkeep.images.client import Body, Client, parse_url
+from podkeep.images.dialing import Tls, TlsFailed
+from podkeep.images.http1 import PIECE, Answer, BadAnswer, TransferError
 from podkeep.images.layers import LayerJob
 
-_TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)
-_PIECE = 1 << 18
-_ATTEMPTS = 4
-"""Connections tried for one blob; each goes on where the one before broke off."""
-_MAX_REDIRECTS = 5
-_MAX_TOKEN_BYTES = 1 << 20
-_CHALLENGE = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
-_DOWN = (408, 425, 429)
-
-
-Body = Callable[[], bytes | Iterable[bytes]]
-"""Opens what is to be sent, anew for each attempt."""
+_BREAKS = 4
+"""Connections that may break before a blob is given up; what arrives in between makes up for them."""
+_FORGIVEN = 16 << 20
+"""Bytes after which a connection that broke is forgotten."""
+_LOGINS = 6
+_TRIES = 4
+"""Requests sent before a registry that answers "later" is taken to be down."""
+_LONGEST_WAIT = 20.0
+"""Seconds that a registry may ask us to wait."""
+_LATER = (408, 425, 429, 500, 502, 503, 504)
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class Registry:
@@ -49,17 +49,29 @@ class Registry:
         prefix = f"{endpoint['prefix']}/" if endpoint["prefix"] else ""
         self._repository = f"{prefix}{repository}"
         self._schemes: tuple[str, ...] = tuple(endpoint["schemes"])
-        self._auth = auth if endpoint["own"] else {}
-        self._actions = actions
-        self._authorization = ""
-        self._lock = threading.Lock()
-        tls: dict[str, Any] = {}
-        if not endpoint["verify"]:
-            tls = {"cert_reqs": "CERT_NONE", "assert_hostname": False}
-            urllib3.disable_warnings()
-        elif endpoint["ca_file"]:
-            tls = {"ca_certs": endpoint["ca_file"]}
-        self._pool = urllib3.PoolManager(timeout=_TIMEOUT, retries=False, maxsize=8, **tls)
+        self._own: bool = endpoint["own"]
+        tls = {host: Tls(**settings) for host, settings in endpoint.get("tls", {}).items()}
+        here = Tls(
+            verify=endpoint["verify"],
+            ca_file=endpoint["ca_file"],
+            cert_file=endpoint.get("cert_file", ""),
+            key_file=endpoint.get("key_file", ""),
+        )
+        # Our certificate says who we are: to nobody but whom it is for.
+        tls |= {self._host: here, "": Tls(verify=here.verify, ca_file=here.ca_file)}
+        self._client = Client(
+            self._host,
+            tls=tls,
+            trusted=endpoint.get("configured", False),
+            patience=endpoint.get("progress_timeout", 60.0),
+        )
+        given = ([auth] if self._own and any(auth.values()) else []) or endpoint.get("auths", ())
+        self._authorizer = Authorizer(
+            str(self),
+            f"repository:{self._repository}:{actions}",
+            [credentials_of(item) for item in given],
+            self._client,
+        )
 
     def __str__(self) -> str:
         return f"{self._host}/{self._repository}"
@@ -70,57 +82,81 @@ class Registry:
         :raises NotFound: if the registry does not have it.
         :raises Unavailable: if the registry does not answer, or with an error of its own.
         """
-        response = self._get(f"manifests/{target}", {"Accept": ", ".join(manifest.ACCEPTED)})
-        data = self.whole(response, manifest.MAX_MANIFEST_BYTES, f"manifest {target}")
-        return data, response.headers.get("Content-Type", "").partition(";")[0].strip()
+        answer = self._get(f"manifests/{target}", _ACCEPT)
+        data = self.whole(answer, manifest.MAX_MANIFEST_BYTES, f"manifest {target}")
+        return data, _media_type(answer)
+
+    def manifest_digest(self, target: str) -> str:
+        """Return the digest that the registry says it would serve; nothing if it does not say.
+
+        :raises PodkeepError: as :meth:`fetch_manifest`.
+        """
+        answer = self.exchange("HEAD", f"manifests/{target}", headers=_ACCEPT, accept=(200, 400, 405, 501))
+        answer.close()
+        return answer.headers.get("Docker-Content-Digest", "") if answer.status == 200 else ""
 
     def document(self, described: manifest.Descriptor) -> bytes:
         """Return a small blob whole, verified.
 
         :raises DataLoss: if it does not match its digest.
         """
-        response = self._get(f"blobs/{described.digest}", {})
-        data = self.whole(response, described.size, f"blob {described.digest}")
+        answer = self._get(f"blobs/{described.digest}", {})
+        data = self.whole(answer, described.size, f"blob {described.digest}")
         manifest.verify(data, described.digest, f"{self}: blob")
         return data
 
     def blob(self, job: LayerJob) -> Iterator[bytes]:
-        """Yield a layer's bytes; a connection that breaks is made again and goes on where it was."""
-        done = 0
-        for attempt in range(1, _ATTEMPTS + 1):
+        """Yield a layer's bytes; a connection that breaks is made again and goes on where it was.
+
+        :raises DataLoss: if there is more than the manifest says; the caller compares digests.
+        :raises Unavailable: if it breaks off again and again.
+        """
+        done, breaks, since, ranges = 0, 0, 0, True
+        while True:
             before = done
             try:
-                for piece in self._blob_from(job, done):
+                for piece in self._blob_from(job, done, ranges):
                     done += len(piece)
                     yield piece
-            except HTTPError as error:
-                # Going on makes sense as long as something arrives.
-                if attempt == _ATTEMPTS or (done == before and attempt > 1):
-                    raise self._down(f"blob {job.shown} broke off after {done} of {job.size} bytes: {error}") from error
+            except TransferError as error:
+                if done - since >= _FORGIVEN:
+                    breaks, since = 0, done
+                breaks += 1
+                if breaks >= _BREAKS:
+                    said = f"blob {job.shown} broke off after {done} of {job.size} bytes: {error}"
+                    raise self._down(said, hint=error.hint) from error
+                ranges = ranges and not isinstance(error, BadAnswer)
+                if done == before:
+                    time.sleep(_pause(breaks))
                 continue
             if done >= job.size or done == before:
                 return
 
-    def _blob_from(self, job: LayerJob, start: int) -> Iterator[bytes]:
-        headers = {"Accept-Encoding": "identity"}
-        if start:
-            headers["Range"] = f"bytes={start}-"
-        response = self._get(f"blobs/{job.shown}", headers)
+    def _blob_from(self, job: LayerJob, start: int, ranges: bool) -> Iterator[bytes]:
+        partial = start > 0 and ranges
+        headers = {"Range": f"bytes={start}-"} if partial else {}
+        # A registry that cannot find the end of a range says 416, also when there is nothing left (RFC 9110, 15.5.17).
+        answer = self.exchange("GET", f"blobs/{job.shown}", headers=headers, accept=(200, 206, 416), dropped=True)
         try:
-            position = start if response.status == 206 else 0
-            for piece in response.stream(_PIECE, decode_content=False):
-                fresh = piece[max(0, start - position) :]
+            position = 0
+            if answer.status == 416:
+                raise BadAnswer("it refuses a part of the blob (416)")
+            if answer.status == 206:
+                position = _range_start(answer, job, str(self))
+                if not partial or position > start:
+                    raise BadAnswer(f"it sends a part of the blob that nobody asked for, from byte {position}")
+            while piece := answer.piece(PIECE):
+                fresh = piece[start - position :] if position < start else piece
                 position += len(piece)
                 if position > job.size:
                     raise DataLoss(f"{self}: blob {job.shown} has more than the {job.size} bytes its manifest says")
                 if fresh:
                     yield fresh
         finally:
-            response.close()
+            answer.close()
 
-    def _get(self, path: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
-        """Send a request, log in if asked to, and return an answer with status 200 or 206."""
-        return self.exchange("GET", path, headers=headers, accept=(200, 206))
+    def _get(self, path: str, headers: Mapping[str, str]) -> Answer:
+        return self.exchange("GET", path, headers=headers, accept=(200,))
 
     def exchange(
         self,
@@ -131,145 +167,117 @@ class Registry:
         accept: Collection[int],
         body: Body | None = None,
         what: str = "",
-    ) -> urllib3.BaseHTTPResponse:
+        dropped: bool = False,
+    ) -> Answer:
         """Send any request of the protocol, log in if asked to, and return an answer with a status of ``accept``.
 
         :param path: below ``/v2/<repository>/``, or a URL that this registry handed out (``Location``).
-        :param body: its length is in the headers.
+        :param body: its length is in the headers, if it is not in one piece.
         :param what: how errors call it, instead of by its path.
+        :param dropped: raise a TransferError as it is, for a caller that tries again.
         :raises PodkeepError: for any other answer, and if none comes; the caller closes the answer it gets.
         """
         what = what or self._shown(path)
-        response = self._send(method, path, headers, body)
-        if response.status == 401:
-            challenge = response.headers.get("WWW-Authenticate", "")
-            response.close()
-            self._log_in(challenge)
-            response = self._send(method, path, headers, body)
-        if response.status in accept:
-            return response
-        status = response.status
-        said = _said(response)
+        logins = 0
+        for attempt in range(1, _TRIES + 1):
+            answer, grant = self._send(method, path, headers, body, dropped)
+            while answer.status == 401 and logins < _LOGINS:
+                logins += 1
+                asked = challenges.parse(answer.headers.every("WWW-Authenticate"))
+                if not self._renew(answer, grant, asked):
+                    break
+                answer.close()
+                answer, grant = self._send(method, path, headers, body, dropped)
+            if answer.status not in (401, 403):
+                self._authorizer.accept(grant)
+            if answer.status in accept:
+                return answer
+            pause = self._wait(answer, attempt)
+            if pause is None:
+                break
+            answer.close()
+            time.sleep(pause)
+        raise self._error(answer, what)
+
+    def _renew(self, answer: Answer, grant: Grant, asked: Sequence[challenges.Challenge]) -> bool:
+        try:
+            return self._authorizer.renew(grant, asked, parse_url(self._url(self._schemes[0], "")))
+        except PodkeepError:
+            answer.close()
+            raise
+
+    def _wait(self, answer: Answer, attempt: int) -> float | None:
+        """Return the seconds after which to try again; None: not at all."""
+        # There is another place to ask after a mirror: that is faster than waiting for it.
+        if answer.status not in _LATER or attempt == _TRIES or not self._own:
+            return None
+        asked = answer.headers.get("Retry-After", "")
+        seconds = float(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 9 else _pause(attempt)
+        return seconds + random.random() * 0.1 if seconds <= _LONGEST_WAIT else None
+
+    def _error(self, answer: Answer, what: str) -> PodkeepError:
+        status = answer.status
+        said = _said(answer)
         if status == 404:
-            raise NotFound(f"{what}: not found{said}", hint="check the name and the tag")
+            return NotFound(f"{what}: not found{said}", hint="check the name and the tag")
         if status in (401, 403):
-            raise PermissionDenied(
+            return PermissionDenied(
                 f"{what}: the registry refuses access ({status}){said}", hint="check the credentials"
             )
-        if status >= 500 or status in _DOWN:
-            raise self._down(f"answered {status} for {what}{said}")
-        raise FailedPrecondition(f"{what}: the registry answered {status}{said}")
+        if status >= 500 or status in _LATER:
+            later = answer.headers.get("Retry-After", "")[:40]
+            hint = f"it asks to try again after {later}" if later else ""
+            return self._down(f"answered {status} for {what}{said}", hint=hint)
+        return FailedPrecondition(f"{what}: the registry answered {status}{said}")
 
-    def _send(self, method: str, path: str, headers: Mapping[str, str], body: Body | None) -> urllib3.BaseHTTPResponse:
+    def _send(
+        self, method: str, path: str, headers: Mapping[str, str], body: Body | None, dropped: bool
+    ) -> tuple[Answer, Grant]:
         last: PodkeepError | None = None
         for scheme in self._schemes:
+            grant = self._authorizer.current()
             # An absolute URL stays what it is, and credentials go with it only to the registry's own host.
-            url = urljoin(f"{scheme}://{self._host}/v2/{self._repository}/", path)
+            url, owner = parse_url(urljoin(self._url(scheme, ""), path)), parse_url(self._url(scheme, ""))
+            if scheme == "https" and url.scheme != "https":
+                raise FailedPrecondition(f"{self._host} sends from TLS to {url}, which is refused")
             try:
-                response = self._follow(method, url, headers, body, own=f"{scheme}://{self._host}")
-            except SSLError as error:
-                last = self._down(f"{_tls_reason(error)}", hint=_tls_hint(self._host, str(error)))
-            except HTTPError as error:
-                last = self._down(_reason(error))
+                answer = self._client.follow(
+                    method, url, headers, authorization=grant.header, owner=owner.origin, body=body
+                )
+            except TlsFailed as error:
+                last = self._down(str(error), hint=_tls_hint(self._host, str(error)))
+            except TransferError as error:
+                if dropped and len(self._schemes) == 1:
+                    raise
+                last = self._down(str(error), hint=error.hint)
             else:
                 self._schemes = (scheme,)  # what worked once is what it speaks
-                return response
+                return answer, grant
         raise last or self._down("no way to reach it is configured")
 
-    def _follow(
-        self, method: str, url: str, headers: Mapping[str, str], body: Body | None, *, own: str
-    ) -> urllib3.BaseHTTPResponse:
-        """Follow redirects; credentials stay with the host they are for, and TLS is never left."""
-        first = urlsplit(own)
-        for _ in range(_MAX_REDIRECTS + 1):
-            here = urlsplit(url)
-            if here.scheme not in (("https",) if first.scheme == "https" else ("http", "https")):
-                raise FailedPrecondition(f"{self._host} redirects from TLS to {url}, which is refused")
-            sent = dict(headers)
-            if self._authorization and (here.scheme, here.netloc) == (first.scheme, first.netloc):
-                sent["Authorization"] = self._authorization
-            response = self._pool.request(
-                method, url, body=body() if body else None, headers=sent, redirect=False, preload_content=False
-            )
-            location = response.headers.get("Location", "")
-            # Of the rest, clients make a GET, which is no way to send something.
-            followed = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
-            if response.status not in followed or not location:
-                return response
-            response.close()
-            url = urljoin(url, location)
-        raise self._down(f"more than {_MAX_REDIRECTS} redirects")
+    def _url(self, scheme: str, path: str) -> str:
+        return f"{scheme}://{self._host}/v2/{self._repository}/{path}"
 
-    def _log_in(self, challenge: str) -> None:
-        """Answer a WWW-Authenticate challenge: basic, or a bearer token from the server it names."""
-        kind, _, rest = challenge.partition(" ")
-        if self._auth.get("registry_token"):
-            self._authorization = f"Bearer {self._auth['registry_token']}"
-        elif kind.lower() == "bearer":
-            self._authorization = f"Bearer {self._token(dict(_CHALLENGE.findall(rest)))}"
-        elif kind.lower() == "basic" and (basic := _basic(self._auth)):
-            self._authorization = basic
-        else:
-            raise PermissionDenied(f"{self}: the registry asks for credentials", hint="give an image pull secret")
-
-    def _token(self, fields: Mapping[str, str]) -> str:
-        realm = fields.get("realm", "")
-        scheme = urlsplit(realm).scheme
-        if scheme != "https" and not (scheme == "http" and self._schemes == ("http",)):
-            raise PermissionDenied(f"{self}: the registry sends credentials to {realm!r}, which is refused")
-        query = {"service": fields.get("service", ""), "scope": f"repository:{self._repository}:{self._actions}"}
-        try:
-            if self._auth.get("identity_token"):
-                form = query | {
-                    "grant_type": "refresh_token",
-                    "refresh_token": self._auth["identity_token"],
-                    "client_id": "podkeep",
-                }
-                response = self._pool.request(
-                    "POST",
-                    realm,
-                    body=urlencode(form),
-                    headers={"Content-Type": "application/x-www-form-urlencoded"},
-                    redirect=False,
-                    preload_content=False,
-                )
-            else:
-                basic = _basic(self._auth)
-                url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
-                response = self._pool.request(
-                    "GET",
-                    url,
-                    headers={"Authorization": basic} if basic else {},
-                    redirect=False,
-                    preload_content=False,
-                )
-        except HTTPError as error:
-            raise self._down(f"its token server {realm} does not answer: {_reason(error)}") from error
-        if response.status >= 500 or response.status in _DOWN:
-            raise self._down(f"its token server {realm} answered {response.status}")
-        if response.status != 200:
-            raise PermissionDenied(f"{self}: {realm} refuses a token ({response.status})", hint="check the credentials")
-        answer = self.whole(response, _MAX_TOKEN_BYTES, "token")
-        try:
-            fields = json.loads(answer)
-            return str(fields.get("token") or fields["access_token"])
-        except (ValueError, KeyError, AttributeError) as error:
-            raise self._down(f"its token server {realm} answered without a token") from error
-
-    def whole(self, response: urllib3.BaseHTTPResponse, most: int, what: str) -> bytes:
-        """Return an answer's body and release its connection.
+    def whole(self, answer: Answer, most: int, what: str) -> bytes:
+        """Return an answer's body and let go of its connection.
 
         :raises DataLoss: if it has more than ``most`` bytes.
+        :raises Unavailable: if it breaks off.
         """
+        pieces, size = [], 0
         try:
-            data = response.read(most + 1, decode_content=True)
-        except HTTPError as error:
-            raise self._down(f"{what} broke off: {_reason(error)}") from error
+            while size <= most and (piece := answer.piece()):
+                pieces.append(piece)
+                size += len(piece)
+        except TransferError as error:
+            raise self._down(f"{what} broke off: {error}", hint=error.hint) from error
         finally:
-            response.release_conn()
-        if len(data) > most:
-            raise DataLoss(f"{self}: {what} has more than the {most} bytes allowed")
-        return data
+            answer.close()
+        if size <= most:
+            data = _decoded(b"".join(pieces), answer.headers.get("Content-Encoding", ""), most, f"{self}: {what}")
+            if len(data) <= most:
+                return data
+        raise DataLoss(f"{self}: {what} has more than the {most} bytes allowed")
 
     def _shown(self, path: str) -> str:
         kind, _, target = path.partition("/")
@@ -281,32 +289,57 @@ class Registry:
         return Unavailable(f"RegistryUnavailable: {self._host}: {why}", hint=hint)
 
 
-def _basic(auth: Mapping[str, str]) -> str:
-    if auth.get("username") or auth.get("password"):
-        pair = f"{auth.get('username', '')}:{auth.get('password', '')}"
-        return f"Basic {base64.b64encode(pair.encode()).decode()}"
-    return f"Basic {auth['auth']}" if auth.get("auth") else ""
+_ACCEPT = {"Accept": ", ".join(manifest.ACCEPTED)}
 
 
-def _said(response: urllib3.BaseHTTPResponse) -> str:
-    """Return the registry's own words, shortened to a line (distribution-spec, "Error Codes")."""
+def _media_type(answer: Answer) -> str:
+    return answer.headers.get("Content-Type", "").partition(";")[0].strip()
+
+
+def _pause(attempt: int) -> float:
+    """Return seconds to wait after so many failures: longer each time, never the same for two nodes."""
+    return 0.25 * float(1 << (attempt - 1)) * (0.5 + random.random() / 2)
+
+
+def _range_start(answer: Answer, job: LayerJob, who: str) -> int:
+    match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", "").strip())
+    if match is None:
+        raise BadAnswer("it does not say which part of the blob it sends")
+    if match[3] not in ("*", str(job.size)):
+        raise DataLoss(f"{who}: blob {job.shown} has {match[3]} bytes there, and its manifest says {job.size}")
+    return int(match[1])
+
+
+def _decoded(data: bytes, coding: str, most: int, what: str) -> bytes:
+    """Return a document as it was before it was compressed for the way; nobody asked for that, but some do."""
+    coding = coding.strip().lower()
+    if coding in ("", "identity"):
+        return data
+    if coding not in ("gzip", "x-gzip"):
+        raise FailedPrecondition(f"{what} came with the Content-Encoding {coding[:40]!r}, which nobody asked for")
+    unzip = zlib.decompressobj(31)
     try:
-        errors = json.loads(response.read(4096))["errors"]
-        return f": {errors[0]['code']}: {errors[0].get('message', '')}"[:200].replace("\n", " ")
-    except (HTTPError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        plain = unzip.decompress(data, most + 1)
+    except zlib.error as error:
+        raise DataLoss(f"{what} is damaged: {error}") from error
+    if len(plain) <= most and not unzip.eof:
+        raise DataLoss(f"{what} is damaged: its compressed form ends too early")
+    return plain
+
+
+def _said(answer: Answer) -> str:
+    """Return the registry's own words, shortened to a line (distribution-spec, "Error Codes")."""
+    data = b""
+    try:
+        while len(data) < 4096 and (piece := answer.piece(4096)):
+            data += piece
+        error = json.loads(data)["errors"][0]
+        text = f": {error['code']}: {error.get('message', '')}"[:200]
+        return "".join(char if char.isprintable() else " " for char in text)
+    except (TransferError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return ""
     finally:
-        response.close()
-
-
-def _reason(error: BaseException) -> str:
-    """Return the innermost cause of a connection error, without the objects urllib3 prints with it."""
-    text = str(getattr(error, "reason", None) or error)
-    return re.sub(r"^<?[\w.]*(?:Connection|Pool)[^>]*>?(?:\([^)]*\))?: ", "", text)
-
-
-def _tls_reason(error: SSLError) -> str:
-    return f"TLS: {str(error).strip()}"
+        answer.close()
 
 
 def _tls_hint(host: str, text: str) -> str:
@@ -314,4 +347,6 @@ def _tls_hint(host: str, text: str) -> str:
         return f'it seems to speak plain HTTP: set insecure = true under [registries."{host}"]'
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f'set ca_file under [registries."{host}"] to the authority that signed its certificate'
+    if "CERTIFICATE_REQUIRED" in text or "HANDSHAKE_FAILURE" in text:
+        return f'it may want a certificate of ours: set cert_file and key_file under [registries."{host}"]'
     return ""

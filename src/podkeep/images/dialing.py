@@ -1,0 +1,222 @@
+"""Making a connection to a server: its addresses, which of them are forbidden, a proxy, TLS.
+
+What a registry sends us to (a redirect, a token server) is chosen by somebody who is not trusted. So the address that
+is really connected to is judged, not the name: DNS cannot cheat. Runs in the worker only.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.images.http1 import BrokenOff, Connection, TransferError
+from podkeep.images.proxies import packed, proxy_for
+
+if TYPE_CHECKING:
+    import ssl
+
+_CONNECT_S = 10.0
+"""Seconds for one address, and for a TLS handshake."""
+_MAX_ADDRESSES = 6
+_MAPPED = (bytes(10) + b"\xff\xff", b"\x00\x64\xff\x9b" + bytes(8))
+"""Prefixes of IPv6 addresses that stand for an IPv4 address (RFC 4291, 2.5.5.2; RFC 6052, 2.1)."""
+_METADATA = frozenset(
+    socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
+    for text in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
+)
+"""Where clouds serve a machine's own credentials, besides 169.254.0.0/16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tls:
+    """How to speak TLS to one host: ``ca_file`` has further authorities, ``cert_file`` and ``key_file`` are ours."""
+
+    verify: bool = True
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowed:
+    """Which addresses may be connected to besides those anybody may."""
+
+    loopback: bool
+    link_local: bool
+
+
+def forbidden(address: bytes, allowed: Allowed) -> str:
+    """Return what is wrong with a packed address, or nothing. Pure."""
+    if len(address) == 16 and address[:12] in _MAPPED:
+        address = address[12:]
+    four = len(address) == 4
+    local = address[:2] == b"\xa9\xfe" if four else address[0] == 0xFE and address[1] & 0xC0 == 0x80
+    if (local or address in _METADATA) and not allowed.link_local:
+        return "a link-local address or that of a metadata service"
+    loop = address[0] in (0, 127) if four else address[:15] == bytes(15) and address[15] in (0, 1)
+    if loop and not allowed.loopback:
+        return "an address of this machine itself"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialed:
+    """A connection, and whether it leads to this machine itself; ``proxied``: plain requests need the whole URL."""
+
+    connection: Connection
+    loopback: bool
+    proxied: str | None
+
+
+class Dialer:
+    """Makes connections; remembers TLS contexts, which are slow to make."""
+
+    def __init__(self, *, patience: float, environ: Mapping[str, str] = os.environ) -> None:
+        self._patience = patience
+        self._environ = environ
+        self._contexts: dict[Tls, ssl.SSLContext] = {}
+
+    def dial(self, scheme: str, host: str, port: int, tls: Tls, allowed: Allowed) -> Dialed:
+        """Connect to a server.
+
+        :raises TransferError: if that does not work.
+        :raises FailedPrecondition: if it may not be connected to, or the configuration is wrong.
+        """
+        proxy = proxy_for(scheme, host, port, self._environ)
+        authorization = "" if proxy is None else proxy.authorization
+        if proxy is None:
+            sock = _connect(host, port, allowed)
+        else:
+            _judge_name(host, allowed)  # what the name means there is the proxy's business
+            try:
+                sock = _connect(proxy.host, proxy.port, Allowed(loopback=True, link_local=True))
+            except TransferError as error:
+                raise TransferError(
+                    f"proxy {proxy.host}:{proxy.port}: {error}",
+                    hint=f"check {scheme.upper()}_PROXY and NO_PROXY in the runtime's environment",
+                ) from error
+        try:
+            loopback = proxy is None and bool(forbidden(_peer(sock), Allowed(loopback=False, link_local=True)))
+            if scheme == "https":
+                if proxy is not None:
+                    self._tunnel(sock, host, port, authorization)
+                sock = self._wrapped(sock, host, tls)
+        except BaseException:
+            sock.close()
+            raise
+        return Dialed(
+            connection=Connection(sock, patience=self._patience),
+            loopback=loopback,
+            proxied=authorization if proxy is not None and scheme == "http" else None,
+        )
+
+    def _tunnel(self, sock: socket.socket, host: str, port: int, authorization: str) -> None:
+        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        headers = {"Host": name} | ({"Proxy-Authorization": authorization} if authorization else {})
+        answer = Connection(sock, patience=_CONNECT_S).exchange("CONNECT", name, headers)
+        if not 200 <= answer.status < 300:
+            raise TransferError(f"the proxy refuses to connect ({answer.status})", hint="check HTTPS_PROXY")
+
+    def _wrapped(self, sock: socket.socket, host: str, tls: Tls) -> socket.socket:
+        import ssl  # most of what a worker imports; a registry on plain HTTP needs none of it
+
+        try:
+            if tls not in self._contexts:
+                self._contexts[tls] = _context(tls)
+            sock.settimeout(_CONNECT_S)
+            return self._contexts[tls].wrap_socket(sock, server_hostname=host)
+        except ssl.SSLError as error:
+            raise TlsFailed(f"TLS: {str(error).strip()}") from error
+        except TimeoutError as error:
+            raise TlsFailed(f"TLS: no handshake within {_CONNECT_S:g} s") from error
+        except OSError as error:
+            raise TlsFailed(f"TLS: the connection broke in the handshake: {error.strerror or error}") from error
+
+
+class TlsFailed(TransferError):
+    """The server was reached, and TLS could not be spoken with it."""
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context.load_default_certs()
+    what = tls.ca_file
+    try:
+        if tls.verify and tls.ca_file:
+            context.load_verify_locations(tls.ca_file)
+        what = f"{tls.cert_file}, {tls.key_file}"
+        if tls.cert_file:
+            # The callback keeps OpenSSL from asking the terminal for a passphrase.
+            context.load_cert_chain(tls.cert_file, tls.key_file or None, password=lambda: "")
+    except OSError as error:  # ssl.SSLError is one
+        raise FailedPrecondition(
+            f"cannot use {what} for TLS: {error.strerror or error}", hint="it must be a PEM file that is not encrypted"
+        ) from error
+    return context
+
+
+def _connect(host: str, port: int, allowed: Allowed) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise TransferError(
+            f"no address for {host!r}: {reason}", hint="check the name, and this node's DNS (/etc/resolv.conf)"
+        ) from error
+    reasons: list[str] = []
+    refused = ""
+    for family, kind, protocol, _, address in found[:_MAX_ADDRESSES]:
+        shown = f"[{address[0]}]:{port}" if family == socket.AF_INET6 else f"{address[0]}:{port}"
+        if why := forbidden(packed(str(address[0]).partition("%")[0]), allowed):
+            refused = f"{shown} is {why}"
+            continue
+        sock = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
+        try:
+            sock.settimeout(_CONNECT_S)
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except TimeoutError:
+            sock.close()
+            reasons.append(f"{shown}: no answer within {_CONNECT_S:g} s")
+        except OSError as error:
+            sock.close()
+            reasons.append(f"{shown}: {(error.strerror or str(error)).lower()}")
+        else:
+            return sock
+    if refused and not reasons:
+        raise FailedPrecondition(f"{host}: {refused}, which is refused")
+    raise TransferError(
+        f"cannot connect to {', '.join(reasons)}",
+        hint="check that it runs, that this node can reach it (route, firewall), and whether it needs a proxy",
+    )
+
+
+def _peer(sock: socket.socket) -> bytes:
+    try:
+        return packed(str(sock.getpeername()[0]).partition("%")[0])
+    except OSError as error:
+        raise BrokenOff(f"the connection broke: {error.strerror}") from error
+
+
+def _judge_name(host: str, allowed: Allowed) -> None:
+    """Judge a host that a proxy will look up: all that can be told is what an address in numbers means."""
+    address = packed(host)
+    if not address:
+        try:
+            address = socket.inet_aton(host)  # also the odd forms, as 0xa9fea9fe
+        except OSError:
+            return
+    if why := forbidden(address, allowed):
+        raise FailedPrecondition(f"{host} is {why}, which is refused")

@@ -40,6 +40,9 @@ class Verb:
 
 
 VERBS = {
+    "artifact": Verb(
+        module="podkeep.cli.artifact", help="Publish files as OCI artifacts, and list what refers to an image."
+    ),
     "attach": Verb(module="podkeep.cli.attach", help="Show what a container writes, and write to it."),
     "config": Verb(module="podkeep.cli.config", help="Check and show the configuration."),
     "doctor": Verb(module="podkeep.cli.doctor", help="Say what this machine lacks, and the command that mends it."),

@@ -15,7 +15,7 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, Protocol
@@ -23,9 +23,10 @@ from typing import IO, Literal, Protocol
 import zstandard
 from isal import isal_zlib
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.base.reference import is_media_type
+from podkeep.images.manifest import MAX_LAYERS
 
 Compression = Literal["gzip", "zstd", "none"]
 Count = Callable[[int], None]
@@ -111,6 +112,35 @@ def parse_source(text: str) -> Source:
     if not source.path.exists():
         raise NotFound(f"{source.path}: there is no such file or directory")
     return source
+
+
+def check_sources(sources: Sequence[Source], *, contents: bool) -> None:
+    """Check what can be known before anything is read.
+
+    :raises AlreadyExists: if two paths would have the same name.
+    :raises InvalidArgument: if there are more of them than an artifact that is mounted may have layers.
+    """
+    if len(sources) > MAX_LAYERS:
+        raise InvalidArgument(
+            f"{len(sources)} files and directories, more than the {MAX_LAYERS} of one artifact",
+            hint="push a directory that holds them",
+        )
+    names: dict[str, Path] = {}
+    for source in sources:
+        if source.path.is_dir() and _bare(source, contents):
+            continue
+        name = name_of(source.path)
+        if name in names:
+            raise AlreadyExists(
+                f"{names[name]} and {source.path} would both be {name!r} in the artifact",
+                hint="rename one of them, or push a directory that holds both",
+            )
+        names[name] = source.path
+
+
+def _bare(source: Source, contents: bool) -> bool:
+    """Return whether a directory's content goes to the root; "." has no name anyway, which is how ORAS has it."""
+    return contents or str(source.path) == "."
 
 
 def pack(source: Source, *, contents: bool, compression: Compression, mtime: int, count: Count) -> Blob:
@@ -203,9 +233,7 @@ def _same(one: os.stat_result, other: os.stat_result) -> bool:
 
 
 def _pack_directory(source: Source, *, contents: bool, compression: Compression, mtime: int, count: Count) -> Blob:
-    # "." is nothing a directory of a volume could be called, so its content stands at the root, as with ORAS.
-    contents = contents or str(source.path) == "."
-    top = "" if contents else name_of(source.path)
+    top = "" if _bare(source, contents) else name_of(source.path)
     suffix = "" if compression == "none" else f"+{compression}"
     file = tempfile.TemporaryFile()  # noqa: SIM115 - the blob's owner closes it
     try:

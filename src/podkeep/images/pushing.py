@@ -16,10 +16,8 @@ from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from podkeep.base.errors import (
-    AlreadyExists,
     DataLoss,
     FailedPrecondition,
-    InvalidArgument,
     NotFound,
     PodkeepError,
     Unavailable,
@@ -28,7 +26,7 @@ from podkeep.base.ids import Digest
 from podkeep.images import manifest, referrers
 from podkeep.images.calls import Call, Reply, ask
 from podkeep.images.client import Body
-from podkeep.images.packing import TITLE, Blob, bytes_blob
+from podkeep.images.packing import Blob, bytes_blob
 from podkeep.images.registry import Registry
 
 EMPTY = "application/vnd.oci.empty.v1+json"
@@ -62,28 +60,6 @@ class Artifact:
     config: Blob | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     subject: Subject | None = None
-
-
-def check(artifact: Artifact) -> None:
-    """Check what a manifest cannot say, before anything is sent.
-
-    :raises AlreadyExists: if two layers have the same name.
-    :raises InvalidArgument: if there are more layers than an artifact that is mounted may have.
-    """
-    names: dict[str, str] = {}
-    for blob in artifact.layers:
-        name = blob.annotations.get(TITLE, "")
-        if name in names and name != ".":
-            raise AlreadyExists(
-                f"{names[name]} and {blob.shown} would both be {name!r} in the artifact",
-                hint="rename one of them, or push a directory that holds both",
-            )
-        names[name] = blob.shown
-    if len(artifact.layers) > manifest.MAX_LAYERS:
-        raise InvalidArgument(
-            f"{len(artifact.layers)} files and directories, more than the {manifest.MAX_LAYERS} of one artifact",
-            hint="push a directory that holds them",
-        )
 
 
 def manifest_of(artifact: Artifact) -> bytes:
@@ -129,10 +105,9 @@ def push(registry: Registry, tag: str, artifact: Artifact, tell: Tell) -> Digest
     :raises PermissionDenied: if it refuses the credentials.
     :raises FailedPrecondition: if a file changes while it is sent, or the registry refuses the artifact.
     """
-    check(artifact)
     data = manifest_of(artifact)
     digest = manifest.digest_of(data)
-    config = artifact.config or bytes_blob("configuration", EMPTY_DATA, EMPTY)
+    config = artifact.config or bytes_blob("config", EMPTY_DATA, EMPTY)
     try:
         # The same content under two names is one blob.
         for blob in {blob.digest: blob for blob in (config, *artifact.layers)}.values():
@@ -203,7 +178,7 @@ def upload(registry: Registry, blob: Blob, tell: Tell) -> None:
         before = way.furthest
         try:
             way.attempt()
-        except (Unavailable, DataLoss):
+        except Unavailable:
             failures = failures + 1 if way.furthest <= before else 1
             if failures == _ATTEMPTS:
                 raise
@@ -240,23 +215,24 @@ class _Upload:
         answer = self._ask(
             "PUT", url, accept=(200, 201, 400, 404, 416), headers=headers, body=lambda: self._pieces(start)
         )
-        if answer.status in (404, 416):
-            self._location = ""  # it forgot the upload, or what it has of it is something else than it said
-            raise Unavailable(f"{self._what}: the registry lost what it had of it ({answer.status})")
-        if answer.status == 400:
+        if answer.status in (400, 404, 416):
             self._location = ""
-            raise self._refused()
+            # What it has of the blob may be something else than it said; the next try begins anew.
+            if start or answer.status != 400:
+                raise Unavailable(f"{self._what}: the registry lost what it had of it ({answer.status})")
+            raise self._refused(answer)
         _cross_check(self._registry, answer, blob.digest, blob.shown)
         self._tell(blob, "done", blob.size)
 
-    def _refused(self) -> PodkeepError:
+    def _refused(self, answer: Reply) -> PodkeepError:
         """Return the error for bytes that the registry did not find right: theirs, or those of the file."""
         try:
             for _ in self._blob.pieces():
                 pass
         except FailedPrecondition as error:
             return error
-        return DataLoss(f"{self._what}: the registry refuses it: what arrived does not match {self._blob.digest}")
+        said = answer.data[:200].decode(errors="replace").strip()
+        return FailedPrecondition(f"{self._what}: the registry refuses {self._blob.digest}: {said or answer.status}")
 
     def _exists(self) -> bool:
         answer = self._ask("HEAD", f"blobs/{self._blob.digest}", accept=(200, 404))

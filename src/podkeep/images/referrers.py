@@ -105,6 +105,24 @@ def newest(referrers: Sequence[Referrer], what: str) -> Referrer:
     return dated[-1][1]
 
 
+def subjects(registry: Registry, name: Reference) -> list[Digest]:
+    """Return the digests that ``name`` stands for on this machine: of the index, if it is one, and of the manifest.
+
+    :raises NotFound: if the registry does not have it.
+    """
+    data, media_type = registry.fetch_manifest(name.target)
+    if name.digest is not None:
+        manifest.verify(data, name.digest, f"{registry}: manifest")
+    top = name.digest or manifest.digest_of(data)
+    document = manifest.parse_document(data, str(name))
+    if not manifest.is_index(document, media_type):
+        return [top]
+    try:
+        return [top, manifest.choose(document, manifest.node_architecture(), str(name)).digest]
+    except NotFound:
+        return [top]
+
+
 def list_anywhere(registries: Sequence[Registry], subject: Digest, artifact_type: str = "") -> list[Referrer]:
     """Return the referrers that the first of several servers knows; a mirror may well have none of them.
 

@@ -111,6 +111,10 @@ class RegistryConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=
     insecure: bool = False
     """Speak plain HTTP, or HTTPS without checking the certificate."""
     ca_file: str = ""
+    cert_file: str = ""
+    """PEM file with our certificate, for a registry or mirror that asks for one."""
+    key_file: str = ""
+    """PEM file with its key; empty: it is in ``cert_file``."""
 
 
 class ReferrersConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -132,6 +136,20 @@ class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_layer_inodes: int = 5_000_000
     pinned: tuple[str, ...] = ()
     """Patterns (``*``, ``?``, ``[...]``) of whole names of images that garbage collection leaves alone."""
+    allowed_registries: tuple[str, ...] = ()
+    """``host[:port][/prefix]`` that images may be pulled from, ``*`` for one part of a host; empty: any."""
+    docker_config: str = ""
+    """File with credentials (docker's ``config.json``) for pulls that come without."""
+    credential_providers: str = ""
+    """CredentialProviderConfig of exec plugins, a file or a directory of them, as a kubelet reads it."""
+    credential_provider_dir: str = ""
+    """Directory of the plugins."""
+    progress_timeout: float = 60.0
+    """Seconds in which at least 64 KiB, or the rest, must arrive from a registry."""
+    media_types: dict[str, Literal["tar", "tar+gzip", "tar+zstd", "file", "auto", "deny"]] = {}
+    """What layers of these media types (or patterns of them) are in artifacts; ``deny`` holds for images, too."""
+    artifact_types: dict[str, Literal["allow", "files", "deny"]] = {}
+    """Artifacts of these types (or patterns of them): ``files``: every layer is kept as the file that it is."""
     referrers: ReferrersConfig = ReferrersConfig()
 
 
@@ -366,6 +384,10 @@ def _check_values(config: Config) -> None:
     ):
         if number < 1:
             raise InvalidArgument(f"{key}: {number} is less than 1", hint="use 1 or more")
+    if not config.images.progress_timeout > 0:
+        raise InvalidArgument(
+            f"images.progress_timeout: {config.images.progress_timeout:g} is no time", hint="use 60, in seconds"
+        )
     config.metrics.endpoint()
     try:
         IPv4Network(config.network.subnet)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -19,6 +20,8 @@ from podkeep.images import decompress, manifest, reference, selection
 from podkeep.images.assembly import Assembly
 from podkeep.images.channel import Channel
 from podkeep.images.layers import LayerJob
+from podkeep.images.media_types import Policy
+from podkeep.images.openfile import failure, open_again
 from podkeep.images.tarstream import BLOCK, ByteSource, EntryKind, TarError, TarReader
 from podkeep.kernel.openat import Resolve, openat2
 
@@ -43,8 +46,8 @@ class Files(Protocol):
 class DirectoryFiles:
     """Files below a directory, which they cannot leave by a symbolic link."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def __init__(self, root: int) -> None:
+        self._root = root
 
     def size(self, name: str) -> int | None:
         """Return the bytes of a file, or None."""
@@ -183,17 +186,29 @@ def load(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[
 
 def _open(path: Path, request: dict[str, Any]) -> Files:
     try:
-        if path.is_dir():
-            return DirectoryFiles(path)
-        file = path.open("rb")
+        fd = open_again(request["file"], os.O_RDONLY) if request.get("file") else os.open(path, os.O_RDONLY)
     except OSError as error:
         raise NotFound(f"{path}: {error.strerror}") from error
-    kind = sniff(file.read(4))
-    file.seek(0)
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        return DirectoryFiles(fd)
     try:
-        return TarFiles(file if kind == "none" else _plain(file, kind, request))
+        start = _start(fd)
+        kind = sniff(start)
+        if kind == "none" and stat.S_ISREG(os.fstat(fd).st_mode):
+            return TarFiles(os.fdopen(fd, "rb"))
+        return TarFiles(_plain(fd, start, kind, request))
     except (TarError, decompress.CompressionError) as error:
         raise InvalidArgument(f"{path}: {error}") from error
+    except OSError as error:
+        raise failure(error, str(path), "cannot be read to its end") from error
+
+
+def _start(fd: int) -> bytes:
+    """Read the four bytes that tell what a file is; a pipe may hand them out one by one."""
+    start = b""
+    while len(start) < 4 and (piece := os.read(fd, 4 - len(start))):
+        start += piece
+    return start
 
 
 def sniff(start: bytes) -> str:
@@ -203,11 +218,20 @@ def sniff(start: bytes) -> str:
     return "zstd" if start == b"\x28\xb5\x2f\xfd" else "none"
 
 
-def _plain(file: BinaryIO, kind: str, request: dict[str, Any]) -> BinaryIO:
-    """Decompress to a file without a name on the file system of the layers."""
+def _plain(source: int, start: bytes, kind: str, request: dict[str, Any]) -> BinaryIO:
+    """Write what comes after ``start``, decompressed, to a file without a name on the file system of the layers."""
     fd = os.open(request["staging"], os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     plain = os.fdopen(fd, "w+b")
-    pull = decompress.decompressor(kind, file.read)
+    ahead = start
+
+    def read(count: int) -> bytes:
+        nonlocal ahead
+        if ahead:
+            piece, ahead = ahead[:count], ahead[count:]
+            return piece
+        return os.read(source, count)
+
+    pull = decompress.decompressor(kind, read)
     written = 0
     while piece := pull():
         written += plain.write(piece)
@@ -225,6 +249,7 @@ class _Loader:
         self._path = path
         self._stem = stem
         self._architecture: str = request["architecture"]
+        self._policy = Policy.of_json(request["policy"])
         self._assembly = assembly
         self._channel = channel
 
@@ -247,15 +272,16 @@ class _Loader:
             documents.append((chosen.digest, self._blob(chosen.digest, manifest.MAX_MANIFEST_BYTES)))
             document = manifest.parse_document(documents[1][1], what)
         parsed = manifest.parse_manifest(document, what)
-        config = self._blob(parsed.config.digest, manifest.MAX_CONFIG_BYTES)
-        configuration = manifest.parse_configuration(config, f"{what}: configuration")
-        jobs = selection.jobs_of(parsed, configuration.diff_ids, what)
-        source = ArchiveSource(self._files, {job.shown: _blob_name(job.shown) for job in jobs})
+        config = manifest.embedded(parsed.config, f"{what}: configuration")
+        if config is None:
+            config = self._blob(parsed.config.digest, manifest.MAX_CONFIG_BYTES)
+        selected = selection.select(parsed, documents[-1][0], config, self._policy, what)
+        source = ArchiveSource(self._files, {job.shown: _blob_name(job.shown) for job in selected.jobs})
         return selection.image_record(
+            selection=selected,
             config=config,
-            config_digest=parsed.config.digest,
             manifests=documents,
-            fetched=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
+            fetched=selection.fetch_missing(selected.jobs, [source], self._assembly, self._channel),
             tags=[str(name)] if name.tag else [],
             digests=[name.with_digest(top.digest)],
         )
@@ -293,11 +319,13 @@ class _Loader:
                 f"{what}: {len(names)} layers, but the configuration has {len(configuration.diff_ids)} diff_ids"
             )
         by_diff_id = dict(zip(configuration.diff_ids, names, strict=True))
-        jobs = [self._docker_layer(diff_id, name) for diff_id, name in by_diff_id.items()]
+        jobs = [self._docker_layer(diff_id, by_diff_id[diff_id]) for diff_id in configuration.diff_ids]
         source = ArchiveSource(self._files, by_diff_id)
         return selection.image_record(
+            selection=selection.Selection(
+                id=manifest.digest_of(config), kind="image", artifact_type="", jobs=tuple(jobs)
+            ),
             config=config,
-            config_digest=manifest.digest_of(config),
             manifests=[],
             fetched=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
             tags=[str(reference.parse(tag)) for tag in tags] or [str(reference.parse(self._file_name()))],

@@ -127,6 +127,8 @@ class Assembly:
         return {
             **task.job.as_json(),
             "layer": result["layer"],
+            "kind": result["kind"],
+            "title": task.job.title if result["kind"] == "file" else "",
             "path": str(task.root),
             "bytes": result["bytes"],
             "inodes": result["inodes"],

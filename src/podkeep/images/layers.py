@@ -12,9 +12,9 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from podkeep.base.errors import DataLoss, Internal, InvalidArgument, PodkeepError
 from podkeep.base.ids import Digest
@@ -33,11 +33,12 @@ class LayerJob:
     """A layer to be made of a blob.
 
     ``layer`` is its ID where that is known before: the diff ID of a ``tar``, always of a ``file``, which gets the name
-    ``title``. ``digest`` and ``size`` (bytes) are the blob's; no digest: only the diff ID is known.
+    ``title``. ``auto`` is a ``tar`` if it starts like one, else a ``file``. ``digest`` and ``size`` (bytes) are the
+    blob's; no digest: only the diff ID is known.
     """
 
     layer: Digest | None
-    kind: LayerKind = "tar"
+    kind: LayerKind | Literal["auto"] = "tar"
     title: str = ""
     compression: str
     digest: Digest | None
@@ -57,6 +58,10 @@ class LayerJob:
         if self.kind == "tar" and self.layer is not None:
             return (self.layer,)
         return (self.shown, self.kind, self.compression)
+
+    def as_file(self) -> LayerJob:
+        """Return the same as a file."""
+        return replace(self, kind="file", layer=file_layer_id(self.shown, self.title))
 
     def as_json(self) -> dict[str, str]:
         """Return what the store needs to know to say whether it is here."""
@@ -167,7 +172,9 @@ class UnpackProcess:
             raise InvalidArgument(f"layer {job.shown}: {result['error']}")
         if job.kind == "tar" and job.layer not in (None, result["digest"]):
             raise DataLoss(f"layer {job.shown}: expected diff ID {job.layer}, the content has {result['digest']}")
-        return result | {"layer": job.layer or result["digest"]}
+        if result["kind"] == "file":
+            return result | {"layer": job.as_file().layer}
+        return result | {"layer": result["digest"]}
 
 
 def _check_blob(job: LayerJob, done: int, found: str) -> None:

@@ -6,11 +6,12 @@ Pure functions over JSON. OCI image-spec (manifest.md, image-index.md, config.md
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from podkeep.base.errors import DataLoss, InvalidArgument, NotFound, Unimplemented
@@ -23,6 +24,9 @@ OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
+OCI_ARTIFACT_MANIFEST = "application/vnd.oci.artifact.manifest.v1+json"
+EMPTY_OBJECT = b"{}"
+_IMAGES = (OCI_CONFIG, DOCKER_CONFIG)
 ACCEPTED = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST)
 
 MAX_MANIFEST_BYTES = 4 << 20
@@ -57,19 +61,29 @@ _COMPRESSIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Descriptor:
-    """A blob as its parent document describes it; ``size`` in bytes."""
+    """A blob as its parent document describes it; ``size`` in bytes. ``data`` is the blob itself, if the document holds
+    it (descriptor.md, "Embedded Content"); nobody compared it with the digest."""
 
     media_type: str
     digest: Digest
     size: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    data: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """An image manifest: its configuration and its layers, base first."""
+    """An image manifest: its configuration and its layers, base first. ``artifact_type`` is what it says it is, else
+    the type of its configuration (manifest.md, "Guidelines for Artifact Usage")."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
+    artifact_type: str = OCI_CONFIG
+
+    @property
+    def may_be_image(self) -> bool:
+        """Whether this can be a container image: a manifest that says it is something else is not."""
+        return self.config.media_type in _IMAGES and self.artifact_type in _IMAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +153,12 @@ def parse_document(data: bytes, what: str) -> dict[str, Any]:
 def choose(document: Mapping[str, Any], architecture: str, what: str) -> Descriptor:
     """Return the index entry for Linux on ``architecture``; the highest variant wins, then the first entry.
 
+    An entry that names no architecture (artifacts have none) is for every one, if there is none for this one.
+
     :raises NotFound: if there is none; the message lists what there is.
     """
     offered: list[str] = []
-    best: tuple[str, Descriptor] | None = None
+    best: tuple[tuple[bool, str], Descriptor] | None = None
     for number, entry in enumerate(_list(document, "manifests", what)):
         described = descriptor(entry, f"{what}: manifests[{number}]")
         wanted = entry.get("platform") or {}
@@ -150,9 +166,10 @@ def choose(document: Mapping[str, Any], architecture: str, what: str) -> Descrip
             raise InvalidArgument(f"{what}: manifests[{number}].platform is not an object")
         system, machine = wanted.get("os", "linux"), wanted.get("architecture", architecture)
         variant = str(wanted.get("variant", ""))
+        rank = "architecture" in wanted, variant
         offered.append(f"{system}/{machine}" + (f"/{variant}" if variant else ""))
-        if system == "linux" and machine == architecture and (best is None or variant > best[0]):
-            best = (variant, described)
+        if system == "linux" and machine == architecture and (best is None or rank > best[0]):
+            best = (rank, described)
     if best is None:
         raise NotFound(f"{what}: no image for linux/{architecture}; there is {', '.join(offered) or 'nothing'}")
     return best[1]
@@ -162,11 +179,14 @@ def parse_manifest(document: Mapping[str, Any], what: str) -> Manifest:
     """Return a manifest as a value.
 
     :raises InvalidArgument: naming the field that is missing or wrong.
-    :raises Unimplemented: if it is an artifact and not a container image.
+    :raises Unimplemented: if it is a kind of manifest that image-spec 1.1 did away with.
     """
+    if document.get("mediaType") == OCI_ARTIFACT_MANIFEST:
+        raise Unimplemented(
+            f"{what} is an artifact manifest as image-spec 1.1 had it before its release",
+            hint="push it again with a newer tool",
+        )
     config = descriptor(document.get("config"), f"{what}: config")
-    if config.media_type not in (OCI_CONFIG, DOCKER_CONFIG):
-        raise Unimplemented(f"{what} is an artifact of type {config.media_type!r}, not a container image")
     layers = tuple(
         descriptor(entry, f"{what}: layers[{number}]") for number, entry in enumerate(_list(document, "layers", what))
     )
@@ -174,7 +194,21 @@ def parse_manifest(document: Mapping[str, Any], what: str) -> Manifest:
         raise InvalidArgument(f"{what} has {len(layers)} layers, more than {MAX_LAYERS}")
     if config.size > MAX_CONFIG_BYTES:
         raise InvalidArgument(f"{what}: the configuration has {config.size} bytes, more than {MAX_CONFIG_BYTES}")
-    return Manifest(config=config, layers=layers)
+    artifact_type = _string(document, "artifactType", what) or config.media_type
+    return Manifest(config=config, layers=layers, artifact_type=artifact_type)
+
+
+def embedded(described: Descriptor, what: str) -> bytes | None:
+    """Return a blob that need not be fetched: the document holds it, or it is the empty object.
+
+    :raises DataLoss: if what the document holds does not match the digest.
+    """
+    if described.data is None:
+        return EMPTY_OBJECT if described.digest == digest_of(EMPTY_OBJECT) else None
+    if len(described.data) != described.size:
+        raise DataLoss(f"{what}: expected {described.size} bytes, its data has {len(described.data)}")
+    verify(described.data, described.digest, what)
+    return described.data
 
 
 def parse_configuration(data: bytes, what: str) -> ImageConfiguration:
@@ -215,7 +249,21 @@ def descriptor(entry: object, what: str) -> Descriptor:
         digest = parse_digest(_string(entry, "digest", what))
     except InvalidArgument as error:
         raise InvalidArgument(f"{what}.digest: {error.message}") from error
-    return Descriptor(media_type=_string(entry, "mediaType", what), digest=digest, size=size)
+    return Descriptor(
+        media_type=_string(entry, "mediaType", what),
+        digest=digest,
+        size=size,
+        annotations=string_map(entry, "annotations", what),
+        data=_data(entry, what),
+    )
+
+
+def _data(entry: Mapping[str, Any], what: str) -> bytes | None:
+    text = _string(entry, "data", what)
+    try:
+        return base64.b64decode(text, validate=True) if text else None
+    except ValueError as error:
+        raise InvalidArgument(f"{what}.data is not base64") from error
 
 
 def _list(document: Mapping[str, Any], name: str, what: str) -> Sequence[Any]:

@@ -11,6 +11,7 @@ from podkeep.base.ids import Digest, parse_digest
 from podkeep.images import manifest, referrers, selection
 from podkeep.images.assembly import ELSEWHERE, Assembly
 from podkeep.images.channel import Channel
+from podkeep.images.media_types import Policy
 from podkeep.images.reference import Reference
 from podkeep.images.registry import Registry
 
@@ -25,7 +26,7 @@ def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[
         tag=request["tag"],
         digest=parse_digest(request["digest"]) if request["digest"] else None,
     )
-    pulling = _Pull(name, _registries(request), request["architecture"], assembly, channel)
+    pulling = _Pull(name, _registries(request), request, assembly, channel)
     if not request["artifact_type"]:
         return [pulling.run()]
     wanted = replace(name, artifact_type=request["artifact_type"])
@@ -35,7 +36,7 @@ def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[
         places.append(referrers.Place(name=where, registries=_registries(other)))
     place, found = referrers.find(wanted, pulling.digests(), places)
     name = Reference(host=place.name.host, repository=place.name.repository, digest=found.digest)
-    record = _Pull(name, place.registries, request["architecture"], assembly, channel).run()
+    record = _Pull(name, place.registries, request, assembly, channel).run()
     # What it was asked for by is a name that leads elsewhere when something newer is attached, like a tag.
     return [record | {"tags": [str(wanted)]}]
 
@@ -49,13 +50,14 @@ class _Pull:
         self,
         name: Reference,
         registries: Sequence[Registry],
-        architecture: str,
+        request: Mapping[str, Any],
         assembly: Assembly,
         channel: Channel,
     ) -> None:
         self._name = name
         self._registries = list(registries)
-        self._architecture = architecture
+        self._architecture: str = request["architecture"]
+        self._policy = Policy.of_json(request["policy"])
         self._assembly = assembly
         self._channel = channel
 
@@ -63,14 +65,15 @@ class _Pull:
         top, documents, document = self._manifest()
         what = str(self._name)
         parsed = manifest.parse_manifest(document, what)
-        config = self._first(lambda registry: registry.document(parsed.config))
-        configuration = manifest.parse_configuration(config, f"{what}: configuration")
-        jobs = selection.jobs_of(parsed, configuration.diff_ids, what)
+        config = manifest.embedded(parsed.config, f"{what}: configuration")
+        if config is None:
+            config = self._first(lambda registry: registry.document(parsed.config))
+        selected = selection.select(parsed, documents[-1][0], config, self._policy, what)
         return selection.image_record(
+            selection=selected,
             config=config,
-            config_digest=parsed.config.digest,
             manifests=documents,
-            fetched=selection.fetch_missing(jobs, self._registries, self._assembly, self._channel),
+            fetched=selection.fetch_missing(selected.jobs, self._registries, self._assembly, self._channel),
             tags=[] if self._name.digest else [what],
             digests=[self._name.with_digest(top)],
         )

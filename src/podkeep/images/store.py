@@ -38,6 +38,8 @@ from podkeep.base.singleflight import SingleFlight
 from podkeep.images import endpoints, manifest, reference, referrer_names
 from podkeep.images.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord, NewImage
 from podkeep.images.image import Image, ImageRunConfig, PullProgress, RegistryAuth
+from podkeep.images.media_types import Policy
+from podkeep.images.openfile import OpenFile
 from podkeep.images.snapshots.directories import DirectoriesDriver
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.workers import run_worker
@@ -217,14 +219,17 @@ class ImageStore:
         tell(PullProgress(image=key, digest="", phase="done", done=image.size, total=image.size))
         return image
 
-    async def load(self, archive: Path, *, progress: Progress | None = None) -> list[Image]:
+    async def load(
+        self, archive: Path, *, file: OpenFile | None = None, progress: Progress | None = None
+    ) -> list[Image]:
         """Load every image of an OCI layout (directory or tar) or a docker archive.
 
+        :param file: read instead of what is at the path ``archive``, which then is just a name.
         :raises NotFound: if there is no such file, or no image in it for this node's architecture.
         :raises InvalidArgument: if it is no image archive, or a document or layer in it is wrong.
         :raises DataLoss: if something does not match its digest.
         """
-        request = {"kind": "load", "path": str(archive)}
+        request = {"kind": "load", "path": str(archive), "file": file.as_json() if file else None}
         return await self._fetch(str(archive), request, progress or (lambda _: None))
 
     async def _fetch(self, name: str, request: dict[str, Any], tell: Progress) -> list[Image]:
@@ -250,6 +255,9 @@ class ImageStore:
         request |= {
             "staging": str(staging),
             "driver": self._driver.name,
+            "policy": Policy(
+                media_types=self._config.media_types, artifact_types=self._config.artifact_types
+            ).as_json(),
             "architecture": manifest.node_architecture(),
             "parallel": self._config.parallel_layers,
             "max_bytes": self._config.max_layer_bytes,
@@ -273,19 +281,23 @@ class ImageStore:
             leased.extend(told)
             return {"have": have, "twins": twins}
 
-    def _here(self, item: Mapping[str, str]) -> str:
+    def _here(self, item: dict[str, str]) -> str:
+        if item["kind"] == "auto":
+            return self._of_blob(item | {"kind": "tar"}) or self._of_blob(item | {"kind": "file"}, item["title"])
         if layer := item["layer"]:
             record = self._layers.get(Digest(layer))
             return layer if record is not None and record.kind == item["kind"] else ""
         return self._of_blob(item)
 
-    def _twin(self, item: Mapping[str, str]) -> str:
-        return self._of_blob(item) if item["kind"] == "file" else ""
+    def _twin(self, item: dict[str, str]) -> str:
+        return "" if item["kind"] == "tar" else self._of_blob(item | {"kind": "file"})
 
-    def _of_blob(self, item: Mapping[str, str]) -> str:
-        """Return a layer of this kind that was made of the blob."""
+    def _of_blob(self, item: Mapping[str, str], title: str = "") -> str:
+        """Return a layer of this kind that was made of the blob, and has this title if one is given."""
         for blob in self._blobs.get(Digest(item["digest"]), ()):
-            if blob.compression == item["compression"] and self._layers[blob.layer].kind == item["kind"]:
+            layer = self._layers[blob.layer]
+            fits = layer.kind == item["kind"] and (not title or layer.title == title)
+            if fits and blob.compression == item["compression"]:
                 return blob.layer
         return ""
 

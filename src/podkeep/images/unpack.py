@@ -6,8 +6,8 @@ layer's directory, the network, and all capabilities but those that making files
 
 Request: ``root`` (directory), ``kind``, ``title`` of a file, ``compression``, ``algorithm`` of the diff ID,
 ``max_bytes``, ``max_inodes``.
-Result: ``digest`` of the plain tar, ``bytes`` and ``inodes`` on disk, ``data_bytes`` of a file's content, ``opaque``
-directories; or ``error``.
+Result: ``kind`` (of ``auto`` it is one or the other), ``digest`` of the plain tar, ``bytes`` and ``inodes`` on disk,
+``data_bytes`` of a file's content, ``opaque`` directories; or ``error``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import json
 import os
 import resource
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
 from podkeep.images import decompress
 from podkeep.images.rules import TreeError
-from podkeep.images.tarstream import ByteSource, TarError, TarReader
+from podkeep.images.tarstream import BLOCK, ByteSource, TarError, TarReader, is_tar
 from podkeep.images.tree import BLOCK_BYTES, TreeWriter
 from podkeep.kernel import confine
 from podkeep.kernel.confine import Capability
@@ -52,6 +53,7 @@ def main() -> None:
         result = {"error": str(error)}
     except MemoryError:
         result = {"error": f"unpacking needs more than {_MAX_MEMORY >> 20} MiB of memory"}
+    failpoints.reach("unpack-done")
     os.write(1, json.dumps(result).encode() + b"\n")
 
 
@@ -68,17 +70,21 @@ def _request_line() -> tuple[bytes, bytes]:
 
 def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     decompress.preload(request["compression"])
-    hashing = hashlib.new(request["algorithm"]) if request["kind"] == "tar" else None
+    hashing = hashlib.new(request["algorithm"])
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     confine.enter_root(request["root"])
     confine.drop_privileges(_KEPT)
     os.umask(0)
     failpoints.reach("unpack-confined")
-    pull = _measured(_reader(rest), request, hashing)
-    if hashing is None:
+    pull = _measured(_reader(rest), request)
+    kind = request["kind"]
+    if kind == "auto":
+        start = _start(pull)
+        kind, pull = "tar" if is_tar(start) else "file", _resumed(start, pull)
+    if kind == "file":
         return _keep_file(request["title"], pull)
-    source = ByteSource(pull)
+    source = ByteSource(_hashed(pull, hashing))
     root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     writer = TreeWriter(root, max_inodes=request["max_inodes"])
     reader = TarReader(source)
@@ -87,6 +93,7 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     writer.finish()
     source.drain()  # the digest covers what follows the archive's end, too
     return {
+        "kind": "tar",
         "digest": f"{request['algorithm']}:{hashing.hexdigest()}",
         "bytes": writer.size,
         "inodes": writer.inodes,
@@ -111,7 +118,7 @@ def _keep_file(title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
             os.utime(path, (0, 0))
     except OSError as error:
         raise TreeError(f"{title!r}: {error.strerror}") from error
-    return {"digest": "", "bytes": BLOCK_BYTES + data, "inodes": 2, "data_bytes": data, "opaque": []}
+    return {"kind": "file", "digest": "", "bytes": BLOCK_BYTES + data, "inodes": 2, "data_bytes": data, "opaque": []}
 
 
 def _reader(rest: bytes) -> Callable[[int], bytes]:
@@ -128,8 +135,31 @@ def _reader(rest: bytes) -> Callable[[int], bytes]:
     return read
 
 
-def _measured(read: Callable[[int], bytes], request: dict[str, Any], hashing: Any) -> Callable[[], bytes]:
-    """Decompress, hash and count."""
+def _start(pull: Callable[[], bytes]) -> bytes:
+    """Return the first block and what came with it; less only if there is no more."""
+    start = b""
+    while len(start) < BLOCK and (piece := pull()):
+        start += piece
+    return start
+
+
+def _resumed(start: bytes, pull: Callable[[], bytes]) -> Callable[[], bytes]:
+    """Return a function that returns ``start`` first and then what ``pull`` returns."""
+    pieces = chain([start] if start else [], iter(pull, b""))
+    return lambda: next(pieces, b"")
+
+
+def _hashed(pull: Callable[[], bytes], hashing: Any) -> Callable[[], bytes]:
+    def pull_hashed() -> bytes:
+        piece = pull()
+        hashing.update(piece)
+        return piece
+
+    return pull_hashed
+
+
+def _measured(read: Callable[[int], bytes], request: dict[str, Any]) -> Callable[[], bytes]:
+    """Decompress and count."""
     pull_piece = decompress.decompressor(request["compression"], read)
     limit, seen = request["max_bytes"], 0
 
@@ -139,8 +169,6 @@ def _measured(read: Callable[[int], bytes], request: dict[str, Any], hashing: An
         seen += len(piece)
         if seen > limit:
             raise TarError(f"more than {limit} bytes uncompressed (images.max_layer_bytes)")
-        if hashing is not None:
-            hashing.update(piece)
         return piece
 
     return pull

@@ -180,6 +180,11 @@ class Containers:
         image = self._images.find(reference)
         if image is None:
             raise NotFound(f"image {reference!r} is not here", hint="pull it: `podkeep image pull IMAGE`")
+        if image.kind == "artifact":
+            raise FailedPrecondition(
+                f"{reference!r} is an artifact of type {image.artifact_type!r}, and no image that containers can run",
+                hint="mount it as an image volume; an image's configuration has the diff_ids of its layers",
+            )
         return image
 
     def _target(self, sandbox: Sandbox, config: ContainerConfig) -> ProcessId | None:

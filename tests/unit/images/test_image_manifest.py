@@ -27,6 +27,26 @@ def test_the_highest_variant_of_an_architecture_is_chosen() -> None:
         manifest.choose({"manifests": entries}, "amd64", "x")
 
 
+def test_an_entry_without_an_architecture_is_for_every_one_that_has_none_of_its_own() -> None:
+    anything, exact = _entry(D0), _entry(D1, os="linux", architecture="amd64")
+    for entries in ([anything, exact], [exact, anything]):
+        assert manifest.choose({"manifests": entries}, "amd64", "x").digest == D1
+        assert manifest.choose({"manifests": entries}, "arm64", "x").digest == D0
+
+
+def test_what_a_document_embeds_is_verified() -> None:
+    def described(data: bytes | None, of: bytes = b"{}") -> manifest.Descriptor:
+        return manifest.Descriptor(media_type="x", digest=manifest.digest_of(of), size=len(of), data=data)
+
+    assert manifest.embedded(described(None), "x") == b"{}"
+    assert manifest.embedded(described(None, b"{ }"), "x") is None
+    assert manifest.embedded(described(b"{ }", b"{ }"), "x") == b"{ }"
+    with pytest.raises(DataLoss, match="x: expected 3 bytes, its data has 2"):
+        manifest.embedded(described(b"{}", b"{ }"), "x")
+    with pytest.raises(DataLoss, match="x: expected digest"):
+        manifest.embedded(described(b"{.}", b"{ }"), "x")
+
+
 def test_an_index_is_told_by_its_type_or_its_content() -> None:
     assert manifest.is_index({"mediaType": manifest.OCI_INDEX}, "")
     assert manifest.is_index({}, manifest.DOCKER_LIST)
@@ -103,11 +123,10 @@ def test_wrong_fields_of_a_configuration_are_named(document: object, message: st
             InvalidArgument,
             "configuration has 1073741824 bytes",
         ),
-        (
-            {"config": {"mediaType": "application/vnd.oci.empty.v1+json", "digest": D0, "size": 2}},
-            Unimplemented,
-            "x is an artifact of type 'application/vnd.oci.empty.v1[+]json'",
-        ),
+        ({"layers": [_entry(D0) | {"data": "?"}]}, InvalidArgument, r"x: layers\[0\].data is not base64"),
+        ({"layers": [_entry(D0) | {"annotations": {"a": 1}}]}, InvalidArgument, r"x: layers\[0\]: annotations holds"),
+        ({"artifactType": 1}, InvalidArgument, "x: artifactType is not a string"),
+        ({"mediaType": manifest.OCI_ARTIFACT_MANIFEST}, Unimplemented, "x is an artifact manifest as image-spec 1.1"),
     ],
 )
 def test_wrong_fields_of_a_manifest_are_named(change: dict[str, Any], kind: type[PodkeepError], message: str) -> None:

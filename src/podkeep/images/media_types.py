@@ -1,0 +1,167 @@
+"""What becomes of an artifact's layer, by its media type, its annotations and the node's policy. Pure.
+
+Owns: which types are archives, which layers are files and what names those may have, and ``[images.media_types]`` and
+``[images.artifact_types]``. Does not own: images, whose configuration says what their layers are (``selection.py``),
+or making anything of a layer (``unpack.py``). Called by the worker.
+
+Sources: OCI image-spec (layer.md, annotations.md, and manifest.md, "Guidelines for Artifact Usage"); ORAS, "artifact
+concepts", for the ``io.deis.oras`` annotations and the type that ORAS gives to files when it is not told one.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeVar
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unimplemented
+
+Treatment = Literal["tar", "tar+gzip", "tar+zstd", "file", "auto", "deny"]
+ArtifactRule = Literal["allow", "files", "deny"]
+
+_Rule = TypeVar("_Rule")
+
+TITLE = "org.opencontainers.image.title"
+ORAS_UNPACK = "io.deis.oras.content.unpack"
+ORAS_DIGEST = "io.deis.oras.content.digest"
+EMPTY = "application/vnd.oci.empty.v1+json"
+OCI_TAR = "application/vnd.oci.image.layer.v1.tar"
+
+_ARCHIVES: Mapping[str, Treatment] = {
+    ".tar": "tar",
+    ".tar+gzip": "tar+gzip",
+    ".tar.gzip": "tar+gzip",
+    ".tar+zstd": "tar+zstd",
+    ".tar.zstd": "tar+zstd",
+}
+"""By how a media type ends. What begins a name here is the registered tree of its maker; the format comes last."""
+_MAX_TITLE = 255
+"""Bytes of a file's name (Linux, NAME_MAX)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What the node's configuration says; patterns (``*``, ``?``, ``[...]``) of media types and artifact types.
+
+    A type that is named as it is goes before patterns, patterns in their order.
+    """
+
+    media_types: Mapping[str, Treatment] = field(default_factory=dict)
+    artifact_types: Mapping[str, ArtifactRule] = field(default_factory=dict)
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> Policy:
+        """Return a policy from what :meth:`as_json` returned."""
+        return cls(media_types=fields["media_types"], artifact_types=fields["artifact_types"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form for the worker's request."""
+        return {"media_types": dict(self.media_types), "artifact_types": dict(self.artifact_types)}
+
+
+def treatment(media_type: str, annotations: Mapping[str, str], rule: ArtifactRule, policy: Policy) -> Treatment | None:
+    """Return what to do with one layer of an artifact; None: nothing, it only stands for there being none.
+
+    ``auto`` is ``tar`` if the content starts like a tar and ``file`` otherwise: ORAS calls every file of which it is
+    told nothing else an OCI layer.
+
+    :raises Unimplemented: if it is neither known as an archive nor has a title to be kept under.
+    """
+    titled = TITLE in annotations
+    if media_type == EMPTY and not titled:
+        return None
+    set_ = _match(policy.media_types, media_type)
+    if set_ is not None:
+        return set_
+    if rule == "files":
+        return "file"
+    known = next((found for end, found in _ARCHIVES.items() if media_type.endswith(end)), None)
+    if annotations.get(ORAS_UNPACK) == "true":
+        return known or "tar+gzip"
+    if media_type == OCI_TAR and titled:
+        return "auto"
+    if known is None and not titled:
+        raise Unimplemented(
+            f"its type {media_type!r} is no archive that is known, and without {TITLE} it cannot be a file",
+            hint=f'say what it is: "{media_type}" = "tar", "tar+gzip" or "tar+zstd" under [images.media_types]',
+        )
+    return known or "file"
+
+
+def refused(media_type: str, policy: Policy) -> bool:
+    """Tell whether layers of this type are denied, those of images included."""
+    return _match(policy.media_types, media_type) == "deny"
+
+
+def artifact_rule(artifact_type: str, policy: Policy) -> ArtifactRule:
+    """Return what the configuration says of artifacts of a type.
+
+    :raises FailedPrecondition: if it denies them.
+    """
+    rule = _match(policy.artifact_types, artifact_type) or "allow"
+    if rule == "deny":
+        raise FailedPrecondition(
+            f"artifacts of type {artifact_type!r} are not allowed on this node",
+            hint="the configuration says so, under [images.artifact_types]",
+        )
+    return rule
+
+
+def denied(media_type: str) -> FailedPrecondition:
+    """Return the error of a layer whose type is denied."""
+    return FailedPrecondition(
+        f"layers of type {media_type!r} are not allowed on this node",
+        hint="the configuration says so, under [images.media_types]",
+    )
+
+
+def title_of(annotations: Mapping[str, str]) -> str:
+    """Return the name of the file that a layer is.
+
+    :raises InvalidArgument: if it has none, or one that is not the name of a file in one directory.
+    """
+    title = annotations.get(TITLE)
+    if title is None:
+        raise InvalidArgument(f"it is to be a file, but has no name ({TITLE})")
+    wrong = _wrong_title(title)
+    if wrong:
+        raise InvalidArgument(
+            f"its title {title[:100]!r} {wrong}", hint="push it again with the name of a file as its title"
+        )
+    return title
+
+
+def _wrong_title(title: str) -> str:
+    if not title:
+        return "is empty"
+    if title in (".", ".."):
+        return "is a directory"
+    if "/" in title:
+        return "has a '/': it is no name of a file"
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in title):
+        return "has a control character"
+    if len(title.encode()) > _MAX_TITLE:
+        return f"is longer than {_MAX_TITLE} bytes"
+    if title.startswith(".wh."):
+        return "is that of a whiteout"
+    return ""
+
+
+def check_distinct(titles: Iterable[str]) -> None:
+    """Check that no two files have the same name.
+
+    :raises InvalidArgument: naming the first that is there twice.
+    """
+    seen: set[str] = set()
+    for title in titles:
+        if title in seen:
+            raise InvalidArgument(f"two of its layers have the title {title!r}", hint="push it again with other names")
+        seen.add(title)
+
+
+def _match(rules: Mapping[str, _Rule], name: str) -> _Rule | None:
+    if name in rules:
+        return rules[name]
+    return next((rule for pattern, rule in rules.items() if fnmatchcase(name, pattern)), None)

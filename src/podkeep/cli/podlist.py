@@ -69,10 +69,11 @@ class PodRow:
     def cells(self, now: float) -> tuple[str, ...]:
         """Return the cells under :data:`HEADER`; ``now`` in seconds since 1970."""
         running = sum(1 for container in self.containers if container.state == "running")
+        known = {container.name for container in self.containers} | {item.name for item in self.waiting if item.name}
         return (
             self.name,
             self.namespace,
-            f"{running}/{len(self.containers)}",
+            f"{running}/{len(known)}",
             self.status,
             str(sum(container.restarts for container in self.containers)),
             output.age(now - self.created_at / 1e9),

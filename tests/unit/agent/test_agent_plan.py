@@ -63,6 +63,12 @@ def ask(pod: Pod, seen: Observed, delay: float = 0.0, since: float = NOW) -> Dec
     return decide(pod, seen, now=NOW, since=since, delay=lambda _: delay)
 
 
+def ask_with(pod: Pod, seen: Observed, **held: float) -> Decision:
+    """Ask with containers held back for so many seconds."""
+    later = {name: NOW + seconds for name, seconds in held.items()}
+    return decide(pod, seen, now=NOW, since=NOW, delay=lambda _: 0.0, held=later)
+
+
 def starts(decision: Decision) -> tuple[str, int, bool]:
     assert isinstance(decision.action, StartContainer), decision
     return decision.action.container.name, decision.action.attempt, decision.action.init
@@ -241,3 +247,26 @@ def test_the_exit_code_is_that_of_the_first_failure() -> None:
     pod = make("Never", inits={"side": "Always"})
     assert exit_code(pod, observed(exited("a"), exited("b"), exited("side", 143))) == 0
     assert exit_code(pod, observed(exited("a", 2, ago=1), exited("b", 3, ago=5))) == 3
+
+
+@pytest.mark.requirement("V26", "V28")
+def test_a_container_whose_start_failed_holds_up_no_other() -> None:
+    pod = make()
+    assert starts(ask_with(pod, observed(), a=5)) == ("b", 0, False)
+    assert ask_with(pod, observed(running("b")), a=5).action == Wait(until=NOW + 5)
+    assert starts(ask_with(pod, observed(running("b")), a=0)) == ("a", 0, False)
+    crashed = exited("a", code=1, ago=3.0)
+    assert ask_with(pod, observed(crashed, running("b")), a=5).action == Wait(until=NOW + 5)
+    assert decide(
+        pod, observed(crashed, running("b")), now=NOW, since=NOW, delay=lambda _: 10.0, held={"a": NOW + 5}
+    ).action == Wait(until=NOW + 7)
+
+
+def test_everything_waits_for_an_init_container_whose_start_failed() -> None:
+    pod = make(inits={"init": None})
+    assert ask_with(pod, observed(), init=5).action == Wait(until=NOW + 5)
+    elsewhere = replace(exited("init"), sandbox_id="earlier")
+    assert ask_with(pod, observed(elsewhere), init=5).action == Wait(until=NOW + 5)
+    assert starts(ask_with(pod, observed(elsewhere), init=0)) == ("init", 1, True)
+    limited = make(inits={"init": None}, activeDeadlineSeconds=3)
+    assert ask_with(limited, observed(), init=5).action == Wait(until=NOW + 3)

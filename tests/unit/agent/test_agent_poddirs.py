@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent.poddirs import PodDirs, PodIdentity
+from podkeep.agent.poddirs import PodDirs, PodIdentity, WaitingReason
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
 
@@ -114,3 +114,20 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
             os.close(dirs.own(PodUID("u1")))
             dirs.orphans(set())
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_a_pod_waits_for_is_said_as_long_as_somebody_works_on_it(tmp_path: Path) -> None:
+    dirs, uid = PodDirs(tmp_path, SOCKET), PodUID("u")
+    waiting = {"main": WaitingReason(reason="ImagePullBackOff", message="Back-off pulling image")}
+    dirs.tell_waiting(uid, waiting)
+    assert dirs.waiting(uid) == {}
+    lock = dirs.own(uid)
+    dirs.tell_waiting(uid, waiting)
+    assert dirs.waiting(uid) == waiting
+    dirs.tell_waiting(uid, {})
+    assert dirs.waiting(uid) == {}
+    dirs.tell_waiting(uid, waiting)
+    os.close(lock)
+    assert dirs.waiting(uid) == {}
+    # Whoever looks does not take the lock.
+    os.close(dirs.own(uid))

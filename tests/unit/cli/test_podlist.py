@@ -91,6 +91,15 @@ def test_pod_row_of_a_pod_on_the_host_network_and_host_users() -> None:
     assert cells[6:] == ("<none>", "host")
 
 
+def test_pod_row_of_a_pod_that_waits_for_an_image() -> None:
+    waiting = [podlist.WaitingRow(name=name, reason="ImagePullBackOff", message="why") for name in ("c", "d")]
+    pod = podlist.pod_row(sandbox("web"), api_pb2.PodSandboxStatus(), [container("c")], {}, waiting)
+    assert pod.cells(now=0)[2:4] == ("1/2", "ImagePullBackOff")
+    assert pod.as_json()["waiting"] == tuple(
+        {"name": name, "reason": "ImagePullBackOff", "message": "why"} for name in ("c", "d")
+    )
+
+
 def test_newest_attempts() -> None:
     listed = [container("b"), container("a", attempt=1), container("a", attempt=10), container("a", sandbox_id="t")]
     newest = podlist.newest_attempts(listed)

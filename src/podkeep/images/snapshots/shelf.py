@@ -1,0 +1,79 @@
+"""Where a driver's layers are on disk: a directory per layer, which comes by one rename and goes by one.
+
+Owns ``<root>/<name>/``, and ``staging/``, ``trash/`` and the empty trees together with the other drivers of the root.
+What a killed process left there is removed by ``recover``. Knows nothing of what is in a layer's directory.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from podkeep.base.errors import Internal
+from podkeep.base.ids import Digest
+from podkeep.kernel.removal import remove_tree
+
+
+class Shelf:
+    """The directories of one driver."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.layers = root / name
+        self._root = root
+        self._staging = root / "staging"
+        self._trash = root / "trash"
+        # Closed to other users: set-user-ID programs of images must not be reachable from the host's file tree.
+        for directory in (self.layers, self._staging, self._trash):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def path(self, layer: Digest) -> Path:
+        """Return where a layer is, or would be."""
+        return self.layers / layer.replace(":", "-")
+
+    def stage(self) -> Path:
+        """Return a new, empty staging directory."""
+        return Path(tempfile.mkdtemp(dir=self._staging))
+
+    def put(self, staged: Path, layer: Digest) -> None:
+        """Move a staged directory into place; one that is there already wins.
+
+        :raises Internal: if it cannot be moved.
+        """
+        target = self.path(layer)
+        try:
+            os.rename(staged, target)
+        except OSError as error:
+            if not target.is_dir():
+                raise Internal(f"cannot move layer {layer} from {staged} to {target}: {error.strerror}") from error
+            remove_tree(staged)
+
+    def kept(self) -> frozenset[Digest]:
+        """Return every layer that is on disk."""
+        return frozenset(Digest(entry.name.replace("-", ":", 1)) for entry in self.layers.iterdir())
+
+    def retire(self, layer: Digest) -> Path:
+        """Take the layer away in one step; return what is to be removed."""
+        doomed = Path(tempfile.mkdtemp(dir=self._trash))
+        with suppress(FileNotFoundError):
+            os.rename(self.path(layer), doomed / "layer")
+        return doomed
+
+    def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
+        """Remove what no record knows; return the known layers that are gone."""
+        for directory in (self._staging, self._trash):
+            for leftover in directory.iterdir():
+                remove_tree(leftover)
+        names = {self.path(layer).name: layer for layer in known}
+        present = {entry.name for entry in self.layers.iterdir()}
+        for name in present - names.keys():
+            remove_tree(self.layers / name)
+        return frozenset(layer for name, layer in names.items() if name not in present)
+
+    def empty(self, name: str) -> Path:
+        """Return an empty tree: of an image without layers (``FROM scratch`` and nothing else), or beneath a single
+        layer."""
+        path = self._root / name
+        path.mkdir(mode=0o755, exist_ok=True)
+        return path

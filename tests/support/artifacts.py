@@ -81,17 +81,21 @@ class Artifact:
         """Return an index's entry for it."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": len(self.manifest), **more}
 
-    def push(self, registry: Registry, name: str, *, by_digest: bool = False) -> str:
+    def push(
+        self, registry: Registry, name: str, *, by_digest: bool = False, headers: Mapping[str, str] | None = None
+    ) -> str:
         """Push it as ``repository:tag``, or by its digest alone; return its whole name."""
         repository, _, tag = name.partition(":")
+        more = dict(headers or {})
         for key, data in self.blobs.items():
-            _, answer, _ = registry.request("POST", f"/v2/{repository}/blobs/uploads/", data=b"")
+            _, answer, _ = registry.request("POST", f"/v2/{repository}/blobs/uploads/", data=b"", headers=more)
             location = answer["Location"]
             where = f"{location}{'&' if '?' in location else '?'}digest={key}"
-            registry.request("PUT", where, data=data, headers={"Content-Type": "application/octet-stream"})
+            content = {"Content-Type": "application/octet-stream"}
+            registry.request("PUT", where, data=data, headers=more | content)
         target = self.digest if by_digest else tag or "latest"
-        headers = {"Content-Type": self.media_type}
-        registry.request("PUT", f"/v2/{repository}/manifests/{target}", data=self.manifest, headers=headers)
+        content = {"Content-Type": self.media_type}
+        registry.request("PUT", f"/v2/{repository}/manifests/{target}", data=self.manifest, headers=more | content)
         return f"{registry.host}/{repository}{'@' if by_digest else ':'}{target}"
 
     def layout(self, path: Path, name: str = "") -> Path:

@@ -45,11 +45,14 @@ class Registry:
 
     :param htpasswd: ``user:bcrypt`` lines; the registry then asks for basic credentials.
     :param tls: (certificate, key) files; the registry then speaks HTTPS.
+    :param port: where to listen, as a registry does that comes back; 0 for any free one.
     """
 
-    def __init__(self, directory: Path, *, htpasswd: str = "", tls: tuple[Path, Path] | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, htpasswd: str = "", tls: tuple[Path, Path] | None = None, port: int = 0
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        self.port = port or free_port()
         self.host = f"127.0.0.1:{self.port}"
         self._scheme = "https" if tls else "http"
         self._directory = directory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -47,15 +48,22 @@ class Runner:
         """Run a manifest to its end."""
         return self.daemon.run("run", *options, str(self.file(*documents)), timeout=PATIENCE_S)
 
-    def start(self, *documents: dict[str, Any], env: dict[str, str] | None = None) -> Background:
+    def start(
+        self, *documents: dict[str, Any], env: dict[str, str] | None = None, options: tuple[str, ...] = ()
+    ) -> Background:
         """Run a manifest in the background."""
         return Background(
-            self.daemon.command("run", str(self.file(*documents))),
+            self.daemon.command("run", *options, str(self.file(*documents))),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | (env or {}),
         )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what ``podkeep ps`` says."""
+        rows: list[dict[str, Any]] = json.loads(self.daemon.run("ps", "-o", "json", check=True).stdout)
+        return rows
 
     def pods(self) -> list[Path]:
         """Return the pod directories on the node."""

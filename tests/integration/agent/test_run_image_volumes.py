@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.conftest import Runner, until
+from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
 from support.images import directory, file, layers_layout
@@ -52,8 +53,27 @@ def test_content_of_an_image_volume(runner: Runner, image: str, data: str, spec:
     assert (done.returncode, done.stdout) == (0, "data\ndata in dir\n0 0\nro\n"), done.stderr
 
 
-@pytest.mark.requirement("V27")
+@pytest.mark.requirement("V27", "V104")
 def test_should_fail_if_image_volume_is_not_existing(runner: Runner, image: str) -> None:
+    """[sig-node] ImageVolume [NodeFeature:ImageVolume] should fail if image volume is not existing"""
+    missing = image.rpartition("/")[0] + "/nothing:1"
+    document = pod(shell(image, "true", volumeMounts=[mount()]), volumes=[image_volume(missing)])
+    with runner.start(document, options=("--retry", "-o", "json")) as process:
+        (row,) = until(lambda: [row for row in runner.rows() if row["status"] == "ImagePullBackOff"], "back-off")
+        code, out, err = interrupt(process)
+    (waiting,) = row["waiting"]
+    assert waiting["name"] == "main"
+    assert waiting["message"].startswith(f'Back-off pulling image "{missing}": ErrImagePull: ')
+    assert row["containers"] == []
+    assert code == 130
+    assert json.loads(out)["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ImagePullBackOff"
+    seen = [line.partition(": ")[2] for line in err.splitlines() if line.startswith("podkeep: main: ")]
+    assert [line.split(": ")[1] for line in seen] == ["ErrImagePull", "ImagePullBackOff"]
+    assert f"main: ImagePullBackOff: {waiting['message']}" in seen
+
+
+@pytest.mark.requirement("V27")
+def test_an_image_volume_that_is_not_existing_ends_a_run_that_does_not_retry(runner: Runner, image: str) -> None:
     missing = image.rpartition("/")[0] + "/nothing:1"
     done = runner.run(pod(shell(image, "true", volumeMounts=[mount()]), volumes=[image_volume(missing)]))
     assert done.returncode == 1

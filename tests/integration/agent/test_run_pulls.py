@@ -1,0 +1,273 @@
+"""``podkeep run`` and registries: how often they are asked, what happens while they are away, and pull secrets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.conftest import Runner, interrupt, until
+from agent.manifests import pod, shell
+
+from support.daemon import Daemon
+from support.images import Layout, busybox_layout, directory, file, layers_layout
+from support.registry import Answer, HostileRegistry, Registry
+
+BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
+RETRY = ("--retry",)
+STATE = {"name": "state", "emptyDir": {}}
+
+
+def trust(daemon: Daemon, *hosts: str) -> None:
+    """Let the daemon, not started yet, speak to these registries without TLS."""
+    daemon.extra += "".join(f'[registries."{host}"]\ninsecure = true\n' for host in hosts)
+    daemon.write()
+
+
+def basic(user: str = "user", password: str = "secret") -> str:
+    return base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def pull_secret(name: str, *hosts: str, auth: str | None = None) -> dict[str, Any]:
+    """Return a Secret with the same credentials for each of ``hosts``."""
+    auths = {host: {"auth": auth or basic()} for host in hosts}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "type": "kubernetes.io/dockerconfigjson",
+        "stringData": {".dockerconfigjson": json.dumps({"auths": auths})},
+    }
+
+
+def image_volume(reference: str, name: str = "volume", **more: Any) -> dict[str, Any]:
+    return {"name": name, "image": {"reference": reference} | more}
+
+
+def mount(path: str = "/volume", name: str = "volume", **more: Any) -> dict[str, Any]:
+    return {"name": name, "mountPath": path} | more
+
+
+def waits(runner: Runner, reason: str) -> dict[str, Any]:
+    """Wait until a pod waits for this reason, and return its row."""
+    rows = until(lambda: [row for row in runner.rows() if row["status"] == reason], reason)
+    row: dict[str, Any] = rows[0]
+    return row
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Layout:
+    """An image of nothing but data."""
+    return layers_layout(tmp_path / "data", [[directory("dir"), file("dir/file", "in dir\n"), file("file", "data\n")]])
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Iterator[Registry]:
+    """A registry that knows ``user`` with password ``secret``."""
+    with Registry(tmp_path / "private", htpasswd=f"user:{BCRYPT_OF_SECRET}\n") as running:
+        yield running
+
+
+class Counted(HostileRegistry):
+    """A registry that is honest and counts."""
+
+    def manifests(self) -> int:
+        """Return how often a manifest was asked for, by tag or by digest."""
+        return sum(1 for path, _ in self.requests if "/manifests/" in path)
+
+
+@pytest.fixture
+def counted(data: Layout) -> Iterator[Counted]:
+    with Counted(data) as running:
+        yield running
+
+
+# ---------------------------------------------------------------------------------------------------------- how often
+
+
+@pytest.mark.requirement("V21", "V31")
+def test_a_volume_is_pulled_once_per_pod(own_runner: Runner, image: str, counted: Counted) -> None:
+    """Two volumes and two containers name it, and one of them is started again."""
+    trust(own_runner.daemon, counted.host)
+    own_runner.daemon.start()
+    volume = f"{counted.host}/data:latest"
+    mounts = [mount("/one", "one"), mount("/two", "two"), mount("/state", "state")]
+    again = "cat /one/file /two/file; test -e /state/again && exit 0; touch /state/again; exit 1"
+    volumes = [
+        image_volume(volume, "one", pullPolicy="Always"),
+        image_volume(volume, "two", pullPolicy="Always"),
+        STATE,
+    ]
+    containers = [
+        shell(image, again, "a", volumeMounts=mounts),
+        shell(image, "cat /one/file", "b", volumeMounts=mounts),
+    ]
+    document = pod(*containers, volumes=volumes, restartPolicy="OnFailure")
+    done = own_runner.run(document)
+    assert (done.returncode, done.stdout.count("data")) == (0, 5), done.stderr
+    once = counted.manifests()
+    assert [path for path, _ in counted.requests if path.endswith("/manifests/latest")] == ["/v2/data/manifests/latest"]
+    assert own_runner.run(document).returncode == 0
+    assert counted.manifests() == 2 * once
+
+
+@pytest.mark.requirement("V23", "V24")
+def test_which_policy_asks_the_registry_for_another_pod(own_runner: Runner, image: str, counted: Counted) -> None:
+    trust(own_runner.daemon, counted.host)
+    own_runner.daemon.start()
+
+    def run(policy: str) -> str:
+        container = shell(image, "cat /volume/file", volumeMounts=[mount()])
+        done = own_runner.run(pod(container, volumes=[image_volume(f"{counted.host}/data:1", pullPolicy=policy)]))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    seen = []
+    for policy in ("IfNotPresent", "IfNotPresent", "Always", "Always", "Never"):
+        assert run(policy) == "data\n"
+        seen.append(counted.manifests())
+    first = seen[0]
+    assert seen == [first, first, 2 * first, 3 * first, 3 * first]
+    counted.close()
+    assert run("IfNotPresent") == "data\n"
+
+
+@pytest.mark.requirement("V20", "V34")
+def test_volumes_are_pulled_before_the_first_container_is_created(own_runner: Runner, image: str, data: Layout) -> None:
+    """Also those that only a later container mounts. The volume that is no image goes the usual way."""
+    gate = threading.Event()
+    held = data.layer_digests[0]
+    with HostileRegistry(
+        data, lambda path, _: Answer(body=data.blob(held), gate=gate) if path.endswith(held) else None
+    ) as slow:
+        trust(own_runner.daemon, slow.host)
+        own_runner.daemon.start()
+        init = shell(image, "true", "init")
+        late = shell(image, "cat /volume/file", volumeMounts=[mount(), mount("/state", "state")])
+        document = pod(late, initContainers=[init], volumes=[image_volume(f"{slow.host}/data:1"), STATE])
+        with own_runner.start(document) as process:
+            assert slow.paused.wait(60)
+            (row,) = own_runner.rows()
+            (directory,) = own_runner.pods()
+            made = sorted(path.name for path in directory.glob("volumes/*"))
+            gate.set()
+            out, err = process.communicate(timeout=60)
+    assert (row["status"], row["containers"]) == ("ContainerCreating", [])
+    assert made == ["kubernetes.io~empty-dir"]
+    assert (process.returncode, out) == (0, "[main] data\n"), err
+
+
+# ------------------------------------------------------------------------------------------------- while it is away
+
+
+@pytest.mark.requirement("V28", "V101")
+def test_a_pod_starts_when_its_registry_returns(own_runner: Runner, image: str, data: Layout, tmp_path: Path) -> None:
+    with Registry(tmp_path / "away") as away:
+        volume = away.push(data, "data:1")
+    trust(own_runner.daemon, away.host)
+    own_runner.daemon.start()
+    document = pod(shell(image, "cat /volume/file", volumeMounts=[mount()]), volumes=[image_volume(volume)])
+    with own_runner.start(document, options=RETRY) as process:
+        row = waits(own_runner, "ImagePullBackOff")
+        with Registry(tmp_path / "away", port=away.port):
+            out, err = process.communicate(timeout=60)
+    why = f"RegistryUnavailable: image pull failed for {volume} because the registry is unavailable: "
+    assert row["waiting"][0]["message"].startswith(f'Back-off pulling image "{volume}": {why}')
+    assert (process.returncode, out) == (0, "data\n"), err
+    assert f"podkeep: main: {why}" in err
+
+
+@pytest.mark.requirement("V26", "V27")
+def test_containers_that_need_nothing_of_it_go_on(runner: Runner, image: str) -> None:
+    missing = image.rpartition("/")[0] + "/nothing:1"
+    containers = [
+        shell(missing, "true", "image"),
+        shell(image, "true", "volume", volumeMounts=[mount()]),
+        shell(image, "echo here; sleep 1000", "free"),
+    ]
+    document = pod(*containers, volumes=[image_volume(missing)])
+    with runner.start(document, options=RETRY) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[free] here\n"
+        both = until(lambda: [row for row in runner.rows() if len(row["waiting"]) == 2], "both wait")
+        code, _, _ = interrupt(process)
+    assert code == 130
+    assert {item["name"] for item in both[0]["waiting"]} == {"image", "volume"}
+    assert [item["state"] for item in both[0]["containers"]] == ["running"]
+
+
+@pytest.mark.requirement("V25")
+@pytest.mark.parametrize(
+    ("reference", "policy", "reason"),
+    [
+        ("nothing:1", "Never", "ErrImageNeverPull"),
+        ("Nothing:1", "IfNotPresent", "InvalidImageName"),
+    ],
+)
+def test_images_that_no_pull_would_bring(runner: Runner, image: str, reference: str, policy: str, reason: str) -> None:
+    name = f"{image.rpartition('/')[0]}/{reference}"
+    volumes = [image_volume(name, pullPolicy=policy)]
+    with runner.start(pod(shell(image, "true", volumeMounts=[mount()]), volumes=volumes), options=RETRY) as process:
+        row = waits(runner, reason)
+        code, _, err = interrupt(process)
+    assert code == 130
+    assert f"podkeep: main: {reason}: {row['waiting'][0]['message']}" in err.splitlines()
+    assert name in row["waiting"][0]["message"]
+
+
+def test_nothing_is_said_of_a_pod_whose_run_was_killed(runner: Runner, image: str) -> None:
+    missing = image.rpartition("/")[0] + "/nothing:1"
+    with runner.start(pod(shell(missing, "true")), options=RETRY) as process:
+        waits(runner, "ImagePullBackOff")
+        process.kill()
+        process.communicate(timeout=60)
+    (row,) = runner.rows()
+    assert (row["status"], row["waiting"]) == ("ContainerCreating", [])
+    assert runner.daemon.run("rm", "web").returncode == 0
+
+
+# ------------------------------------------------------------------------------------------------------- pull secrets
+
+
+@pytest.fixture
+def private_runner(own_runner: Runner, private: Registry) -> Runner:
+    trust(own_runner.daemon, private.host)
+    own_runner.daemon.start()
+    return own_runner
+
+
+@pytest.mark.requirement("V29")
+def test_an_image_and_a_volume_from_a_private_registry(
+    private_runner: Runner, private: Registry, data: Layout, tmp_path: Path
+) -> None:
+    login = {"Authorization": f"Basic {basic()}"}
+    program = private.push(busybox_layout(tmp_path / "busybox"), "team/busybox:1", headers=login)
+    volume = private.push(data, "team/data:1", headers=login)
+    container = shell(program, "cat /volume/file", volumeMounts=[mount()])
+    document = pod(container, volumes=[image_volume(volume)])
+
+    refused = private_runner.run(document)
+    assert refused.returncode == 1
+    assert f'podkeep: Failed to pull image "{volume}": ' in refused.stderr
+
+    def run(*secrets: dict[str, Any], names: tuple[str, ...]) -> tuple[int, str, str]:
+        document["spec"]["imagePullSecrets"] = [{"name": name} for name in names]
+        done = private_runner.run(*secrets, document)
+        return done.returncode, done.stdout, done.stderr
+
+    elsewhere = pull_secret("elsewhere", "other.example", f"{private.host}/other")
+    assert run(elsewhere, names=("elsewhere",))[0] == 1
+    wrong = pull_secret("wrong", private.host, auth=basic(password="hunter2"))
+    code, _, err = run(wrong, names=("wrong",))
+    assert code == 1
+    assert "hunter2" not in err
+    right = pull_secret("right", f"{private.host}/team")
+    code, out, err = run(wrong, right, names=("missing", "wrong", "right"))
+    assert (code, out) == (0, "data\n"), err
+    assert (
+        "podkeep: Unable to retrieve some image pull secrets (missing); attempting to pull the image may not succeed.\n"
+    ) in err

@@ -36,6 +36,8 @@ from podkeep.base.failpoints import reach
 from podkeep.cri.v1 import api_pb2
 
 Result = TypeVar("Result")
+_NO_HOST_PATH = ('""', "HostPath is empty")
+"""How runtimes that do not know image volumes complain: to them it is a mount of no path (containerd 1.6, CRI-O)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +178,11 @@ class Starter:
         try:
             answer = await self._node.client.runtime.CreateContainer(request)
         except PodkeepError as error:
-            raise _failed(container, "CreateContainerError", error.message, error.hint) from error
+            text, hint = error.message, error.hint
+            if any(mount.HasField("image") for mount in message.mounts) and any(sign in text for sign in _NO_HOST_PATH):
+                text = f"image volumes are not supported by the runtime: {text}"
+                hint = "they need podkeep, containerd 2.1 or CRI-O 1.31"
+            raise _failed(container, "CreateContainerError", text, hint) from error
         self._report("Created", f"Created container: {container.name}", container)
         return answer.container_id
 

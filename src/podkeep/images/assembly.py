@@ -24,9 +24,19 @@ from podkeep.base.errors import (
 )
 from podkeep.images.channel import Channel
 from podkeep.images.layers import LayerJob, Limits, UnpackProcess, mark_opaque
+from podkeep.kernel import tree_size
 
 ELSEWHERE = (DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unavailable)
 """Errors after which another source may do better."""
+
+
+def together(failures: Sequence[PodkeepError]) -> PodkeepError:
+    """Return one error for what failed at several places: that of the last, which counts, with the words of all."""
+    last = failures[-1]
+    earlier = dict.fromkeys(error.message.removeprefix("RegistryUnavailable: ") for error in failures[:-1])
+    if not earlier:
+        return last
+    return type(last)(f"{last.message}; and before that: {'; '.join(earlier)}", hint=last.hint)
 
 
 class BlobSource(Protocol):
@@ -104,6 +114,7 @@ class Assembly:
         waiting = [(job, 0) for job in reversed(dict.fromkeys(jobs))]
         running = 0
         results: dict[LayerJob, dict[str, Any]] = {}
+        failures: dict[LayerJob, list[PodkeepError]] = {}
         while waiting or running:
             while waiting and running < self._parallel:
                 self._begin(*waiting.pop())
@@ -112,26 +123,34 @@ class Assembly:
             running -= 1
             if not isinstance(outcome, PodkeepError):
                 results[task.job] = outcome
-            elif isinstance(outcome, ELSEWHERE) and task.source + 1 < len(sources):
-                waiting.append((task.job, task.source + 1))
-            else:
+                continue
+            if not isinstance(outcome, ELSEWHERE):
                 raise outcome
+            failures.setdefault(task.job, []).append(outcome)
+            if task.source + 1 == len(sources):
+                raise together(failures[task.job])
+            waiting.append((task.job, task.source + 1))
         return results
 
     def unpack(self, task: _Task, process: UnpackProcess) -> dict[str, Any]:
         """Unpack one layer on the calling thread."""
         blob = self._sources[task.source].blob(task.job)
         result = process.unpack(task.job, task.root, self._limits, blob, self._channel)
-        mark_opaque(task.root, result["opaque"])
+        path = task.root / result["path"]
+        mark_opaque(path, result["opaque"])
+        size = tree_size.measure(str(path))
+        if size is None:
+            raise Internal(f"layer {task.job.shown}: {path} is gone")
         self._channel.progress(task.job.shown, "done", task.job.size, task.job.size)
         return {
             **task.job.as_json(),
             "layer": result["layer"],
             "kind": result["kind"],
             "title": task.job.title if result["kind"] == "file" else "",
-            "path": str(task.root),
-            "bytes": result["bytes"],
-            "inodes": result["inodes"],
+            "driver": result["driver"],
+            "path": str(path),
+            "bytes": size.used_bytes,
+            "inodes": size.inodes,
             "data_bytes": result["data_bytes"],
         }
 

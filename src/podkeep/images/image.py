@@ -76,7 +76,7 @@ class RegistryAuth:
     mirror.
 
     ``auth`` is base64 of ``user:password``; ``registry_token`` is sent as a bearer token as it is; ``identity_token``
-    is exchanged for one (OAuth 2 refresh token).
+    is exchanged for one (OAuth 2 refresh token). With a ``server_address``, they are for that registry only.
     """
 
     username: str = ""
@@ -84,3 +84,4 @@ class RegistryAuth:
     auth: str = field(default="", repr=False)
     identity_token: str = field(default="", repr=False)
     registry_token: str = field(default="", repr=False)
+    server_address: str = ""

@@ -24,6 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,16 +32,17 @@ from typing import Any
 
 from podkeep.base import lockfile
 from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.singleflight import SingleFlight
 from podkeep.images import endpoints, manifest, reference, referrer_names
+from podkeep.images.credentials import NodeCredentials
 from podkeep.images.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord, NewImage
 from podkeep.images.image import Image, ImageRunConfig, PullProgress, RegistryAuth
 from podkeep.images.media_types import Policy
 from podkeep.images.openfile import OpenFile
-from podkeep.images.snapshots.directories import DirectoriesDriver
+from podkeep.images.snapshots import choice
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.workers import run_worker
 from podkeep.kernel.openat import syncfs
@@ -50,6 +52,7 @@ log = logging.getLogger(__name__)
 Progress = Callable[[PullProgress], None]
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MIN_ID_PREFIX = 3
+_BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
 LOCK_PATIENCE_S = 10.0
 """How long to wait for the last processes of a killed owner."""
 _SYNC_DELAY = 30.0
@@ -93,6 +96,7 @@ class ImageStore:
         self._leases: Counter[Digest] = Counter()
         self._flights: SingleFlight[Image] = SingleFlight()
         self._listeners: dict[str, list[Progress]] = {}
+        self._credentials = NodeCredentials(config)
         self._boot_id = _BOOT_ID.read_text().strip()
         self._timer: threading.Timer | None = None
         self._closed = False
@@ -105,12 +109,21 @@ class ImageStore:
         """Use other limits and registries from the next pull on, and pin other images at once."""
         with self._changing:
             self._config, self._registries = config, registries
+            self._credentials = NodeCredentials(config)
             self._refresh()
 
     @classmethod
-    def open(cls, root: Path, *, config: ImagesConfig, registries: Mapping[str, RegistryConfig]) -> ImageStore:
+    def open(
+        cls,
+        root: Path,
+        *,
+        config: ImagesConfig,
+        registries: Mapping[str, RegistryConfig],
+        mounted: Path | None = None,
+    ) -> ImageStore:
         """Open the store below ``root``, made if missing, and remove what a killed process left there. Blocks.
 
+        :param mounted: directory below which layers are mounted; None: one in the store.
         :raises FailedPrecondition: if another process has it open.
         :raises DataLoss: if the database is damaged; the hint says what to move away.
         """
@@ -119,9 +132,15 @@ class ImageStore:
         try:
             database = ImageDatabase(root / "images.db")
             try:
-                drivers: dict[str, SnapshotDriver] = {"directories": DirectoriesDriver(root)}
-                store = cls(root, lock, database, drivers, "directories", config, registries)
-                store._recover()
+                drivers = choice.open_drivers(root, mounted or root / "mounted")
+                try:
+                    chosen = choice.choose(root, config.snapshot_driver)
+                    store = cls(root, lock, database, drivers, chosen.driver, config, registries)
+                    store._recover()
+                except BaseException:
+                    for driver in drivers.values():
+                        driver.close()
+                    raise
             except BaseException:
                 database.close()
                 raise
@@ -168,20 +187,22 @@ class ImageStore:
         :raises InvalidArgument: if the name, a document or a layer is wrong.
         :raises NotFound: if the registry has no such image, or none for this node's architecture.
         :raises Unavailable: if no registry or mirror answers; the message starts with ``RegistryUnavailable: ``.
-        :raises PermissionDenied: if the registry refuses the credentials.
+        :raises PermissionDenied: if the registry refuses the credentials, or its images are not allowed here.
         :raises DataLoss: if something does not match its digest.
         """
         wanted = reference.parse(reference_text)
         referrer_names.check_allowed(wanted, self._config.referrers)
-        places = endpoints.endpoints_of(wanted, self._registries)
+        endpoints.check_allowed(wanted, self._config.allowed_registries)
+        auth = endpoints.meant_for(auth, wanted)
         request = {
             "kind": "pull",
             "host": wanted.host,
             "repository": wanted.repository,
             "tag": "" if wanted.digest else wanted.tag,
             "digest": wanted.digest or "",
-            "endpoints": [endpoint.as_json() for endpoint in places],
+            "endpoints": self._endpoints_of(wanted),
             "auth": endpoints.auth_as_json(auth),
+            "known": self._known(wanted),
             "artifact_type": wanted.artifact_type,
             "referrers": self._referrers_of(wanted, auth),
         }
@@ -205,9 +226,21 @@ class ImageStore:
         return {
             "host": other.host,
             "repository": other.repository,
-            "endpoints": [endpoint.as_json() for endpoint in endpoints.endpoints_of(other, self._registries)],
+            "endpoints": self._endpoints_of(other),
             "auth": endpoints.auth_as_json(auth if other.host == wanted.host else None),
         }
+
+    def _endpoints_of(self, wanted: reference.Reference) -> list[dict[str, object]]:
+        timeout = self._config.progress_timeout
+        return endpoints.for_worker(wanted, self._registries, progress_timeout=timeout)
+
+    def _known(self, wanted: reference.Reference) -> list[Digest]:
+        """Return the digests at which the registry has what is here under this name: then there is nothing to get."""
+        image = self._images.get(self._names.get(str(wanted), ImageID("")))
+        if image is None or wanted.artifact_type:
+            return []
+        names = (reference.parse(name) for name in image.repo_digests)
+        return [name.digest for name in names if name.digest and name.name == wanted.name]
 
     async def _pull(self, key: str, request: dict[str, Any]) -> Image:
         def tell(step: PullProgress) -> None:
@@ -215,9 +248,21 @@ class ImageStore:
                 listener(step)
 
         tell(PullProgress(image=key, digest="", phase="resolving", done=0, total=0))
-        (image,) = await self._fetch(key, request, tell)
+        problems = await asyncio.to_thread(self._equip, request)
+        try:
+            fetched = await self._fetch(key, request, tell)
+            if not fetched:  # it is unchanged, and was removed meanwhile
+                fetched = await self._fetch(key, request | {"known": []}, tell)
+        except PermissionDenied as error:
+            raise PermissionDenied("; ".join((error.message, *problems)), hint=error.hint) from error
+        (image,) = fetched
         tell(PullProgress(image=key, digest="", phase="done", done=image.size, total=image.size))
         return image
+
+    def _equip(self, request: dict[str, Any]) -> tuple[str, ...]:
+        """Add the node's credentials to a request; return what went wrong in getting them."""
+        places = [request] + ([request["referrers"]] if request["referrers"] else [])
+        return tuple(problem for place in places for problem in self._credentials.equip(place))
 
     async def load(
         self, archive: Path, *, file: OpenFile | None = None, progress: Progress | None = None
@@ -265,6 +310,9 @@ class ImageStore:
         }
         try:
             records = await run_worker(request, answer, lock=self._lock_fd)
+            if records and "unchanged" in records[0]:
+                image = self._images.get(self._names.get(records[0]["unchanged"], ImageID("")))
+                return [] if image is None or name not in self._names else [_named_first(image, _tags_of(name))]
             return await asyncio.to_thread(self._take, records, staging)
         finally:
             # Shielded: a cancelled caller must not leave files behind.
@@ -338,7 +386,7 @@ class ImageStore:
                 kind=layer["kind"],
                 title=layer["title"],
                 blob=layer["digest"] if layer["kind"] == "file" else None,
-                driver=self._driver.name,
+                driver=layer["driver"],
                 bytes=layer["bytes"],
                 inodes=layer["inodes"],
                 data_bytes=layer["data_bytes"],
@@ -421,9 +469,21 @@ class ImageStore:
             self._refresh()
 
     def usage(self) -> FsUsage:
-        """Return what layers take on disk: bytes in whole blocks, and inodes."""
+        """Return what the store takes on disk, as ``du`` counts it: bytes in whole blocks, and inodes.
+
+        Layers, records (manifests and configurations are in them), and the directories they are in; what a running
+        pull has staged is not counted. Blocks, for some microseconds.
+        """
         used, inodes = disk_usage(self._layers.values())
-        return FsUsage(mountpoint=str(self._root), used_bytes=used, inodes_used=inodes)
+        own = [self._root.lstat()]
+        for name in os.listdir(self._root):
+            with suppress(FileNotFoundError):  # of SQLite's files
+                own.append((self._root / name).lstat())
+        return FsUsage(
+            mountpoint=str(self._root),
+            used_bytes=used + sum(status.st_blocks for status in own) * _BLOCK_BYTES,
+            inodes_used=inodes + len(own),
+        )
 
     def lowers(self, image: Image, *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return detached mounts of the image's layers, top layer first, idmapped when a user namespace is given.
@@ -442,6 +502,15 @@ class ImageStore:
             if len(keepers) == 1:
                 return self._drivers[keepers.pop()].lowers(image.layers, userns=userns, at_least=at_least)
             return self._mixed_lowers(image.layers, userns)
+
+    def unmount_unused(self, images: Iterable[ImageID]) -> None:
+        """Let go of the mounts of layers that none of ``images`` has; they are mounted again when they are used."""
+        with self._changing:
+            if self._closed:
+                return
+            keep = {layer for image in images if image in self._images for layer in self._images[image].layers}
+            for driver in self._drivers.values():
+                driver.release(frozenset(keep))
 
     def _mixed_lowers(self, layers: Sequence[Digest], userns: int | None) -> list[int]:
         """Do it for layers that several drivers keep, which are two at least."""
@@ -496,7 +565,12 @@ class ImageStore:
         async def tell(event: dict[str, Any]) -> None:
             answer(event)
 
-        await run_worker(request | {"root": str(self._root)}, tell, lock=self._lock_fd)
+        staging = self._driver.stage()
+        try:
+            places = {"root": str(self._root), "staging": str(staging)}
+            await run_worker(request | places, tell, lock=self._lock_fd)
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._driver.discard, staging))
 
     def strays(self, *, remove: bool = False) -> list[str]:
         """Return what lies where layers are kept and has no record; ``remove`` it if told to. Blocks."""
@@ -520,6 +594,8 @@ class ImageStore:
                 return
             self._closed = True
             timer = self._timer
+            for driver in self._drivers.values():
+                driver.close()
             self._database.close()
             os.close(self._lock_fd)
         if timer is not None:
@@ -589,6 +665,10 @@ def disk_usage(layers: Iterable[LayerRecord]) -> tuple[int, int]:
                 inodes -= 1
             shared.add(layer.blob)
     return used, inodes
+
+
+def _tags_of(name: str) -> tuple[str, ...]:
+    return (tag,) if (tag := _tag_of(name)) else ()
 
 
 def _tag_of(text: str) -> str:

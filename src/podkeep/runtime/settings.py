@@ -11,7 +11,7 @@ from pathlib import Path
 
 from podkeep.base.config import Config
 from podkeep.cri import transport
-from podkeep.images import endpoints, referrer_names
+from podkeep.images import credentials, endpoints, referrer_names
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.oci import rlimits
@@ -28,7 +28,8 @@ def check(config: Config) -> None:
     check_defaults(config.runtime.default_sysctls)
     rlimits.parse(config.runtime.default_rlimits)
     Bridge.from_config(config.network, Path(config.runtime.run))
-    endpoints.check(config.registries)
+    endpoints.check(config.registries, config.images.allowed_registries)
+    credentials.check(config.images)
     referrer_names.check(config.images.referrers)
 
 

@@ -79,7 +79,7 @@ class ImageRpc:
         return api.RemoveImageResponse()
 
     async def fs_info(self, _request: api.ImageFsInfoRequest) -> api.ImageFsInfoResponse:
-        usage = self._images.usage()
+        usage = await asyncio.to_thread(self._images.usage)
         message = api.FilesystemUsage(
             timestamp=time.time_ns(),
             fs_id=api.FilesystemIdentifier(mountpoint=usage.mountpoint),
@@ -102,6 +102,7 @@ def _auth(config: api.AuthConfig) -> RegistryAuth:
         auth=config.auth,
         identity_token=config.identity_token,
         registry_token=config.registry_token,
+        server_address=config.server_address,
     )
 
 

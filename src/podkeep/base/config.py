@@ -130,6 +130,8 @@ class ReferrersConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only
 class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``[images]``: pulling and unpacking."""
 
+    snapshot_driver: Literal["auto", "directories", "erofs"] = "auto"
+    """How new layers are kept; ``auto``: as EROFS images where they can be mounted."""
     parallel_layers: int = 3
     max_layer_bytes: int = 64 << 30
     """Uncompressed bytes after which a layer is refused."""

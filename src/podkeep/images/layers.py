@@ -82,10 +82,15 @@ def file_layer_id(blob: Digest, title: str) -> Digest:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one layer may hold: plain ``max_bytes`` of the archive, and ``max_inodes``."""
+    """What one layer may hold: plain ``max_bytes`` of the archive, and ``max_inodes``.
+
+    ``driver`` keeps it, if it can in ``max_memory`` (bytes of a tree in memory); else it is kept as a directory.
+    """
 
     max_bytes: int
     max_inodes: int
+    driver: str = "directories"
+    max_memory: int = 64 << 20
 
 
 class UnpackProcess:
@@ -120,6 +125,8 @@ class UnpackProcess:
             "algorithm": (job.layer or "sha256:").partition(":")[0],
             "max_bytes": limits.max_bytes,
             "max_inodes": limits.max_inodes,
+            "driver": limits.driver,
+            "max_memory": limits.max_memory,
         }
         accepted = self._write(json.dumps(request).encode() + b"\n")
         done = 0

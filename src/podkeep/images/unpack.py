@@ -4,10 +4,12 @@ Started by the pull worker as a program of its own. Standard input is one JSON l
 compressed layer; standard output is one JSON line with the result. Between the two it gives up every mount but the
 layer's directory, the network, and all capabilities but those that making files of other users needs.
 
-Request: ``root`` (directory), ``kind``, ``title`` of a file, ``compression``, ``algorithm`` of the diff ID,
-``max_bytes``, ``max_inodes``.
+Request: ``root`` (directory), ``driver`` that will keep the layer (``erofs-metadata``: only what that is to be compared
+with), ``kind``, ``title`` of a file, ``compression``,
+``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``, ``max_memory`` (bytes) of a tree in memory.
 Result: ``kind`` (of ``auto`` it is one or the other), ``digest`` of the plain tar, ``bytes`` and ``inodes`` on disk,
-``data_bytes`` of a file's content, ``opaque`` directories; or ``error``.
+``data_bytes`` of a file's content, ``opaque`` directories, the ``driver`` that can keep it and the ``path`` below
+``root`` of what is for it; or ``error``.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
 from podkeep.images import decompress
+from podkeep.images.erofs import keeping
 from podkeep.images.rules import TreeError
 from podkeep.images.tarstream import BLOCK, ByteSource, TarError, TarReader, is_tar
 from podkeep.images.tree import BLOCK_BYTES, TreeWriter
@@ -83,10 +86,19 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
         start = _start(pull)
         kind, pull = "tar" if is_tar(start) else "file", _resumed(start, pull)
     if kind == "file":
-        return _keep_file(request["title"], pull)
-    source = ByteSource(_hashed(pull, hashing))
-    root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    writer = TreeWriter(root, max_inodes=request["max_inodes"])
+        keep_file = keeping.keep_file if request["driver"] == "erofs" else _keep_file
+        return keep_file("", request["title"], pull) | {"digest": ""}
+    keep_tar = {"erofs": keeping.keep_tar, "erofs-metadata": keeping.rebuild}.get(request["driver"], _keep_tar)
+    bounds = keeping.Bounds(inodes=request["max_inodes"], bytes=request["max_bytes"], memory=request["max_memory"])
+    result = keep_tar("", _hashed(pull, hashing), bounds)
+    return result | {"digest": f"{request['algorithm']}:{hashing.hexdigest()}"}
+
+
+def _keep_tar(directory: str, pull: Callable[[], bytes], bounds: keeping.Bounds) -> dict[str, Any]:
+    """Keep a tar as files and directories."""
+    root = os.open(f"{directory}/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    source = ByteSource(pull)
+    writer = TreeWriter(root, max_inodes=bounds.inodes, max_bytes=bounds.bytes)
     reader = TarReader(source)
     for entry in reader:
         writer.apply(entry, reader.content())
@@ -94,7 +106,8 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     source.drain()  # the digest covers what follows the archive's end, too
     return {
         "kind": "tar",
-        "digest": f"{request['algorithm']}:{hashing.hexdigest()}",
+        "driver": "directories",
+        "path": "",
         "bytes": writer.size,
         "inodes": writer.inodes,
         "data_bytes": 0,
@@ -102,10 +115,10 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     }
 
 
-def _keep_file(title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
+def _keep_file(directory: str, title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
     """Keep the content as one file, as it is."""
     try:
-        fd = os.open(f"/{title}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fd = os.open(f"{directory}/{title}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             while piece := pull():
                 view = memoryview(piece)
@@ -114,11 +127,19 @@ def _keep_file(title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
             data = -(-os.fstat(fd).st_size // BLOCK_BYTES) * BLOCK_BYTES
         finally:
             os.close(fd)
-        for path in (f"/{title}", "/"):  # the registry knows no times
+        for path in (f"{directory}/{title}", f"{directory}/"):  # the registry knows no times
             os.utime(path, (0, 0))
     except OSError as error:
         raise TreeError(f"{title!r}: {error.strerror}") from error
-    return {"kind": "file", "digest": "", "bytes": BLOCK_BYTES + data, "inodes": 2, "data_bytes": data, "opaque": []}
+    return {
+        "kind": "file",
+        "driver": "directories",
+        "path": "",
+        "bytes": BLOCK_BYTES + data,
+        "inodes": 2,
+        "data_bytes": data,
+        "opaque": [],
+    }
 
 
 def _reader(rest: bytes) -> Callable[[int], bytes]:

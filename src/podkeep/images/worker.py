@@ -1,8 +1,8 @@
-"""The pull worker: one process per pull or load, the only one that talks to registries and reads archives.
+"""The image worker: one process per pull or load, the only one that talks to registries and reads archives.
 
-Started by the store, never imported by a server. Standard input: one JSON line with the request, then answers.
-Standard output: JSON lines, ``progress``, ``want`` (which layers are needed; the store answers which it has), and at
-the end ``result`` or ``error``.
+It also reads back what the store has (``saver``, ``verify``). Started by the store, never imported by a server.
+Standard input: one JSON line with the request, then answers. Standard output: JSON lines, ``progress``, ``want`` (which
+layers are needed; the store answers which it has), and at the end ``result`` or ``error``.
 """
 
 from __future__ import annotations
@@ -41,10 +41,20 @@ def _described(error: Exception) -> dict[str, Any]:
 
 
 def _serve(request: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
+    if request["kind"] == "save":
+        from podkeep.images import saver
+
+        saver.save(request, channel)
+        return []
+    if request["kind"] == "verify":
+        from podkeep.images import verify
+
+        verify.verify(request, channel)
+        return []
     assembly = Assembly(
         staging=Path(request["staging"]),
         parallel=request["parallel"],
-        limits=Limits(max_bytes=request["max_bytes"], max_inodes=request["max_inodes"]),
+        limits=Limits(max_bytes=request["max_bytes"], max_inodes=request["max_inodes"], driver=request["driver"]),
         lock=request["lock"],
         channel=channel,
     )

@@ -169,7 +169,7 @@ class Containers:
                 )
                 self._state.note_end(container.id, status)
             else:
-                self._state.forget_container(container.id)
+                await self._forget(container.id)
             if isinstance(error, OSError):
                 raise refusal(f"container {container.config.name!r}", error) from error
             raise
@@ -330,8 +330,18 @@ class Containers:
             status = msgspec.structs.replace(self._state.container(container_id).status, state=latest.state)
             self._state.note_end(container_id, status)
             raise
-        self._state.forget_container(container_id)
+        await self._forget(container_id)
         self._ends.pop(container_id, None)
+
+    async def _forget(self, container_id: ContainerID) -> None:
+        """Delete the record of what is gone, and let go of the mounted layers that no other record needs."""
+        self._state.forget_container(container_id)
+        left = self._state.containers()
+        used = {image for container in left for image in (container.image_id, *container.volume_images.values())}
+        try:
+            await asyncio.to_thread(self._images.unmount_unused, used)
+        except (PodkeepError, OSError) as error:
+            log.warning("layers of container %s stay mounted: %s", container_id, error)
 
     async def exec_sync(self, text: str, command: tuple[str, ...], timeout: float | None) -> ExecResult:
         """Run a command in a running container.

@@ -50,6 +50,7 @@ from podkeep.runtime.rpc.runtime import RuntimeRpc
 from podkeep.runtime.rpc.sandbox import SandboxRpc
 from podkeep.runtime.rpc.stats import StatsRpc
 from podkeep.runtime.rpc.streaming import StreamingRpc
+from podkeep.runtime.rpc.upkeep import UpkeepRpc
 from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.sandboxes import Sandboxes
 from podkeep.runtime.state import State
@@ -132,7 +133,9 @@ class _Daemon:
         self._counting, self._endpoint = _open_metrics(config, self._state)
         self._events.on_drop = self._counting.event_dropped
         self._networks = Networks(config.network, layout, self._state)
-        self._images = ImageStore.open(layout.images, config=config.images, registries=config.registries)
+        self._images = ImageStore.open(
+            layout.images, config=config.images, registries=config.registries, mounted=layout.layers
+        )
         stack.callback(self._images.close)
         self._handlers = HandlerTable.from_config(
             config.runtime.handlers,
@@ -258,6 +261,7 @@ class _Daemon:
         container = ContainerRpc(self._state, containers, updates, checkpoints)
         image = ImageRpc(self._images, self._state, watch)
         node = NodeRpc(self._images, self._state, watch, shut_down)
+        upkeep = UpkeepRpc(self._images, self._state, watch)
         return {
             server.RUNTIME_SERVICE: {
                 "Version": runtime.version,
@@ -294,6 +298,11 @@ class _Daemon:
             },
             server.NODE_SERVICE: {
                 "LoadImage": node.load_image,
+                "SaveImages": upkeep.save,
+                "DescribeImages": upkeep.describe,
+                "RemoveImageName": upkeep.remove,
+                "PruneImages": upkeep.prune,
+                "VerifyImages": upkeep.verify,
                 "WatchPulls": node.watch_pulls,
                 "ListPodUIDs": node.list_pod_uids,
                 "Shutdown": node.shutdown,

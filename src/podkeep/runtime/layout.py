@@ -11,6 +11,7 @@
     <run>/containers/<id>/              the OCI bundle: config.json, rootfs/, conmon's files
     <run>/exits/<id>                    exit code, written by conmon
     <run>/handlers/<name>/              state of the OCI runtime
+    <run>/layers/<id>                   mounted layers of images
     <run>/terminals/<token>             sockets over which the terminals of commands come
     <run>/mount-namespace/mnt           the pinned mount namespace (podkeep.mountns)
 
@@ -41,6 +42,10 @@ class Layout:
     @property
     def images(self) -> Path:
         return self.root / "images"
+
+    @property
+    def layers(self) -> Path:
+        return self.run / "layers"
 
     @property
     def exits(self) -> Path:

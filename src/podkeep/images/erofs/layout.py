@@ -126,6 +126,11 @@ def inode(
     )
 
 
+def size_of(inode_bytes: bytes | bytearray) -> int:
+    """Return the size in an inode."""
+    return int.from_bytes(inode_bytes[8:16], "little")
+
+
 def chunked_inode(
     mode: int, owner: tuple[int, int], mtime: tuple[int, int], *, size: int, chunk_bits: int, xattrs: int
 ) -> bytes:

@@ -22,7 +22,6 @@ from podkeep.images.tarstream import Entry, EntryKind
 
 _MAX_LINKS = 40
 """Symbolic links followed on the way to one directory (path_resolution(7))."""
-_MAX_PATH = 4095
 _MAX_CHUNKS = 1 << 16
 _CACHED_PARENTS = 1024
 _ENTRY_BYTES = 160
@@ -44,14 +43,15 @@ class TooLarge(Exception):
 class Directory:
     """A directory. ``entries`` are directories, and of everything else the place of its inode in the area, in units.
 
-    ``place`` is its inode's own, once it has one.
+    ``place`` is its inode's own, once it has one. ``length`` is that of its path and a slash, in bytes.
     """
 
-    __slots__ = ("entries", "mode", "mtime", "owner", "parent", "place", "xattrs")
+    __slots__ = ("entries", "length", "mode", "mtime", "owner", "parent", "place", "xattrs")
 
-    def __init__(self, parent: Directory | None) -> None:
+    def __init__(self, parent: Directory | None, name: bytes = b"") -> None:
         self.entries: dict[bytes, int | Directory] = {}
         self.parent = parent or self
+        self.length: int = parent.length + len(name) + 1 if parent else 0
         self.mode = 0o755
         self.owner = (0, 0)
         self.mtime = (0, 0)
@@ -73,22 +73,22 @@ class _Lost(Exception):
 class Tree:
     """The tree of one layer.
 
-    ``inodes`` counts entries as the limit does. ``area`` holds the inodes of all but directories; the content of
+    ``area`` holds the inodes of all but directories; the content of
     symbolic links too long for it is in ``long_links``.
     """
 
-    def __init__(self, *, max_inodes: int, max_memory: int) -> None:
+    def __init__(self, *, max_inodes: int, max_memory: int, max_bytes: int = rules.NO_LIMIT) -> None:
         """
+        :param max_bytes: of all files together, holes included.
         :param max_memory: bytes this tree may take, before it is written.
         """
-        self._max_inodes = max_inodes
+        self._budget = rules.Budget(max_entries=max_inodes, max_bytes=max_bytes)
         self._max_memory = max_memory
         self._names = 0
         self._parents: dict[bytes, Directory] = {}
         self.root = Directory(None)
         self.area = bytearray()
         self.long_links: dict[int, bytes] = {}
-        self.inodes = 1
 
     def apply(self, entry: Entry, position: int) -> None:
         """Add one entry.
@@ -103,7 +103,7 @@ class Tree:
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             raise TreeError(f"entry {shown(entry.name)}: cannot write it: {reason}") from error
         if self._names + len(self.area) > self._max_memory:
-            raise TooLarge(f"{self.inodes} entries need more than {self._max_memory} bytes of memory")
+            raise TooLarge(f"{self._budget.entries} entries need more than {self._max_memory} bytes of memory")
 
     def _apply(self, entry: Entry, position: int) -> None:
         path = rules.checked_name(entry.name, "its name", entry)
@@ -116,14 +116,15 @@ class Tree:
                 raise TreeError(f"entry {shown(entry.name)}: the root is a {entry.kind.value}")
             self._describe(self.root, entry)
             return
+        if rules.is_ignored(path, entry):
+            return
         above, _, name = path.rpartition(b"/")
         parent = self._parents.get(above) or self._parent(above, entry)
         if name.startswith(rules.WHITEOUT):
             self._whiteout(entry, parent, name)
             return
-        self._count()
-        if len(name) > layout.MAX_NAME:
-            raise OSError(errno.ENAMETOOLONG, "")
+        self._budget.entry(entry.size)
+        rules.check_path(parent.length + len(name), entry)
         if entry.kind is EntryKind.FILE:
             self._put(parent, name, self._file(entry, position))
         elif entry.kind is EntryKind.DIRECTORY:
@@ -132,6 +133,8 @@ class Tree:
             self._hard_link(entry, parent, name)
         else:
             rules.refuse_devices(entry)
+            if entry.kind is EntryKind.SYMLINK:
+                rules.check_target(entry)
             self._put(parent, name, self._symlink(entry) if entry.kind is EntryKind.SYMLINK else self._node(entry))
 
     def _file(self, entry: Entry, position: int) -> int:
@@ -140,7 +143,7 @@ class Tree:
         if entry.xattrs:
             mode, kept = attributes.settled(rules.kept_xattrs(entry), mode)
             tail = attributes.encoded(kept)
-        owner, mtime = (entry.uid, entry.gid), _time(entry.mtime)
+        owner, mtime = (entry.uid, entry.gid), _time(rules.modification_time(entry))
         if entry.parts is None:
             block = position // layout.BLOCK
             if block + entry.size // layout.BLOCK > layout.MAX_DATA_BLOCKS:
@@ -153,12 +156,10 @@ class Tree:
 
     def _symlink(self, entry: Entry) -> int:
         size = len(entry.link)
-        if not size or size > _MAX_PATH:
-            raise OSError(errno.ENAMETOOLONG if size else errno.ENOENT, "")
         if b"\0" in entry.link:
             raise ValueError("embedded null byte")
         inline = layout.INODE + size <= layout.BLOCK
-        owner, mtime = (entry.uid, entry.gid), _time(entry.mtime)
+        owner, mtime = (entry.uid, entry.gid), _time(rules.modification_time(entry))
         record = layout.inode(stat.S_IFLNK | 0o777, owner, mtime, size=size, where=None if inline else 0)
         if inline:
             return self._store(record + entry.link, together=layout.INODE + size)
@@ -169,7 +170,7 @@ class Tree:
 
     def _node(self, entry: Entry) -> int:
         device = layout.device_number(entry.major, entry.minor) if entry.kind is EntryKind.CHARACTER else 0
-        owner, mtime = (entry.uid, entry.gid), _time(entry.mtime)
+        owner, mtime = (entry.uid, entry.gid), _time(rules.modification_time(entry))
         return self._store(layout.inode(_TYPES[entry.kind] | entry.mode, owner, mtime, where=device))
 
     def _store(self, record: bytes, *, together: int = layout.INODE) -> int:
@@ -196,13 +197,13 @@ class Tree:
             return
         directory = self._new_directory(parent, name)
         if there is not None and self._is_whiteout(there):
-            directory.xattrs = dict(attributes.OPAQUE)
+            self._make_opaque(directory)
         self._describe(directory, entry)
 
     def _new_directory(self, parent: Directory, name: bytes) -> Directory:
         if name in parent.entries:
             self._replace(parent, name)
-        directory = Directory(parent)
+        directory = Directory(parent, name)
         parent.entries[name] = directory
         self._names += _DIRECTORY_BYTES + len(name)
         return directory
@@ -217,7 +218,7 @@ class Tree:
         directory.xattrs = before
         directory.mode = mode
         directory.owner = (entry.uid, entry.gid)
-        directory.mtime = _time(entry.mtime)
+        directory.mtime = _time(rules.modification_time(entry))
 
     def _hard_link(self, entry: Entry, parent: Directory, name: bytes) -> None:
         target = rules.checked_name(entry.link, "its target", entry)
@@ -227,47 +228,44 @@ class Tree:
         source = self._linked(entry, above, last)
         there = parent.entries.get(name)
         if there is not None:
-            if there is source or there == source:
+            if there == source:
                 return
             self._replace(parent, name)
             source = self._linked(entry, above, last)  # it may have been in what was replaced
-        if isinstance(source, Directory):
-            raise OSError(errno.EPERM, "")
         self._change_links(source, 1)
         self._put(parent, name, source)
 
-    def _linked(self, entry: Entry, above: bytes, last: bytes) -> int | Directory:
+    def _linked(self, entry: Entry, above: bytes, last: bytes) -> int:
         found = self._parent(above, entry, create=False).entries.get(last)
         if found is None or (isinstance(found, int) and self._is_whiteout(found)):
             raise TreeError(
                 f"entry {shown(entry.name)}: hard link to {shown(entry.link)}, which this layer does not have"
             )
+        if isinstance(found, Directory):
+            raise TreeError(f"entry {shown(entry.name)}: a hard link to the directory {shown(entry.link)}")
         return found
 
     def _whiteout(self, entry: Entry, parent: Directory, name: bytes) -> None:
         """OCI image-spec, layer.md, "Whiteouts"; kernel, overlayfs.rst, "whiteouts and opaque directories"."""
         if name == rules.OPAQUE:
-            parent.xattrs |= attributes.OPAQUE
+            self._make_opaque(parent)
             return
         hidden = rules.hidden_name(name, entry)
         if hidden is None:
             return
-        self._count()
-        if len(hidden) > layout.MAX_NAME:
-            raise OSError(errno.ENAMETOOLONG, "")
+        self._budget.entry()
+        rules.check_path(parent.length + len(hidden), entry)
         there = parent.entries.get(hidden)
         if there is None:
             self._put(parent, hidden, self._store(layout.inode(stat.S_IFCHR, (0, 0), (0, 0))))
         elif isinstance(there, Directory):
             # A whiteout hides lower layers only, never its own layer, in whichever order the two come.
-            there.xattrs |= attributes.OPAQUE
+            self._make_opaque(there)
 
     def _parent(self, path: bytes, entry: Entry, *, create: bool = True) -> Directory:
         """Return the directory ``path``; missing directories are made, root's and mode 0755."""
         if not path:
             return self.root
-        if len(path) > _MAX_PATH:
-            raise OSError(errno.ENAMETOOLONG, "")
         try:
             directory = self._walk(path)
         except _Lost as lost:
@@ -282,7 +280,8 @@ class Tree:
         parts = path.split(b"/")
         directory, name = lost.directory, parts[lost.parts]
         if lost.number in (errno.EXDEV, errno.ELOOP):
-            raise TreeError(f"{who}its parent {shown(path)} is a symbolic link that leaves the layer")
+            how = "leads in circles" if lost.number == errno.ELOOP else "leaves the layer"
+            raise TreeError(f"{who}its parent {shown(path)} is a symbolic link that {how}")
         if lost.number not in (errno.ENOENT, errno.ENOTDIR):
             raise OSError(lost.number, "")
         there = directory.entries.get(name)
@@ -295,12 +294,11 @@ class Tree:
             shown_parent = shown(b"/".join(parts[: lost.parts + 1]))
             raise TreeError(f"{who}its parent {shown_parent} is a symbolic link to nothing")
         for number, part in enumerate(parts[lost.parts :]):
-            self._count()
-            if len(part) > layout.MAX_NAME:
-                raise OSError(errno.ENAMETOOLONG, "")
+            rules.check_path(directory.length + len(part), entry)
+            self._budget.entry()
             directory = self._new_directory(directory, part)
             if hidden and number == 0:
-                directory.xattrs = dict(attributes.OPAQUE)
+                self._make_opaque(directory)
         return directory
 
     def _walk(self, path: bytes) -> Directory:
@@ -363,7 +361,7 @@ class Tree:
         if place in self.long_links:
             return self.long_links[place]
         start = place * layout.UNIT
-        size = int.from_bytes(self.area[start + 8 : start + 16], "little")
+        size = layout.size_of(self.area[start : start + layout.INODE])
         return bytes(self.area[start + layout.INODE : start + layout.INODE + size])
 
     def _replace(self, parent: Directory, name: bytes) -> None:
@@ -395,10 +393,10 @@ class Tree:
         (links,) = layout.LINKS.unpack_from(self.area, where)
         layout.LINKS.pack_into(self.area, where, links + change)
 
-    def _count(self) -> None:
-        self.inodes += 1
-        if self.inodes > self._max_inodes:
-            raise TreeError(f"more than {self._max_inodes} entries (images.max_layer_inodes)")
+    def _make_opaque(self, directory: Directory) -> None:
+        """Kernel, overlayfs.rst, "whiteouts and opaque directories"."""
+        self._budget.opaque()
+        directory.xattrs |= attributes.OPAQUE
 
     def directories(self) -> Iterator[Directory]:
         """Yield every directory, parents before what is in them, in the order of the names."""

@@ -9,10 +9,10 @@ is pulled again; an image cannot be pushed from here.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from podkeep.base.errors import DataLoss
+from podkeep.base.errors import DataLoss, FailedPrecondition
 from podkeep.base.ids import Digest
 from podkeep.images.snapshots.shelf import Shelf
 from podkeep.kernel import mounts
@@ -80,6 +80,16 @@ class DirectoriesDriver:
                 os.close(fd)
             raise
         return fds
+
+    def tar(self, layer: Digest) -> Iterator[bytes]:
+        """Yield the file of a layer that is one; a tar is not kept yet."""
+        raise FailedPrecondition(f"layer {layer} is kept as a directory, without the archive that it came in")
+
+    def release(self, keep: frozenset[Digest]) -> None:
+        """Do nothing: nothing is mounted between uses."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is mounted between uses."""
 
     def _path(self, layer: Digest) -> Path:
         return self._shelf.path(layer)

@@ -7,7 +7,7 @@ driver may as well keep a layer as one file with a file system in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -64,4 +64,20 @@ class SnapshotDriver(Protocol):
         :raises DataLoss: if a layer is missing on disk.
         :raises KernelCallError: if the file system of the layers cannot be idmapped.
         """
+        ...
+
+    def tar(self, layer: Digest) -> Iterator[bytes]:
+        """Yield the plain tar that the layer was made of, byte for byte; of a layer that is one file, the file.
+
+        :raises DataLoss: if it cannot be read, also between two pieces.
+        :raises FailedPrecondition: if the layer was kept by a podkeep that did not keep what is needed for it.
+        """
+        ...
+
+    def release(self, keep: frozenset[Digest]) -> None:
+        """Let go of the mounts of layers that are not in ``keep``; who has a lower of one has it still."""
+        ...
+
+    def close(self) -> None:
+        """Let go of every mount."""
         ...

@@ -1,0 +1,177 @@
+"""Making the two files of a layer: ``data``, the plain tar as it came, or ``file``, and ``meta.erofs`` of it.
+
+Runs in the confined process, in the layer's directory, which is its root. What cannot be kept as an image is unpacked
+from the stored tar in a second pass, into ``tree``. The functions for layers that are one file also serve the driver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podkeep.images.erofs import image, layout
+from podkeep.images.erofs.tree import TooLarge, Tree
+from podkeep.images.rules import TreeError
+from podkeep.images.tarstream import ByteSource, Entry, EntryKind, TarReader
+from podkeep.images.tree import BLOCK_BYTES, TreeWriter
+
+DATA = "data"
+FILE = "file"
+METADATA = "meta.erofs"
+TREE = "tree"
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a layer may have: entries, bytes of files with their holes, and bytes of memory for its tree."""
+
+    inodes: int
+    bytes: int
+    memory: int
+
+
+def keep_tar(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> dict[str, Any]:
+    """Keep a tar below ``directory``; return what the unpack process reports of it.
+
+    :param pull: returns the next piece of the plain tar, empty at its end.
+    :raises TarError: if it is none.
+    :raises TreeError: if an entry breaks a rule.
+    """
+    data = os.open(f"{directory}/{DATA}", _CREATE, 0o600)
+    try:
+        source = ByteSource(_written(pull, data))
+        tree = Tree(max_inodes=bounds.inodes, max_memory=bounds.memory)
+        try:
+            for entry in TarReader(source):
+                tree.apply(entry, source.position)
+        except TooLarge:
+            del tree
+            source.drain()
+            return _unpack_again(directory, data, bounds)
+        source.drain()
+        return _finish(directory, tree, source.position)
+    finally:
+        os.close(data)
+
+
+def rebuild(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> dict[str, Any]:
+    """Make the metadata of a tar that is stored already, to be compared with what was made of it before.
+
+    :raises TarError: if it is none.
+    :raises TreeError: if an entry breaks a rule, or the tree needs too much memory.
+    """
+    source = ByteSource(pull)
+    tree = Tree(max_inodes=bounds.inodes, max_memory=bounds.memory)
+    try:
+        for entry in TarReader(source):
+            tree.apply(entry, source.position)
+    except TooLarge as error:
+        raise TreeError(f"its tree needs more than {bounds.memory} bytes of memory") from error
+    source.drain()
+    _write_image(f"{directory}/{METADATA}", tree, source.position)
+    return {"kind": "tar"}
+
+
+def keep_file(directory: str, title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
+    """Keep a stream as one file named ``title``."""
+    data = os.open(f"{directory}/{FILE}", _CREATE, 0o600)
+    try:
+        source = ByteSource(_written(pull, data))
+        source.drain()
+        # The last block is whole, whatever a kernel makes of one that is not.
+        os.ftruncate(data, source.position + -source.position % layout.BLOCK)
+    finally:
+        os.close(data)
+    write_file_image(f"{directory}/{METADATA}", title, source.position)
+    return _report(directory, FILE)
+
+
+def write_file_image(path: str, title: str, size: int) -> None:
+    """Write the metadata of a layer that is one file of ``size`` bytes."""
+    tree = Tree(max_inodes=2, max_memory=1 << 20)
+    entry = Entry(EntryKind.FILE, os.fsencode(title))
+    entry.mode, entry.size = 0o644, size
+    tree.apply(entry, 0)
+    _write_image(path, tree, size)
+
+
+def file_size(metadata: Path) -> int:
+    """Return the size of the one file of a layer."""
+    with metadata.open("rb") as image_file:
+        # Root and its three names are in the first block, the file's inode begins the next.
+        image_file.seek(layout.FIRST_INODE_OFFSET + layout.BLOCK)
+        return layout.size_of(image_file.read(layout.INODE))
+
+
+def content(directory: Path) -> Path:
+    """Return which file of a layer's directory has the content."""
+    file = directory / FILE
+    return file if file.exists() else directory / DATA
+
+
+def _written(pull: Callable[[], bytes], fd: int) -> Callable[[], bytes]:
+    def pull_written() -> bytes:
+        piece = pull()
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(fd, view) :]
+        return piece
+
+    return pull_written
+
+
+def _finish(directory: str, tree: Tree, size: int) -> dict[str, Any]:
+    _write_image(f"{directory}/{METADATA}", tree, size)
+    return _report(directory, DATA)
+
+
+def _write_image(path: str, tree: Tree, data_bytes: int) -> None:
+    fd = os.open(path, _CREATE, 0o600)
+    with os.fdopen(fd, "wb", buffering=_PIECE) as output:
+        image.write(tree, output, data_bytes=data_bytes)
+
+
+def _report(directory: str, name: str) -> dict[str, Any]:
+    data, metadata = (_rounded(os.stat(f"{directory}/{file}").st_size) for file in (name, METADATA))
+    return {
+        "kind": "file" if name == FILE else "tar",
+        "driver": "erofs",
+        "path": "",
+        "bytes": BLOCK_BYTES + data + metadata,
+        "inodes": 3,
+        "data_bytes": data if name == FILE else 0,
+        "opaque": [],
+    }
+
+
+def _rounded(size: int) -> int:
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _unpack_again(directory: str, data: int, bounds: Bounds) -> dict[str, Any]:
+    """Make files of a tar that was stored already."""
+    os.lseek(data, 0, os.SEEK_SET)
+    os.mkdir(f"{directory}/{TREE}", 0o755)
+    root = os.open(f"{directory}/{TREE}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        writer = TreeWriter(root, max_inodes=bounds.inodes, max_bytes=bounds.bytes)
+        reader = TarReader(ByteSource(lambda: os.read(data, _PIECE)))
+        for entry in reader:
+            writer.apply(entry, reader.content())
+        writer.finish()
+    finally:
+        os.close(root)
+    return {
+        "kind": "tar",
+        "driver": "directories",
+        "path": TREE,
+        "bytes": writer.size,
+        "inodes": writer.inodes,
+        "data_bytes": 0,
+        "opaque": [os.fsdecode(path) for path in writer.opaque],
+    }

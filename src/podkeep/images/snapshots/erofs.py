@@ -1,0 +1,171 @@
+"""Layers as EROFS images over the plain tar: two files per layer, nothing unpacked. Needs Linux 6.12.
+
+Owns ``erofs/`` below its root, through a ``Shelf``, and the mounts of layers. A layer is mounted when it is first used
+and shared by all who use it after that, so that they share one page cache as well.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from podkeep.base.errors import DataLoss, FailedPrecondition, PodkeepError
+from podkeep.base.ids import Digest
+from podkeep.images.erofs import keeping, layout
+from podkeep.images.snapshots.layermounts import LayerMounts
+from podkeep.images.snapshots.shelf import Shelf
+from podkeep.kernel import mounts
+from podkeep.kernel.erofs import mount_erofs
+from podkeep.kernel.mounts import MountAttr
+from podkeep.kernel.removal import remove_tree
+
+_ATTRIBUTES = MountAttr.NOSUID | MountAttr.NODEV
+"""Of the mounts as such. An overlay of them has its own."""
+_PIECE = 1 << 20
+
+
+class ErofsDriver:
+    """The ``erofs`` snapshot driver."""
+
+    name = "erofs"
+
+    def __init__(self, root: Path, mounted: Path | None = None) -> None:
+        """
+        :param mounted: directory to mount layers below; without one nothing can be mounted, but everything be read.
+        """
+        self._shelf = Shelf(root, "erofs")
+        self._mounts = LayerMounts(mounted) if mounted else None
+
+    def stage(self) -> Path:
+        """Return a new, empty staging directory."""
+        return self._shelf.stage()
+
+    def discard(self, doomed: Path) -> None:
+        """Remove what ``stage`` or ``retire`` returned, and what is in it."""
+        remove_tree(doomed)
+
+    def commit(self, unpacked: Path, layer: Digest) -> None:
+        """Move the directory with the two files into place; one that is there already wins."""
+        self._shelf.put(unpacked, layer)
+
+    def link(self, source: Digest, title: str, staged: Path) -> None:
+        """Make a directory with a hard link to the content of ``source`` and metadata with the other name."""
+        staged.mkdir(mode=0o755)
+        here = self._shelf.path(source)
+        os.link(here / keeping.FILE, staged / keeping.FILE)
+        keeping.write_file_image(str(staged / keeping.METADATA), title, keeping.file_size(here / keeping.METADATA))
+
+    def has(self, layer: Digest) -> bool:
+        """Tell whether the layer is kept."""
+        here = self._shelf.path(layer)
+        return (here / keeping.METADATA).is_file() and keeping.content(here).is_file()
+
+    def kept(self) -> frozenset[Digest]:
+        """Return every layer that is on disk."""
+        return self._shelf.kept()
+
+    def retire(self, layer: Digest) -> Path:
+        """Unmount the layer and take it out of ``erofs/`` in one step."""
+        if self._mounts:
+            self._mounts.unmount([self._mount_name(layer)])
+        return self._shelf.retire(layer)
+
+    def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
+        """Unmount and remove what a killed process left; return the known layers that are gone."""
+        if self._mounts:
+            self._mounts.clear()
+        gone = self._shelf.recover(known)
+        return gone | {layer for layer in known - gone if not self.has(layer)}
+
+    def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
+        """Return a clone of each layer's mount, top layer first."""
+        # The same layer twice makes overlayfs fail with ELOOP; the upper of two equal layers hides the lower whole.
+        paths = [self._mounted(layer) for layer in dict.fromkeys(reversed(layers))] or [self._shelf.empty("empty")]
+        if len(paths) < at_least:
+            paths.append(self._shelf.empty("bottom"))
+        fds: list[int] = []
+        try:
+            for path in paths:
+                fds.append(mounts.clone_tree(path, recursive=False, idmap_userns=userns))
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
+
+    def tar(self, layer: Digest) -> Iterator[bytes]:
+        """Yield what was stored: the plain tar, or the file without what fills its last block."""
+        here = self._shelf.path(layer)
+        content = keeping.content(here)
+        try:
+            is_file = content.name == keeping.FILE
+            left = keeping.file_size(here / keeping.METADATA) if is_file else content.stat().st_size
+            with content.open("rb", buffering=0) as data:
+                while left and (piece := data.read(min(left, _PIECE))):
+                    left -= len(piece)
+                    yield piece
+        except OSError as error:
+            raise DataLoss(
+                f"layer {layer} cannot be read: {error}", hint="remove the image and pull it again"
+            ) from error
+
+    def metadata(self, layer: Digest) -> Path:
+        """Return where the layer's metadata image is."""
+        return self._shelf.path(layer) / keeping.METADATA
+
+    def release(self, keep: frozenset[Digest]) -> None:
+        """Unmount the layers that are not in ``keep``."""
+        if self._mounts:
+            self._mounts.unmount(self._mounts.names() - {self._mount_name(layer) for layer in keep})
+
+    def close(self) -> None:
+        """Unmount every layer; who uses one has it still."""
+        if self._mounts:
+            self._mounts.clear()
+
+    def _mounted(self, layer: Digest) -> Path:
+        if self._mounts is None:
+            raise FailedPrecondition(f"layer {layer}: this store was opened without a place for mounts")
+        if not self.has(layer):
+            raise DataLoss(
+                f"{self._shelf.path(layer)}: the layer is gone from disk", hint="remove the image and pull it again"
+            )
+        return self._mounts.path(self._mount_name(layer), lambda: _mount(self._shelf.path(layer)))
+
+    @staticmethod
+    def _mount_name(layer: Digest) -> str:
+        return layer.replace(":", "-")
+
+
+def _mount(directory: Path) -> int:
+    return mount_erofs(directory / keeping.METADATA, [keeping.content(directory)], attrs=_ATTRIBUTES)
+
+
+def probe(root: Path) -> str:
+    """Return why layers below ``root`` cannot be kept this way here; empty if they can.
+
+    Tried by doing: a layer with one file is made, mounted, cloned and read.
+    """
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=root) as name:
+        directory = Path(name)
+        content = os.urandom(layout.BLOCK + 1)
+        (directory / keeping.FILE).write_bytes(content.ljust(2 * layout.BLOCK, b"\0"))
+        keeping.write_file_image(str(directory / keeping.METADATA), "file", len(content))
+        at = LayerMounts(directory / "mounted")
+        try:
+            fd = mounts.clone_tree(at.path("layer", lambda: _mount(directory)), recursive=False)
+            try:
+                file = os.open("file", os.O_RDONLY | os.O_CLOEXEC, dir_fd=fd)
+                try:
+                    found = os.read(file, 2 * layout.BLOCK)
+                finally:
+                    os.close(file)
+            finally:
+                os.close(fd)
+        except (PodkeepError, OSError) as error:
+            return str(error)
+        finally:
+            at.clear()
+    return "" if found == content else "what is read of a layer is not what was written"

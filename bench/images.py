@@ -21,9 +21,9 @@ from typing import Any
 BUSYBOX = Path("/bin/busybox")
 CATATONIT = Path("/usr/bin/catatonit")
 _APPLETS = ("cat", "sh", "sleep", "true")
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-_CONFIG = "application/vnd.oci.image.config.v1+json"
-_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -54,13 +54,20 @@ class TinyImage:
                 archive.addfile(member)
         return buffer.getvalue()
 
-    def config(self, layer: bytes) -> dict[str, Any]:
-        return {
-            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
-            "os": "linux",
-            "config": {"Cmd": list(self.command), "Env": ["PATH=/bin"]},
-            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
-        }
+
+def config(command: tuple[str, ...], diff_id: str) -> dict[str, Any]:
+    """The configuration of an image with one layer."""
+    return {
+        "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "os": "linux",
+        "config": {"Cmd": list(command), "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+    }
+
+
+def manifest(config_blob: dict[str, Any], layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The manifest of uploaded blobs."""
+    return {"schemaVersion": 2, "mediaType": MANIFEST, "config": config_blob, "layers": layers}
 
 
 def busybox() -> TinyImage:
@@ -80,14 +87,15 @@ def push(image: TinyImage, registry: str, repository: str) -> str:
     base = f"http://{registry}/v2/{repository}"
     layer = image.layer()
     layer_blob = gzip.compress(layer, mtime=0)
-    config_blob = json.dumps(image.config(layer)).encode()
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": _MANIFEST,
-        "config": _upload(base, config_blob, _CONFIG),
-        "layers": [_upload(base, layer_blob, _LAYER)],
-    }
-    _send("PUT", f"{base}/manifests/1", json.dumps(manifest).encode(), {"Content-Type": _MANIFEST})
+    config_blob = json.dumps(config(image.command, _digest(layer))).encode()
+    layers = [_upload(base, layer_blob, LAYER)]
+    return push_manifest(manifest(_upload(base, config_blob, CONFIG), layers), registry, repository)
+
+
+def push_manifest(document: dict[str, Any], registry: str, repository: str) -> str:
+    """Push a manifest whose blobs are there as ``registry/repository:1`` and return that reference."""
+    url = f"http://{registry}/v2/{repository}/manifests/1"
+    _send("PUT", url, json.dumps(document).encode(), {"Content-Type": MANIFEST})
     return f"{registry}/{repository}:1"
 
 

@@ -15,8 +15,10 @@ Sources: POSIX.1-2017 pax, "ustar Interchange Format" and "pax Header Block"; GN
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import lru_cache
 
 BLOCK = 512
 _MAX_HEADER_BYTES = 1 << 20
@@ -80,24 +82,30 @@ class Entry:
 
 
 class ByteSource:
-    """Exact reads over a function that returns the next piece of the stream, empty at its end.
-
-    ``position`` is how many bytes were read.
-    """
+    """Exact reads over a function that returns the next piece of the stream, empty at its end."""
 
     def __init__(self, pull: Callable[[], bytes]) -> None:
         self._pull = pull
-        self._piece = memoryview(b"")
+        self._piece = b""
+        self._at = 0
+        """Bytes of the piece that are read."""
+        self._before = 0
+        """Bytes of the pieces before it."""
         self.ended = False
-        self.position = 0
+
+    @property
+    def position(self) -> int:
+        """Bytes read so far."""
+        return self._before + self._at
 
     def some(self, most: int) -> memoryview:
         """Return between one and ``most`` bytes without copying; nothing only at the end of the stream."""
-        if not self._piece:
-            self._piece = memoryview(self._pull())
+        if self._at == len(self._piece):
+            self._before += self._at
+            self._piece, self._at = self._pull(), 0
             self.ended = not self._piece
-        result, self._piece = self._piece[:most], self._piece[most:]
-        self.position += len(result)
+        result = memoryview(self._piece)[self._at : self._at + most]
+        self._at += len(result)
         return result
 
     def exactly(self, count: int) -> bytes:
@@ -105,11 +113,12 @@ class ByteSource:
 
         :raises TarError: if the stream ends before.
         """
-        first = self.some(count)
-        if len(first) == count:
-            return bytes(first)
-        pieces = [bytes(first)]
-        missing = count - len(first)
+        end = self._at + count
+        if end <= len(self._piece):
+            data, self._at = self._piece[self._at : end], end
+            return data
+        pieces = []
+        missing = count
         while missing:
             piece = self.some(missing)
             if not piece:
@@ -123,11 +132,12 @@ class ByteSource:
 
         :raises TarError: if the stream ends before.
         """
-        while count:
+        while self._at + count > len(self._piece):
             piece = self.some(count)
             if not piece:
                 raise TarError(f"the archive ends {count} bytes too early")
             count -= len(piece)
+        self._at += count
 
     def drain(self) -> None:
         """Read to the end of the stream."""
@@ -141,9 +151,14 @@ def is_tar(start: bytes) -> bool:
     stored = block[148:156].partition(b"\0")[0].strip(b" ")
     if len(block) < BLOCK or not stored or stored.strip(b"01234567"):
         return False
-    found, expected = int(stored, 8), sum(block) - sum(block[148:156]) + 8 * 32
+    found, expected = int(stored, 8), _sum(block) - sum(block[148:156]) + 8 * 32
     # Old archivers added bytes as signed numbers.
     return found == expected or found == expected - 256 * sum(byte >> 7 for byte in block[:148] + block[156:])
+
+
+def _sum(block: bytes) -> int:
+    """Return the sum of a block's bytes: half of Adler-32 (RFC 1950, section 9) is one, of as many bytes as these."""
+    return (zlib.adler32(block[:256], 0) & 0xFFFF) + (zlib.adler32(block[256:], 0) & 0xFFFF)
 
 
 class TarReader:
@@ -281,7 +296,6 @@ class TarReader:
         if entry.kind is not EntryKind.FILE:
             raise TarError(f"entry {entry.name!r} is a sparse {entry.kind.value}")
         entry.name = pax.get("GNU.sparse.name") or entry.name
-        real = _decimal(pax.get("GNU.sparse.size") or pax.get("GNU.sparse.realsize", b""), "GNU.sparse.size")
         version = (pax.get("GNU.sparse.major", b"0"), pax.get("GNU.sparse.minor", b"0"))
         if version == (b"1", b"0"):
             numbers = self._sparse_map_in_data()
@@ -289,6 +303,7 @@ class TarReader:
             numbers = [_decimal(text, "GNU.sparse.map") for text in pax["GNU.sparse.map"].split(b",")]
         else:
             raise TarError(f"entry {entry.name!r} is sparse in a form that cannot be read")
+        real = _decimal(pax.get("GNU.sparse.size") or pax.get("GNU.sparse.realsize", b""), "GNU.sparse.size")
         if len(numbers) % 2 or len(numbers) > 2 * _MAX_SPARSE_PARTS:
             raise TarError(f"entry {entry.name!r} has a sparse map of {len(numbers)} numbers")
         self._set_parts(entry, list(zip(numbers[::2], numbers[1::2], strict=True)), real)
@@ -354,6 +369,7 @@ def _identity(field: bytes, pax: dict[str, bytes], name: str) -> int:
     return value
 
 
+@lru_cache(maxsize=1024)  # modes, owners and times are the same in many entries
 def _number(field: bytes, what: str) -> int:
     """Return an octal field, or GNU's base-256 form with the top bit set."""
     if field and field[0] & 0x80:

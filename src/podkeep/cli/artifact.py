@@ -123,10 +123,10 @@ class _Shown:
     """Shows what happens to each path: on a terminal bars, else a line for each step."""
 
     def __init__(self, image: str, stream: IO[str]) -> None:
-        from podkeep.cli.pullprogress import Bars, Lines
+        from podkeep.cli.pullprogress import display_for
 
         self._image = image
-        self._display: Display = Bars(stream) if stream.isatty() else Lines(stream)
+        self._display: Display = display_for(stream)
 
     def __enter__(self) -> _Shown:
         self._display.__enter__()

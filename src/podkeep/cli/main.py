@@ -1,6 +1,6 @@
 """The command ``podkeep``: global options, the list of verbs, and how errors look.
 
-Owns: importing a verb's module only when that verb is asked for, one line per error, exit statuses (0 done, 1 failed,
+Owns: the list of verbs, one line per error, exit statuses (0 done, 1 failed,
 2 wrong usage, 130 interrupted, or whatever a verb passes on, such as the status of a command it ran). Does not own:
 what verbs do. A verb is a module of this package whose ``command`` is a click command; :data:`VERBS` lists it with its
 help.
@@ -8,46 +8,33 @@ help.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import click
 
 from podkeep import __version__
 from podkeep.base.errors import PodkeepError
 from podkeep.cli.invocation import Invocation
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from podkeep.cli.output import error_text
+from podkeep.cli.verbs import LazyGroup, Verb
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verb:
-    """Where a verb is written, and its line in ``podkeep --help``, known without importing it."""
-
-    module: str
-    help: str
-
-
 VERBS = {
-    "artifact": Verb(
-        module="podkeep.cli.artifact", help="Publish files as OCI artifacts, and list what refers to an image."
-    ),
+    "artifact": Verb(module="podkeep.cli.artifact", help="Publish OCI artifacts, and list what refers to an image."),
     "attach": Verb(module="podkeep.cli.attach", help="Show what a container writes, and write to it."),
     "config": Verb(module="podkeep.cli.config", help="Check and show the configuration."),
     "doctor": Verb(module="podkeep.cli.doctor", help="Say what this machine lacks, and the command that mends it."),
     "exec": Verb(module="podkeep.cli.exec", help="Run a command in a container."),
-    "image": Verb(module="podkeep.cli.image", help="Pull, list, remove and load images."),
+    "image": Verb(module="podkeep.cli.image", help="Pull, list, save, check and remove images."),
     "logs": Verb(module="podkeep.cli.logs", help="Print the log of a container."),
     "port-forward": Verb(module="podkeep.cli.port_forward", help="Let local ports lead into a pod."),
     "ps": Verb(module="podkeep.cli.ps", help="List pods."),
@@ -57,35 +44,11 @@ VERBS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group that imports a verb when it is invoked, and lists and completes verbs without importing any."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all verbs."""
-        return sorted(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the verb ``cmd_name``; ``None`` if there is no such verb."""
-        verb = VERBS.get(cmd_name)
-        if verb is None:
-            return None
-        return cast(click.Command, importlib.import_module(verb.module).command)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs and their help."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, VERBS[name].help) for name in self.list_commands(ctx)])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the name of a verb or a global option."""
-        from click.shell_completion import CompletionItem
-
-        verbs = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        items = [CompletionItem(name, help=VERBS[name].help) for name in verbs]
-        return items + click.Command.shell_complete(self, ctx, incomplete)
-
-
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    cls=LazyGroup,
+    verbs=VERBS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="podkeep", message="%(prog)s %(version)s")
 @click.option(
     "--config",
@@ -153,11 +116,3 @@ def _explain(debug: bool) -> None:
 def _status(result: Any) -> int:
     # With standalone_mode=False click returns the status of ctx.exit(), or else what the verb returned.
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
-
-
-def error_text(error: PodkeepError) -> str:
-    """Return the lines that tell a person what failed (one per problem) and what to do next."""
-    lines = [f"podkeep: {line}" for line in error.message.split("\n")]
-    if error.hint:
-        lines.append(f"hint: {error.hint}")
-    return "\n".join(lines)

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from podkeep.base.errors import PodkeepError
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _GAP = "   "
@@ -71,6 +73,11 @@ def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
 
 
+def number_of(count: int, what: str) -> str:
+    """Return ``1 image``, ``2 images``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def size(count: int) -> str:
     """Return a number of bytes with a binary unit and three significant digits, ``12.3 MiB``."""
     value = float(count)
@@ -79,3 +86,11 @@ def size(count: int) -> str:
             return f"{value:.3g} {unit}" if unit != "B" else f"{count} B"
         value /= 1024
     return f"{value:.3g} TiB"
+
+
+def error_text(error: PodkeepError) -> str:
+    """Return the lines that tell a person what failed (one per problem) and what to do next."""
+    lines = [f"podkeep: {line}" for line in error.message.split("\n")]
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    return "\n".join(lines)

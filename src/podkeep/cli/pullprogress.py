@@ -1,18 +1,20 @@
-"""Showing a pull: bars for a person who looks, plain lines for a log.
+"""Showing a pull, a load or a save: bars for a person who looks, plain lines for a log.
 
 Owns: following ``podkeep.v1.Node.WatchPulls`` while an operation runs. A runtime that is not podkeep's does not serve
-that; then the pull is just not shown. Called by the verbs that pull images.
+that; then the operation is just not shown. Called by the verbs that pull, load and save images. Drawing is
+``progressbars``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable, Collection
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
 from podkeep.base.errors import PodkeepError, Unavailable, Unimplemented
+from podkeep.base.reference import parse
 from podkeep.cli import output
-from podkeep.images.reference import parse
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -36,18 +38,25 @@ class Display(Protocol):
 async def shown(client: CriClient, image: str, operation: Awaitable[Result], stream: IO[str]) -> Result:
     """Return the result of ``operation``, and show on ``stream`` the pulls of ``image`` while it runs.
 
-    :param image: reference as the runtime is asked for it, absolute path of an archive to load, or empty for all.
+    :param image: reference as the runtime is asked for it, or empty for all.
     :raises InvalidArgument: if ``image`` is no reference.
     """
     try:
-        name = reported_name(image)
+        names = {reported_name(image)} if image else ()
     except PodkeepError:
         if asyncio.iscoroutine(operation):
             operation.close()
         raise
-    display: Display = Bars(stream) if stream.isatty() else Lines(stream)
+    return await followed(client, names, operation, display_for(stream))
+
+
+async def followed(client: CriClient, names: Collection[str], operation: Awaitable[Result], display: Display) -> Result:
+    """Return the result of ``operation``, and show on ``display`` what is told under ``names`` while it runs.
+
+    :param names: as the runtime reports them; none: everything.
+    """
     with display:
-        watch = asyncio.ensure_future(_watch(client, name, display))
+        watch = asyncio.ensure_future(_watch(client, frozenset(names), display))
         try:
             return await operation
         finally:
@@ -55,17 +64,28 @@ async def shown(client: CriClient, image: str, operation: Awaitable[Result], str
             await asyncio.gather(watch, return_exceptions=True)
 
 
+def display_for(stream: IO[str]) -> Display:
+    """Return bars for a terminal, and lines for anything else."""
+    if not stream.isatty():
+        return Lines(stream)
+    from podkeep.cli.progressbars import Bars
+
+    return Bars(stream)
+
+
 def reported_name(image: str) -> str:
-    """Return the name under which the runtime reports progress: of an image the full one, of an archive its path."""
-    return image if not image or image.startswith("/") else str(parse(image))
+    """Return the full name of an image, under which the runtime reports its pull."""
+    return str(parse(image))
 
 
-async def _watch(client: CriClient, image: str, display: Display) -> None:
+async def _watch(client: CriClient, names: frozenset[str], display: Display) -> None:
     from podkeep.cri.v1 import podkeep_pb2
 
+    request = podkeep_pb2.WatchPullsRequest(image=next(iter(names)) if len(names) == 1 else "")
     try:
-        async for event in client.node.WatchPulls(podkeep_pb2.WatchPullsRequest(image=image)):
-            display.update(event)
+        async for event in client.node.WatchPulls(request):
+            if not names or event.image in names:
+                display.update(event)
     except (Unimplemented, Unavailable):
         return
 
@@ -75,12 +95,31 @@ def short(digest: str) -> str:
     return digest.partition(":")[2][:12] or digest[:12]
 
 
-class Lines:
-    """One line whenever a blob enters a phase."""
+class Silence:
+    """Shows nothing."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __enter__(self) -> Silence:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def update(self, event: PullProgress) -> None:
+        """Show nothing."""
+
+
+class Lines:
+    """One line whenever a blob enters a phase; the last one of an image says how fast it came.
+
+    :param clock: seconds.
+    """
+
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
+        self._clock = clock
+        self._began: dict[str, float] = {}
         self._phases: dict[tuple[str, str], str] = {}
+        self._fetched: dict[str, dict[str, int]] = {}
 
     def __enter__(self) -> Lines:
         return self
@@ -90,44 +129,22 @@ class Lines:
 
     def update(self, event: PullProgress) -> None:
         """Write a line if the event is news."""
+        self._began.setdefault(event.image, self._clock())
+        if event.phase == "downloading":
+            self._fetched.setdefault(event.image, {})[event.digest] = event.done
         key = (event.image, event.digest)
-        if self._phases.get(key) == event.phase:
+        if event.phase == "waiting" or self._phases.get(key) == event.phase:
             return
         self._phases[key] = event.phase
-        total = f" ({output.size(event.total)})" if event.total else ""
         name = f" {short(event.digest)}" if event.digest else ""
-        self._stream.write(f"{event.image}{name}: {event.phase}{total}\n")
+        self._stream.write(f"{event.image}{name}: {event.phase}{self._note(event)}\n")
         self._stream.flush()
 
-
-class Bars:
-    """One bar per blob, drawn by rich."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
-
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            console=Console(file=stream),
-        )
-        self._tasks: dict[tuple[str, str], TaskID] = {}
-
-    def __enter__(self) -> Bars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
-
-    def update(self, event: PullProgress) -> None:
-        """Move the bar of the event's blob."""
-        key = (event.image, event.digest)
-        description = f"{short(event.digest)} {event.phase}" if event.digest else f"{event.image} {event.phase}"
-        if key not in self._tasks:
-            self._tasks[key] = self._progress.add_task(description, total=None)
-        self._progress.update(
-            self._tasks[key], description=description, completed=event.done, total=event.total or None
-        )
+    def _note(self, event: PullProgress) -> str:
+        if event.digest or event.phase != "done":
+            return f" ({output.size(event.total)})" if event.total else ""
+        fetched = sum(self._fetched.get(event.image, {}).values())
+        if not fetched:
+            return ""
+        took = max(self._clock() - self._began[event.image], 0.001)
+        return f" ({output.size(fetched)} in {took:.1f} s, {output.size(int(fetched / took))}/s)"

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 120.0
 """Seconds an RPC may take unless its caller says otherwise (the kubelet's runtimeRequestTimeout is the same)."""
 
-_NO_DEADLINE = frozenset({"/runtime.v1.ImageService/PullImage", "/podkeep.v1.Node/LoadImage"})
+_NO_DEADLINE = frozenset(
+    {
+        "/runtime.v1.ImageService/PullImage",
+        "/podkeep.v1.Node/LoadImage",
+        "/podkeep.v1.Node/SaveImages",
+        "/podkeep.v1.Node/RemoveImageName",
+        "/podkeep.v1.Node/PruneImages",
+    }
+)
 """As long as the image is; the runtime itself gives up on a registry that stalls."""
 
 _OWN_TIMEOUT = frozenset(

@@ -130,18 +130,17 @@ class _SeekingSource(ByteSource):
         super().__init__(lambda: b"")
         self._file = file
         self._size = os.fstat(file.fileno()).st_size
-        self.position = 0
 
     def some(self, most: int) -> memoryview:
         """Read up to ``most`` bytes; only headers are ever asked for, in whole blocks."""
         data = os.pread(self._file.fileno(), min(most, 1 << 20), self.position)
-        self.position += len(data)
+        self._before += len(data)
         self.ended = not data
         return memoryview(data)
 
     def skip(self, count: int) -> None:
         """Seek; a skip past the end is an error, save for the padding that some writers leave out."""
-        self.position += count
+        self._before += count
         if self.position >= self._size + BLOCK:
             raise TarError("the archive ends too early")
 

@@ -16,6 +16,8 @@ from typing import Any
 
 _PROGRESS_INTERVAL = 0.1
 """Seconds between two progress lines of one layer."""
+_CONTINUAL = frozenset({"downloading", "saving", "verifying"})
+"""Phases that report with every piece."""
 
 
 class Channel:
@@ -50,7 +52,7 @@ class Channel:
     def progress(self, digest: str, phase: str, done: int, total: int) -> None:
         """Report progress of a layer, dropping reports that follow too soon on the one before."""
         now = time.monotonic()
-        if phase == "downloading" and done > 0 and now - self._told.get(digest, 0.0) < _PROGRESS_INTERVAL:
+        if phase in _CONTINUAL and 0 < done != total and now - self._told.get(digest, 0.0) < _PROGRESS_INTERVAL:
             return
         self._told[digest] = now
         self.emit({"event": "progress", "digest": digest, "phase": phase, "done": done, "total": total})

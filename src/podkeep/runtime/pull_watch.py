@@ -1,4 +1,8 @@
-"""Passing the progress of pulls on to whoever watches. A slow watcher misses steps; it never holds up a pull."""
+"""Passing the progress of pulls on to whoever watches.
+
+A slow watcher never holds up a pull, and costs no more than a step for each phase of each blob: of those that it did
+not fetch in time it gets the last.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,39 @@ from collections.abc import AsyncIterator
 
 from podkeep.images.image import PullProgress
 
-_QUEUE_LENGTH = 256
+
+class _Watcher:
+    """What one watcher has not fetched yet, oldest news first."""
+
+    def __init__(self, image: str) -> None:
+        self.image = image
+        self.news: dict[tuple[str, str, str], PullProgress] = {}
+        self.some = asyncio.Event()
 
 
 class PullWatch:
     """Hands every step of every pull to every watcher. Used on the event loop only."""
 
     def __init__(self) -> None:
-        self._watchers: set[asyncio.Queue[PullProgress]] = set()
+        self._watchers: set[_Watcher] = set()
 
     def publish(self, step: PullProgress) -> None:
-        """Hand a step to the watchers; one whose queue is full does not get it."""
-        for queue in self._watchers:
-            if not queue.full():
-                queue.put_nowait(step)
+        """Hand a step to the watchers that want it."""
+        for watcher in self._watchers:
+            if watcher.image in ("", step.image):
+                watcher.news[step.image, step.digest, step.phase] = step
+                watcher.some.set()
 
     async def follow(self, image: str) -> AsyncIterator[PullProgress]:
         """Yield the steps of pulls of ``image`` (empty: of all) from now on, until the caller stops."""
-        queue: asyncio.Queue[PullProgress] = asyncio.Queue(_QUEUE_LENGTH)
-        self._watchers.add(queue)
+        watcher = _Watcher(image)
+        self._watchers.add(watcher)
         try:
             while True:
-                step = await queue.get()
-                if image in ("", step.image):
+                await watcher.some.wait()
+                watcher.some.clear()
+                news, watcher.news = watcher.news, {}
+                for step in news.values():
                     yield step
         finally:
-            self._watchers.discard(queue)
+            self._watchers.discard(watcher)

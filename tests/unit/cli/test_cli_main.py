@@ -11,6 +11,8 @@ import pytest
 
 from podkeep.base.errors import NotFound
 from podkeep.cli import main
+from podkeep.cli.output import error_text
+from podkeep.cli.verbs import LazyGroup
 
 PODKEEP = str(Path(sys.executable).with_name("podkeep"))
 
@@ -44,7 +46,7 @@ def test_help_lists_every_verb_and_imports_none() -> None:
 @pytest.mark.parametrize("name", main.VERBS)
 def test_every_verb_can_be_imported_and_explains_itself(name: str) -> None:
     group = main.podkeep
-    assert isinstance(group, main.LazyGroup)
+    assert isinstance(group, LazyGroup)
     command = group.get_command(click.Context(group), name)
     assert command is not None
     assert command.name == name
@@ -114,7 +116,7 @@ def test_verb_without_a_runtime_says_how_to_start_one(tmp_path: Path) -> None:
 
 def test_each_problem_has_a_line() -> None:
     error = NotFound("first\nsecond", hint="do this")
-    assert main.error_text(error) == "podkeep: first\npodkeep: second\nhint: do this"
+    assert error_text(error) == "podkeep: first\npodkeep: second\nhint: do this"
 
 
 def test_reader_that_leaves_early_causes_no_noise() -> None:

@@ -492,26 +492,23 @@ Global___VerifyEvent: _TypeAlias = VerifyEvent  # noqa: Y015
 
 @_typing.final
 class VerifyProgress(_message.Message):
-    """object: a layer's ID. done and total count bytes on disk of everything that is to be read."""
+    """Bytes on disk of everything that is to be read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    OBJECT_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
-    object: _builtins.str
     done: _builtins.int
     total: _builtins.int
     def __init__(
         self,
         *,
-        object: _builtins.str = ...,
         done: _builtins.int = ...,
         total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "object", b"object", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -559,7 +556,7 @@ Global___VerifyDamage: _TypeAlias = VerifyDamage  # noqa: Y015
 
 @_typing.final
 class VerifySummary(_message.Message):
-    """The last event. bytes: plain content that was hashed."""
+    """The last event. bytes: plain content that was hashed. unchecked: layers that are kept in a way that does not allow it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -568,11 +565,13 @@ class VerifySummary(_message.Message):
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     DAMAGES_FIELD_NUMBER: _builtins.int
+    UNCHECKED_FIELD_NUMBER: _builtins.int
     images: _builtins.int
     layers: _builtins.int
     documents: _builtins.int
     bytes: _builtins.int
     damages: _builtins.int
+    unchecked: _builtins.int
     def __init__(
         self,
         *,
@@ -581,10 +580,11 @@ class VerifySummary(_message.Message):
         documents: _builtins.int = ...,
         bytes: _builtins.int = ...,
         damages: _builtins.int = ...,
+        unchecked: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "damages", b"damages", "documents", b"documents", "images", b"images", "layers", b"layers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "damages", b"damages", "documents", b"documents", "images", b"images", "layers", b"layers", "unchecked", b"unchecked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.images.store import ImageStore
 from podkeep.runtime.pull_watch import PullWatch
+from podkeep.runtime.rpc.upkeep import open_file
 from podkeep.runtime.state import State
 
 
@@ -23,9 +24,10 @@ class NodeRpc:
 
     async def load_image(self, request: node.LoadImageRequest) -> node.LoadImageResponse:
         path = Path(request.path)
-        if not path.is_absolute():
+        file = open_file(request.file) if request.HasField("file") else None
+        if file is None and not path.is_absolute():
             raise InvalidArgument(f"path: {request.path!r} is not absolute")
-        loaded = await self._images.load(path, progress=self._watch.publish)
+        loaded = await self._images.load(path, file=file, progress=self._watch.publish)
         return node.LoadImageResponse(image_refs=[item.repo_tags[0] if item.repo_tags else item.id for item in loaded])
 
     async def watch_pulls(self, request: node.WatchPullsRequest) -> AsyncIterator[node.PullProgress]:

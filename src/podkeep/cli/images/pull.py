@@ -1,0 +1,160 @@
+"""``podkeep image pull``: pull images and artifacts from their registries."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.cli import connection
+from podkeep.cli import output as forms
+from podkeep.cli.failures import Failures
+from podkeep.cli.images.names import complete
+from podkeep.cli.invocation import Invocation, pass_invocation
+
+if TYPE_CHECKING:
+    from podkeep.cri.client import CriClient
+    from podkeep.cri.v1 import api_pb2
+
+_AT_ONCE = 3
+"""Images pulled at the same time; each fetches several layers at once by itself."""
+_HEADER = ("IMAGE", "ID", "DIGEST")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled:
+    """What a reference led to; ``digest`` is empty if the runtime does not tell."""
+
+    reference: str
+    id: str
+    digest: str
+
+
+@click.command(name="pull")
+@click.argument("references", nargs=-1, required=True, metavar="IMAGE...", shell_complete=complete)
+@click.option(
+    "--creds",
+    metavar="USER[:PASSWORD]",
+    help="Credentials for the registry. Without the password it is asked for.",
+)
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print nothing but IDs.")
+@forms.output_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    references: tuple[str, ...],
+    creds: str | None,
+    password_stdin: bool,
+    quiet: bool,
+    output: str,
+) -> int:
+    """Pull images and artifacts from their registries.
+
+    Prints name, ID and digest of each. What other users of the machine must not see should not be in an argument: give
+    the user's name alone, and the password when asked for it or with --password-stdin.
+
+    \b
+    Examples:
+      podkeep image pull busybox:1 registry.example/models/tiny:v2
+      podkeep image pull --creds alice registry.example/team/app:1
+      podkeep image pull --creds alice --password-stdin registry.example/team/app:1 < password
+    """
+    auth = credentials(creds, password_stdin=password_stdin)
+    failures = Failures(len(references))
+
+    async def pull_all(client: CriClient) -> list[Pulled]:
+        return await _pull_all(client, list(dict.fromkeys(references)), auth, failures, quiet=quiet)
+
+    _show(connection.run(invocation, pull_all), quiet=quiet, form=output)
+    return failures.status
+
+
+def credentials(creds: str | None, *, password_stdin: bool) -> tuple[str, str] | None:
+    """Return user and password, asking for what is missing.
+
+    :raises click.UsageError: if they cannot be had.
+    """
+    if creds is None:
+        if password_stdin:
+            raise click.UsageError("--password-stdin needs --creds USER")
+        return None
+    user, colon, password = creds.partition(":")
+    if not user:
+        raise click.UsageError("--creds: the user's name is missing")
+    if password_stdin:
+        if colon:
+            raise click.UsageError("--creds has a password already, without --password-stdin")
+        return user, sys.stdin.readline().rstrip("\r\n")
+    if colon:
+        return user, password
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask for the password; give it with --password-stdin")
+    return user, click.prompt(f"Password of {user}", hide_input=True, err=True)
+
+
+async def _pull_all(
+    client: CriClient, references: Sequence[str], auth: tuple[str, str] | None, failures: Failures, *, quiet: bool
+) -> list[Pulled]:
+    from podkeep.cli.pullprogress import Silence, display_for, followed, reported_name
+
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(reference: str) -> Pulled | PodkeepError:
+        try:
+            async with places:
+                return await _pull(client, reference, auth)
+        except PodkeepError as error:
+            return error
+
+    async def every() -> list[Pulled | PodkeepError]:
+        return await asyncio.gather(*map(one, references))
+
+    known: set[str] = set()
+    for reference in references:
+        try:
+            known.add(reported_name(reference))
+        except InvalidArgument:
+            continue  # its pull says so
+    done: list[Pulled] = []
+    for outcome in await followed(client, known, every(), Silence() if quiet else display_for(sys.stderr)):
+        if isinstance(outcome, PodkeepError):
+            failures.add(outcome)
+        else:
+            done.append(outcome)
+    return done
+
+
+async def _pull(client: CriClient, reference: str, auth: tuple[str, str] | None) -> Pulled:
+    from podkeep.base.reference import parse
+    from podkeep.cri.v1 import api_pb2
+
+    name = parse(reference)
+    request = api_pb2.PullImageRequest(image=api_pb2.ImageSpec(image=reference))
+    if auth is not None:
+        request.auth.username, request.auth.password = auth
+    identity = (await client.images.PullImage(request)).image_ref
+    spec = api_pb2.ImageSpec(image=identity)
+    image = (await client.images.ImageStatus(api_pb2.ImageStatusRequest(image=spec))).image
+    return Pulled(reference=str(name), id=identity, digest=name.digest or _digest(image, name.name))
+
+
+def _digest(image: api_pb2.Image, repository: str) -> str:
+    found = [name.partition("@")[2] for name in image.repo_digests if name.startswith(f"{repository}@")]
+    return found[0] if found else ""
+
+
+def _show(images: Sequence[Pulled], *, quiet: bool, form: str) -> None:
+    if quiet:
+        click.echo("".join(f"{image.id}\n" for image in images), nl=False)
+    elif form == "json":
+        forms.echo_json(
+            [{"reference": image.reference, "id": image.id, "digest": image.digest or None} for image in images]
+        )
+    elif images:
+        forms.echo_table(_HEADER, [(image.reference, image.id, image.digest or "<none>") for image in images])

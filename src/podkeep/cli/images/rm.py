@@ -1,0 +1,72 @@
+"""``podkeep image rm``: remove images, or names of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from podkeep.base.errors import PodkeepError
+from podkeep.cli import connection
+from podkeep.cli import output as forms
+from podkeep.cli.failures import Failures
+from podkeep.cli.images.names import image_arguments
+from podkeep.cli.invocation import Invocation, pass_invocation
+
+if TYPE_CHECKING:
+    from podkeep.cri.client import CriClient
+    from podkeep.cri.v1.podkeep_pb2 import RemoveImageNameResponse
+
+
+@click.command(name="rm")
+@image_arguments(required=True)
+@forms.output_option
+@pass_invocation
+def command(invocation: Invocation, images: tuple[str, ...], output: str) -> int:
+    """Remove images, or names of them.
+
+    An image that has several names loses the one that is given; with its last name, or named by ID or digest, it is
+    removed. An image that a container uses stays.
+
+    \b
+    Examples:
+      podkeep image rm busybox:1
+      podkeep image rm $(podkeep image ls -q -f dangling=true)
+    """
+    failures = Failures(len(images))
+
+    async def remove(client: CriClient) -> list[tuple[str, RemoveImageNameResponse]]:
+        from podkeep.cri.v1 import podkeep_pb2
+
+        done = []
+        for image in images:
+            try:
+                answer = await client.node.RemoveImageName(podkeep_pb2.RemoveImageNameRequest(image=image))
+            except PodkeepError as error:
+                failures.add(error)
+                continue
+            done.append((image, answer))
+            if output != "json":
+                _tell(answer)
+        return done
+
+    done = connection.run(invocation, remove)
+    if output == "json":
+        forms.echo_json([_values(image, answer) for image, answer in done])
+    return failures.status
+
+
+def _tell(answer: RemoveImageNameResponse) -> None:
+    for name in answer.untagged:
+        click.echo(f"untagged {name}")
+    if answer.removed:
+        click.echo(f"removed {answer.removed} ({forms.size(answer.reclaimed_bytes)})")
+
+
+def _values(image: str, answer: RemoveImageNameResponse) -> dict[str, Any]:
+    return {
+        "image": image,
+        "untagged": list(answer.untagged),
+        "removed": answer.removed or None,
+        "reclaimed_bytes": answer.reclaimed_bytes,
+    }

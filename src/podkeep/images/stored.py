@@ -1,0 +1,43 @@
+"""Reading what the store keeps, in a worker: every layer again, as the plain tar or the file it was made of.
+
+Changes nothing in the store. Used by ``saving`` and ``verify``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.ids import Digest
+from podkeep.images.snapshots.choice import open_drivers
+from podkeep.images.snapshots.erofs import ErofsDriver
+
+_NICE = 10
+"""Hashing may take a core for minutes; whatever containers do goes first."""
+
+
+def give_way() -> None:
+    """Let everything else on the machine go first."""
+    os.nice(_NICE)
+
+
+class StoredLayers:
+    """The layers of the store below ``root``. A layer is what ``upkeep`` makes of its record for a request."""
+
+    def __init__(self, root: Path) -> None:
+        self._drivers = open_drivers(root)
+
+    def pieces(self, layer: dict[str, Any]) -> Iterator[bytes]:
+        """Yield the plain tar of a layer, or its file.
+
+        :raises DataLoss: if it cannot be read, also between two pieces.
+        :raises FailedPrecondition: if what is needed for it was never kept.
+        """
+        return self._drivers[layer["driver"]].tar(Digest(layer["id"]))
+
+    def metadata(self, layer: dict[str, Any]) -> Path | None:
+        """Return where the metadata image of a layer is; None if it has none."""
+        driver = self._drivers[layer["driver"]]
+        return driver.metadata(Digest(layer["id"])) if isinstance(driver, ErofsDriver) else None

@@ -1,0 +1,415 @@
+"""What people do with stored images: look at them, save, remove, prune and verify them. The server's side.
+
+Owns: what is told about an image, and that nothing is removed that a container uses. Who uses what is asked of the
+runtime, on the event loop, in the same step in which an image is forgotten: no container can be made of it in between.
+Reading layers is a worker's job (``saver``, ``verify``). Called by ``runtime/rpc/upkeep.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.ids import Digest, ImageID
+from podkeep.images import manifest, prune, reference
+from podkeep.images.database import LayerRecord
+from podkeep.images.image import Image, PullProgress
+from podkeep.images.openfile import OpenFile, open_directory, remove_directory
+from podkeep.images.store import ImageStore, Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageUser:
+    """A container that has an image as root file system or, with ``volume``, as volume."""
+
+    container_id: str
+    container_name: str
+    pod_namespace: str
+    pod_name: str
+    volume: bool
+
+    def __str__(self) -> str:
+        how = "as a volume of" if self.volume else "by"
+        pod = f"{self.pod_namespace}/{self.pod_name}"
+        return f"{how} container {self.container_name} of pod {pod} ({self.container_id[:12]})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A document of an image; ``role`` is ``index``, ``manifest`` or ``configuration``."""
+
+    role: str
+    digest: Digest
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """An image, who uses it, and, if asked for, what it is made of: its layers base first, with the number of images
+    that have each."""
+
+    image: Image
+    shared_size: int
+    users: tuple[ImageUser, ...]
+    documents: tuple[Document, ...] = ()
+    layers: tuple[tuple[LayerRecord, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """What went: names, the image if it went with them, and bytes on disk."""
+
+    untagged: tuple[str, ...]
+    image: ImageID | None
+    reclaimed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Progress of a verification; ``done`` of ``total`` bytes on disk."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """Something that is not what its digest says; ``kept`` says why it was not removed, if that was asked for."""
+
+    object: str
+    problem: str
+    images: tuple[ImageID, ...] = ()
+    names: tuple[str, ...] = ()
+    repaired: bool = False
+    kept: str = ""
+
+
+@dataclass(kw_only=True)
+class Summary:
+    """What a verification looked at."""
+
+    images: int = 0
+    layers: int = 0
+    documents: int = 0
+    bytes: int = 0
+    damages: int = 0
+    unchecked: int = 0
+    """Layers kept in a way that does not allow it."""
+
+
+Users = Callable[[ImageID], Sequence[ImageUser]]
+
+
+class Upkeep:
+    """The verbs on one store. Its coroutines run on the event loop, and blocking steps on threads."""
+
+    def __init__(self, store: ImageStore, users: Users) -> None:
+        self._store = store
+        self._users = users
+
+    def find(self, text: str) -> Image:
+        """Return the image that ``text`` names.
+
+        :raises NotFound: if there is none.
+        :raises InvalidArgument: if an ID prefix fits several images.
+        """
+        image = self._store.find(text)
+        if image is None:
+            raise NotFound(f"no image {text}", hint="`podkeep image ls` lists the images")
+        return image
+
+    def chosen(self, names: Iterable[str]) -> list[Image]:
+        """Return the images that ``names`` lead to, each once, in this order; without names all.
+
+        :raises NotFound: if a name leads to none.
+        """
+        found = {image.id: image for image in map(self.find, names)}
+        return list(found.values()) if found else self._store.images()
+
+    def describe(self, image: Image, *, documents: bool) -> Description:
+        """Return what is known about an image. Blocks, with ``documents``, for a look into the database.
+
+        :raises NotFound: if it was removed meanwhile.
+        """
+        images, layers = self._store.records()
+        if not all(layer in layers for layer in image.layers):
+            raise NotFound(f"image {image.id} is not here any more")
+        return Description(
+            image=image,
+            shared_size=prune.shared(image, images.values(), layers),
+            users=tuple(self._users(image.id)),
+            documents=tuple(self._documents(image)) if documents else (),
+            layers=_with_counts(image, images.values(), layers) if documents else (),
+        )
+
+    def _documents(self, image: Image) -> Iterable[Document]:
+        config, manifests = self._store.documents(image.id)
+        for digest, data in manifests.items():
+            role = "index" if manifest.is_index(manifest.parse_document(data, digest), "") else "manifest"
+            yield Document(role=role, digest=digest, data=data)
+        yield Document(role="configuration", digest=_config_digest(image, config, manifests.values()), data=config)
+
+    async def remove(self, text: str) -> Removed:
+        """Take a name away, and the image with its last one; an ID or a digest means the whole image.
+
+        :raises NotFound: if there is no such image.
+        :raises FailedPrecondition: if the image would go and a container uses it.
+        """
+        image = self.find(text)
+        spare = _spare_tag(text, image)
+        if spare:
+            self._store.forget(spare)
+            return Removed(untagged=(spare,), image=None, reclaimed=0)
+        in_use = self._in_use(image)
+        if in_use:
+            raise FailedPrecondition(f"image {text} is in use {in_use}", hint="remove the pod or the container first")
+        images, layers = self._store.records()
+        reclaimed = prune.reclaimed(images, layers, {image.id})
+        self._store.forget(image.id)
+        await asyncio.to_thread(self._store.collect)
+        return Removed(untagged=(*image.repo_tags, *image.repo_digests), image=image.id, reclaimed=reclaimed)
+
+    async def prune(self, *, tagged: bool, pulled_before: int | None, dry_run: bool) -> tuple[list[Description], int]:
+        """Remove the images that :func:`prune.choose` names; return them, as they were, and the bytes reclaimed."""
+        images, layers = self._store.records()
+        used = {image for image in images if self._users(image)}
+        doomed = prune.choose(images.values(), used=used, tagged=tagged, pulled_before=pulled_before)
+        described = [self.describe(image, documents=False) for image in doomed]
+        reclaimed = prune.reclaimed(images, layers, {image.id for image in doomed})
+        if not dry_run:
+            for image in doomed:
+                self._store.forget(image.id)
+            await asyncio.to_thread(self._store.collect)
+        return described, reclaimed
+
+    async def save(self, names: Sequence[str], target: OpenFile, progress: Progress) -> int:
+        """Write images as an OCI layout to a file (as one tar), a pipe or a directory; return the bytes of its files.
+
+        The layers stay until that is done, also if the images are removed meanwhile. A directory is removed when it is
+        not done, or its owner is gone.
+
+        :raises NotFound: if a name leads to none.
+        :raises DataLoss: if a layer is damaged.
+        :raises ResourceExhausted: if the target is full.
+        :raises FailedPrecondition: if the target cannot be written.
+        """
+        images = self.chosen(names)
+        directory = open_directory(target.as_json())
+        _, layers = self._store.records()
+        held = self._store.hold(layer for image in images for layer in image.layers)
+        try:
+            request = {
+                "kind": "save",
+                "target": target.as_json(),
+                "directory": directory is not None,
+                "images": [await asyncio.to_thread(self._saved, image, layers) for image in images],
+            }
+            return await self._written(request, target.name, progress)
+        except BaseException:
+            if directory is not None:
+                await asyncio.shield(asyncio.to_thread(remove_directory, directory))
+            raise
+        finally:
+            if directory is not None:
+                os.close(directory)
+            await asyncio.shield(asyncio.to_thread(self._store.release, held))
+
+    async def _written(self, request: dict[str, Any], name: str, progress: Progress) -> int:
+        written = 0
+
+        def note(event: dict[str, Any]) -> None:
+            nonlocal written
+            if event["event"] == "saved":
+                written = event["bytes"]
+            else:
+                step = PullProgress(image=name, digest="", phase="saving", done=event["done"], total=event["total"])
+                progress(step)
+
+        await self._store.work(request, note)
+        return written
+
+    def _saved(self, image: Image, layers: Mapping[Digest, LayerRecord]) -> dict[str, Any]:
+        by_role = {document.role: document.data for document in self._documents(image)}
+        return {
+            "id": image.id,
+            "kind": image.kind,
+            "config": base64.b64encode(by_role["configuration"]).decode(),
+            "manifest": base64.b64encode(by_role.get("manifest", b"")).decode(),
+            "layers": [_layer_request(layers[layer]) for layer in image.layers],
+            "tags": list(image.repo_tags),
+            "digests": list(image.repo_digests),
+        }
+
+    async def verify(self, names: Sequence[str], *, repair: bool) -> AsyncGenerator[Step | Damage | Summary, None]:
+        """Compare images, or everything, with their digests; yield progress, damages and at last the summary.
+
+        With ``repair`` images that are damaged and that no container uses are removed, with every image that shares
+        the damaged layer, so that a pull brings it anew.
+
+        :raises NotFound: if a name leads to none.
+        """
+        images = self.chosen(names)
+        _, layers = self._store.records()
+        wanted = list(dict.fromkeys(layer for image in images for layer in image.layers))
+        if not names:
+            wanted = list(dict.fromkeys([*wanted, *layers]))
+        summary = Summary(images=len(images))
+        held = self._store.hold(wanted)
+        damages: list[Damage] = []
+        try:
+            for image in images:
+                found, count = await asyncio.to_thread(self._check_documents, image)
+                summary.documents += count
+                damages += found
+            async for event in self._check_layers([layers[layer] for layer in held]):
+                if isinstance(event, Step):
+                    yield event
+                elif isinstance(event, Damage):
+                    damages.append(event)
+                    summary.layers += 1
+                elif event is None:
+                    summary.unchecked += 1
+                else:
+                    summary.layers += 1
+                    summary.bytes += event
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._store.release, held))
+        if not names:
+            damages += await asyncio.to_thread(self._check_strays, repair)
+        for damage in damages:
+            yield self._repaired(damage) if repair and damage.images else damage
+        if repair:
+            await asyncio.shield(asyncio.to_thread(self._store.collect))
+        summary.damages = len(damages)
+        yield summary
+
+    def _check_documents(self, image: Image) -> tuple[list[Damage], int]:
+        damages, count = [], 0
+        try:
+            for document in self._documents(image):
+                count += 1
+                found = manifest.digest_of(document.data, document.digest.partition(":")[0])
+                if found != document.digest:
+                    problem = f"{document.role}: expected digest {document.digest}, the content has {found}"
+                    damages.append(
+                        Damage(object=document.digest, problem=problem, images=(image.id,), names=_names(image))
+                    )
+        except NotFound:
+            return [], count  # removed meanwhile
+        except PodkeepError as error:
+            damages.append(Damage(object=image.id, problem=error.message, images=(image.id,), names=_names(image)))
+        return damages, count
+
+    async def _check_layers(self, layers: Sequence[LayerRecord]) -> AsyncIterator[Step | Damage | int | None]:
+        """Yield steps, and for each layer a damage, the bytes of its content, or None if it cannot be checked."""
+        if not layers:
+            return
+        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        request = {"kind": "verify", "layers": [_layer_request(layer) for layer in layers]}
+
+        async def read() -> None:
+            try:
+                await self._store.work(request, events.put_nowait)
+            finally:
+                events.put_nowait(None)
+
+        reader = asyncio.ensure_future(read())
+        try:
+            while (event := await events.get()) is not None:
+                if event["event"] == "progress":
+                    if event["phase"] == "verifying":
+                        yield Step(done=event["done"], total=event["total"])
+                elif event["event"] == "damage":
+                    yield self._damage(Digest(event["layer"]), event["problem"])
+                else:
+                    yield event.get("bytes")
+            await reader
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    def _damage(self, layer: Digest, problem: str) -> Damage:
+        having = [image for image in self._store.images() if layer in image.layers]
+        return Damage(
+            object=layer,
+            problem=problem,
+            images=tuple(image.id for image in having),
+            names=tuple(name for image in having for name in _names(image)),
+        )
+
+    def _check_strays(self, repair: bool) -> list[Damage]:
+        return [
+            Damage(object=stray, problem="no image has it", repaired=repair)
+            for stray in self._store.strays(remove=repair)
+        ]
+
+    def _repaired(self, damage: Damage) -> Damage:
+        """Forget the images that a damage is in, or say which cannot be."""
+        here, _ = self._store.records()
+        kept = [
+            f"{image} is in use {used}"
+            for image in damage.images
+            if image in here and (used := self._in_use(here[image]))
+        ]
+        if kept:
+            return replace(damage, kept="; ".join(kept))
+        for image in damage.images:
+            self._store.forget(image)
+        return replace(damage, repaired=True)
+
+    def _in_use(self, image: Image) -> str:
+        """Say by what an image is used, or nothing."""
+        users = self._users(image.id)
+        if not users:
+            return ""
+        return str(users[0]) + (f" and {len(users) - 1} more" if len(users) > 1 else "")
+
+
+def _spare_tag(text: str, image: Image) -> str:
+    """Return the tag that ``text`` is, if the image has another."""
+    try:
+        named = reference.parse(text)
+    except InvalidArgument:
+        return ""
+    tag = "" if named.digest else str(named)
+    return tag if tag in image.repo_tags and len(image.repo_tags) > 1 else ""
+
+
+def _names(image: Image) -> tuple[str, ...]:
+    return image.repo_tags or image.repo_digests
+
+
+def _config_digest(image: Image, config: bytes, manifests: Iterable[bytes]) -> Digest:
+    """Return the digest that a configuration must have."""
+    if image.kind == "image":
+        return Digest(image.id)
+    for data in manifests:
+        described = manifest.parse_document(data, image.id).get("config")
+        if described:
+            return Digest(described["digest"])
+    return manifest.digest_of(config)
+
+
+def _with_counts(
+    image: Image, images: Iterable[Image], layers: Mapping[Digest, LayerRecord]
+) -> tuple[tuple[LayerRecord, int], ...]:
+    counts = Counter(layer for other in images for layer in set(other.layers))
+    return tuple((layers[layer], counts[layer]) for layer in image.layers)
+
+
+def _layer_request(layer: LayerRecord) -> dict[str, Any]:
+    digest = layer.blob if layer.kind == "file" else layer.id
+    return {
+        "id": layer.id,
+        "kind": layer.kind,
+        "title": layer.title,
+        "driver": layer.driver,
+        "digest": digest,
+        "bytes": layer.bytes,
+    }

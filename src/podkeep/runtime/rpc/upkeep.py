@@ -1,0 +1,150 @@
+"""podkeep's own RPCs about images: DescribeImages, SaveImages, RemoveImageName, PruneImages, VerifyImages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.base.ids import ImageID
+from podkeep.cri.v1 import podkeep_pb2 as node
+from podkeep.images.openfile import OpenFile
+from podkeep.images.store import ImageStore
+from podkeep.images.upkeep import Damage, Description, ImageUser, Step, Summary, Upkeep
+from podkeep.runtime.pull_watch import PullWatch
+from podkeep.runtime.state import State
+
+
+class UpkeepRpc:
+    """One method per RPC, from message to message."""
+
+    def __init__(self, images: ImageStore, state: State, watch: PullWatch) -> None:
+        self._state = state
+        self._watch = watch
+        self._upkeep = Upkeep(images, self._users)
+
+    async def describe(self, request: node.DescribeImagesRequest) -> AsyncIterator[node.ImageDescription]:
+        for image in self._upkeep.chosen(request.images):
+            yield _description(self._upkeep.describe(image, documents=request.documents))
+
+    async def save(self, request: node.SaveImagesRequest) -> node.SaveImagesResponse:
+        if not request.images:
+            raise InvalidArgument("images: at least one is required")
+        if not request.HasField("target"):
+            raise InvalidArgument("target is required")
+        written = await self._upkeep.save(request.images, open_file(request.target), self._watch.publish)
+        return node.SaveImagesResponse(bytes=written)
+
+    async def remove(self, request: node.RemoveImageNameRequest) -> node.RemoveImageNameResponse:
+        if not request.image:
+            raise InvalidArgument("image is required")
+        removed = await self._upkeep.remove(request.image)
+        return node.RemoveImageNameResponse(
+            untagged=removed.untagged, removed=removed.image or "", reclaimed_bytes=removed.reclaimed
+        )
+
+    async def prune(self, request: node.PruneImagesRequest) -> node.PruneImagesResponse:
+        images, reclaimed = await self._upkeep.prune(
+            tagged=request.all, pulled_before=request.pulled_before or None, dry_run=request.dry_run
+        )
+        return node.PruneImagesResponse(images=map(_description, images), reclaimed_bytes=reclaimed)
+
+    async def verify(self, request: node.VerifyImagesRequest) -> AsyncIterator[node.VerifyEvent]:
+        async with aclosing(self._upkeep.verify(request.images, repair=request.repair)) as events:
+            async for event in events:
+                yield _event(event)
+
+    def _users(self, image: ImageID) -> list[ImageUser]:
+        pods = {pod.id: pod.config for pod in self._state.sandboxes()}
+        users = []
+        for container in self._state.containers():
+            volume = image in container.volume_images.values()
+            if not volume and image != container.image_id:
+                continue
+            pod = pods.get(container.sandbox_id)
+            users.append(
+                ImageUser(
+                    container_id=container.id,
+                    container_name=container.config.name,
+                    pod_namespace=pod.namespace if pod else "",
+                    pod_name=pod.name if pod else container.sandbox_id,
+                    volume=image != container.image_id,
+                )
+            )
+        return users
+
+
+def open_file(message: node.OpenFile) -> OpenFile:
+    """Return a message as a value."""
+    return OpenFile(
+        pid=message.pid,
+        descriptor=message.descriptor,
+        device=message.device,
+        inode=message.inode,
+        name=message.name,
+    )
+
+
+def _description(found: Description) -> node.ImageDescription:
+    image = found.image
+    return node.ImageDescription(
+        id=image.id,
+        kind=image.kind,
+        artifact_type=image.artifact_type,
+        repo_tags=image.repo_tags,
+        repo_digests=image.repo_digests,
+        size=image.size,
+        shared_size=found.shared_size,
+        pulled_at=image.pulled_at,
+        pinned=image.pinned,
+        users=[
+            node.ImageUser(
+                container_id=user.container_id,
+                container_name=user.container_name,
+                pod_namespace=user.pod_namespace,
+                pod_name=user.pod_name,
+                volume=user.volume,
+            )
+            for user in found.users
+        ],
+        documents=[
+            node.ImageDocument(role=document.role, digest=document.digest, data=document.data)
+            for document in found.documents
+        ],
+        layers=[
+            node.ImageLayer(
+                id=layer.id,
+                kind=layer.kind,
+                driver=layer.driver,
+                bytes=layer.bytes,
+                inodes=layer.inodes,
+                images=images,
+                title=layer.title,
+            )
+            for layer, images in found.layers
+        ],
+    )
+
+
+def _event(event: Step | Damage | Summary) -> node.VerifyEvent:
+    if isinstance(event, Step):
+        return node.VerifyEvent(progress=node.VerifyProgress(done=event.done, total=event.total))
+    if isinstance(event, Damage):
+        damage = node.VerifyDamage(
+            object=event.object,
+            problem=event.problem,
+            images=event.images,
+            names=event.names,
+            repaired=event.repaired,
+            kept=event.kept,
+        )
+        return node.VerifyEvent(damage=damage)
+    summary = node.VerifySummary(
+        images=event.images,
+        layers=event.layers,
+        documents=event.documents,
+        bytes=event.bytes,
+        damages=event.damages,
+        unchecked=event.unchecked,
+    )
+    return node.VerifyEvent(summary=summary)

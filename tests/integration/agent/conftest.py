@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.manifests import text
+from agent.manifests import basic, text
 
 from podkeep.kernel import mountinfo
 from support.daemon import Daemon
+from support.registry import Registry
 
 PATIENCE_S = 60.0
+BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
+LOGIN = {"Authorization": f"Basic {basic()}"}
+"""How a test pushes to the private registry."""
 
 
 class Background(subprocess.Popen[str]):
@@ -59,6 +63,11 @@ class Runner:
             text=True,
             env=os.environ | (env or {}),
         )
+
+    def trust(self, *hosts: str) -> None:
+        """Let the daemon, not started yet, speak to these registries without TLS."""
+        self.daemon.extra += "".join(f'[registries."{host}"]\ninsecure = true\n' for host in hosts)
+        self.daemon.write()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what ``podkeep ps`` says."""
@@ -102,6 +111,21 @@ def runner(daemon: Daemon, tmp_path: Path) -> Iterator[Runner]:
     runner = Runner(daemon, tmp_path)
     yield runner
     assert runner.left_behind() == []
+
+
+@pytest.fixture
+def private(tmp_path: Path, scratch_machine: None) -> Iterator[Registry]:
+    """A registry that knows ``user`` with password ``secret`` and nobody else."""
+    with Registry(tmp_path / "private", htpasswd=f"user:{BCRYPT_OF_SECRET}\n") as running:
+        yield running
+
+
+@pytest.fixture
+def private_runner(own_runner: Runner, private: Registry) -> Runner:
+    """A runner on a daemon that has the private registry as one of its registries, but no credentials."""
+    own_runner.trust(private.host)
+    own_runner.daemon.start()
+    return own_runner
 
 
 @pytest.fixture

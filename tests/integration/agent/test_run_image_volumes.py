@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from agent.conftest import Runner, interrupt, until
-from agent.manifests import pod, shell
+from agent.manifests import image_volume, mount, pod, shell
 
 from support.images import directory, file, layers_layout
 from support.registry import Registry
@@ -34,14 +34,6 @@ def forget(registry: Registry, reference: str) -> None:
 def data(runner: Runner, registry: Registry, tmp_path: Path) -> str:
     """Reference of an image with two files, of the test's own."""
     return push(registry, tmp_path / "data", f"volume-{tmp_path.name.replace('_', '-')}:1", "data")
-
-
-def image_volume(reference: str, name: str = "volume", **more: Any) -> dict[str, Any]:
-    return {"name": name, "image": {"reference": reference} | more}
-
-
-def mount(path: str = "/volume", name: str = "volume", **more: Any) -> dict[str, Any]:
-    return {"name": name, "mountPath": path} | more
 
 
 @pytest.mark.requirement("V1", "V20", "V34", "V39", "V51")

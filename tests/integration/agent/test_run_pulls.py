@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.conftest import Runner, interrupt, until
-from agent.manifests import pod, shell
+from agent.conftest import LOGIN, Runner, interrupt, until
+from agent.manifests import basic, image_volume, mount, pod, pull_secret, shell
 
-from support.daemon import Daemon
 from support.images import Layout, busybox_layout, directory, file, layers_layout
 from support.registry import Answer, HostileRegistry, Registry
 
-BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
 RETRY = ("--retry",)
 STATE = {"name": "state", "emptyDir": {}}
-
-
-def trust(daemon: Daemon, *hosts: str) -> None:
-    """Let the daemon, not started yet, speak to these registries without TLS."""
-    daemon.extra += "".join(f'[registries."{host}"]\ninsecure = true\n' for host in hosts)
-    daemon.write()
-
-
-def basic(user: str = "user", password: str = "secret") -> str:
-    return base64.b64encode(f"{user}:{password}".encode()).decode()
-
-
-def pull_secret(name: str, *hosts: str, auth: str | None = None) -> dict[str, Any]:
-    """Return a Secret with the same credentials for each of ``hosts``."""
-    auths = {host: {"auth": auth or basic()} for host in hosts}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name},
-        "type": "kubernetes.io/dockerconfigjson",
-        "stringData": {".dockerconfigjson": json.dumps({"auths": auths})},
-    }
-
-
-def image_volume(reference: str, name: str = "volume", **more: Any) -> dict[str, Any]:
-    return {"name": name, "image": {"reference": reference} | more}
-
-
-def mount(path: str = "/volume", name: str = "volume", **more: Any) -> dict[str, Any]:
-    return {"name": name, "mountPath": path} | more
 
 
 def waits(runner: Runner, reason: str) -> dict[str, Any]:
@@ -63,13 +29,6 @@ def waits(runner: Runner, reason: str) -> dict[str, Any]:
 def data(tmp_path: Path) -> Layout:
     """An image of nothing but data."""
     return layers_layout(tmp_path / "data", [[directory("dir"), file("dir/file", "in dir\n"), file("file", "data\n")]])
-
-
-@pytest.fixture
-def private(tmp_path: Path) -> Iterator[Registry]:
-    """A registry that knows ``user`` with password ``secret``."""
-    with Registry(tmp_path / "private", htpasswd=f"user:{BCRYPT_OF_SECRET}\n") as running:
-        yield running
 
 
 class Counted(HostileRegistry):
@@ -92,7 +51,7 @@ def counted(data: Layout) -> Iterator[Counted]:
 @pytest.mark.requirement("V21", "V31")
 def test_a_volume_is_pulled_once_per_pod(own_runner: Runner, image: str, counted: Counted) -> None:
     """Two volumes and two containers name it, and one of them is started again."""
-    trust(own_runner.daemon, counted.host)
+    own_runner.trust(counted.host)
     own_runner.daemon.start()
     volume = f"{counted.host}/data:latest"
     mounts = [mount("/one", "one"), mount("/two", "two"), mount("/state", "state")]
@@ -117,7 +76,7 @@ def test_a_volume_is_pulled_once_per_pod(own_runner: Runner, image: str, counted
 
 @pytest.mark.requirement("V23", "V24")
 def test_which_policy_asks_the_registry_for_another_pod(own_runner: Runner, image: str, counted: Counted) -> None:
-    trust(own_runner.daemon, counted.host)
+    own_runner.trust(counted.host)
     own_runner.daemon.start()
 
     def run(policy: str) -> str:
@@ -144,7 +103,7 @@ def test_volumes_are_pulled_before_the_first_container_is_created(own_runner: Ru
     with HostileRegistry(
         data, lambda path, _: Answer(body=data.blob(held), gate=gate) if path.endswith(held) else None
     ) as slow:
-        trust(own_runner.daemon, slow.host)
+        own_runner.trust(slow.host)
         own_runner.daemon.start()
         init = shell(image, "true", "init")
         late = shell(image, "cat /volume/file", volumeMounts=[mount(), mount("/state", "state")])
@@ -168,7 +127,7 @@ def test_volumes_are_pulled_before_the_first_container_is_created(own_runner: Ru
 def test_a_pod_starts_when_its_registry_returns(own_runner: Runner, image: str, data: Layout, tmp_path: Path) -> None:
     with Registry(tmp_path / "away") as away:
         volume = away.push(data, "data:1")
-    trust(own_runner.daemon, away.host)
+    own_runner.trust(away.host)
     own_runner.daemon.start()
     document = pod(shell(image, "cat /volume/file", volumeMounts=[mount()]), volumes=[image_volume(volume)])
     with own_runner.start(document, options=RETRY) as process:
@@ -233,20 +192,12 @@ def test_nothing_is_said_of_a_pod_whose_run_was_killed(runner: Runner, image: st
 # ------------------------------------------------------------------------------------------------------- pull secrets
 
 
-@pytest.fixture
-def private_runner(own_runner: Runner, private: Registry) -> Runner:
-    trust(own_runner.daemon, private.host)
-    own_runner.daemon.start()
-    return own_runner
-
-
 @pytest.mark.requirement("V29")
 def test_an_image_and_a_volume_from_a_private_registry(
     private_runner: Runner, private: Registry, data: Layout, tmp_path: Path
 ) -> None:
-    login = {"Authorization": f"Basic {basic()}"}
-    program = private.push(busybox_layout(tmp_path / "busybox"), "team/busybox:1", headers=login)
-    volume = private.push(data, "team/data:1", headers=login)
+    program = private.push(busybox_layout(tmp_path / "busybox"), "team/busybox:1", headers=LOGIN)
+    volume = private.push(data, "team/data:1", headers=LOGIN)
     container = shell(program, "cat /volume/file", volumeMounts=[mount()])
     document = pod(container, volumes=[image_volume(volume)])
 

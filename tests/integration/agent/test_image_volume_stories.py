@@ -119,7 +119,7 @@ def test_an_image_without_a_shell_needs_no_container_that_copies(
 def test_the_artifact_of_the_seed(runner: Runner, registry: Registry, image: str) -> None:
     reference = seed().push(registry, "oras/seed:latest")
 
-    def run(script: str, **more: Any) -> str:
+    def run(script: str, **more: str) -> str:
         container = shell(image, script, volumeMounts=[mount(**more)])
         done = runner.run(pod(container, volumes=[image_volume(reference)]))
         assert done.returncode == 0, done.stderr

@@ -213,7 +213,8 @@ def _read_file(path: Path, media_type: str, annotations: Mapping[str, str], coun
             raise InvalidArgument(f"{path} is neither a file nor a directory")
         hashing = hashlib.sha256()
         size = 0
-        while piece := os.pread(fd, _PIECE, size):
+        # Not to its end, which a file that somebody appends to may never have.
+        while size < before.st_size and (piece := os.pread(fd, min(_PIECE, before.st_size - size), size)):
             hashing.update(piece)
             size += len(piece)
             count(len(piece))

@@ -1,48 +1,56 @@
 """Writing tar entries as an overlayfs layer below one directory, and nowhere else.
 
-Owns how entries become files; what a layer may hold is decided by ``rules``. Parents are resolved by the kernel with
-openat2(RESOLVE_BENEATH); the last component is never followed. Used by the confined unpack process, which is the
-second wall behind this one.
+Owns how entries become files; what a layer may hold is decided by ``rules``, where a name leads by ``parents``. The
+last component of a name is never followed. Used by the confined unpack process, which is the second wall behind this
+one.
+
+Memory does not grow with the layer: what is to be done at the end (times of directories, which writing into them
+changes) is written down in a nameless file.
 """
 
 from __future__ import annotations
 
+import bisect
 import errno
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 
 from podkeep.base.errors import KernelCallError
 from podkeep.images import rules
+from podkeep.images.journal import Journal
+from podkeep.images.parents import LostError, Parents, Place
 from podkeep.images.rules import TreeError, shown
 from podkeep.images.tarstream import Entry, EntryKind
-from podkeep.kernel.openat import Resolve, openat2
 from podkeep.kernel.removal import remove_entry
 
-_MAX_OPEN_PARENTS = 128
-_BENEATH = Resolve.BENEATH | Resolve.NO_MAGICLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ACCESS_ACL = "system.posix_acl_access"
+_DEFAULT_ACL = "system.posix_acl_default"
 BLOCK_BYTES = 4096
 
 
 class TreeWriter:
     """Applies the entries of one layer below ``root``, an open directory that starts empty.
 
-    ``inodes`` and ``size`` (bytes on disk, rounded up to blocks) count what was written; ``opaque`` are the
-    directories that hide what lower layers have: the extended attribute that says so needs more rights than this
-    process has.
+    ``inodes`` and ``size`` (bytes on disk, rounded up to blocks) are what the tree takes; ``opaque`` are the
+    directories that hide what lower layers have (the extended attribute that says so needs more rights than this
+    process has), by their own paths, sorted.
     """
 
-    def __init__(self, root: int, *, max_inodes: int) -> None:
+    def __init__(self, root: int, *, max_inodes: int, max_bytes: int = rules.NO_LIMIT) -> None:
         self._root = root
-        self._max_inodes = max_inodes
-        self._parents: dict[bytes, int] = {}
-        self._mtimes: dict[bytes, int] = {}
-        self._whiteouts: set[bytes] = set()
+        self._budget = rules.Budget(max_entries=max_inodes, max_bytes=max_bytes)
+        self._parents = Parents(root)
+        self._journal = Journal(root)
         # In a set-group-ID directory new files get its group, so ownership must be set even for root:root.
         self._must_chown = bool(os.fstat(root).st_mode & stat.S_ISGID)
-        self.opaque: dict[bytes, None] = {}
+        for name in (_ACCESS_ACL, _DEFAULT_ACL):  # what the directory above may have handed down
+            with suppress(OSError):
+                os.removexattr(root, name)
+        self.opaque: list[bytes] = []
         self.inodes = 1
         self.size = BLOCK_BYTES
 
@@ -59,44 +67,61 @@ class TreeWriter:
             raise TreeError(f"entry {shown(entry.name)}: cannot write it: {reason}") from error
 
     def finish(self) -> None:
-        """Set the times of directories, which writing into them changed, and close what is open."""
-        self._forget_parents()
-        for path, mtime in self._mtimes.items():
-            try:
-                fd = openat2(self._root, path or b".", _DIRECTORY, _BENEATH)
-            except KernelCallError:
-                continue  # replaced by a later entry
-            try:
-                os.utime(fd, ns=(mtime, mtime))
-            finally:
-                os.close(fd)
+        """Do what had to wait until nothing is written any more, and close what is open.
+
+        :raises TreeError: if the file system refuses it.
+        """
+        self._parents.forget()
+        try:
+            for note in self._journal.notes():
+                try:
+                    fd = self._parents.open_straight(note.path, _DIRECTORY)
+                except KernelCallError:
+                    continue  # replaced by a later entry
+                try:
+                    if note.default_acl:
+                        os.setxattr(fd, _DEFAULT_ACL, note.default_acl)
+                    elif note.fresh and self._journal.any_acl:  # it may be another directory's of that name
+                        with suppress(OSError):
+                            os.removexattr(fd, _DEFAULT_ACL)
+                    os.utime(fd, ns=(note.mtime, note.mtime))
+                finally:
+                    os.close(fd)
+        except OSError as error:
+            raise TreeError(f"directory {shown(note.path)}: cannot write it: {error.strerror}") from error
+        finally:
+            self._journal.close()
 
     def _apply(self, entry: Entry, content: Iterable[memoryview]) -> None:
         path = rules.checked_name(entry.name, "its name", entry)
-        rules.refuse_trusted(entry)
+        if entry.xattrs:
+            rules.refuse_trusted(entry)
         if not path:
             self._root_directory(entry)
             return
-        directory, _, name = path.rpartition(b"/")
-        if name.startswith(rules.WHITEOUT):
-            self._whiteout(entry, directory, name)
+        if rules.is_ignored(path, entry):
             return
+        directory, _, name = path.rpartition(b"/")
         parent = self._parent(directory, entry)
-        self._count()
+        if name.startswith(rules.WHITEOUT):
+            self._whiteout(entry, parent, name)
+            return
+        self._budget.entry(entry.size)
+        own = _below(parent, name)
+        rules.check_path(len(own), entry)
         if entry.kind is EntryKind.FILE:
-            self._file(entry, parent, name, path, content)
+            self._file(entry, parent.fd, name, own, content)
         elif entry.kind is EntryKind.DIRECTORY:
-            self._directory(entry, parent, name, path)
+            self._directory(entry, parent.fd, name, own)
         elif entry.kind is EntryKind.HARDLINK:
-            self._hard_link(entry, parent, name, path)
+            self._hard_link(entry, parent.fd, name, own)
         else:
-            self._node(entry, parent, name, path)
+            self._node(entry, parent.fd, name, own)
 
     def _root_directory(self, entry: Entry) -> None:
         if entry.kind is not EntryKind.DIRECTORY:
             raise TreeError(f"entry {shown(entry.name)}: the root is a {entry.kind.value}")
-        self._attributes(self._root, entry)
-        self._mtimes[b""] = entry.mtime
+        self._attributes(self._root, b"", entry, fresh=False)
 
     def _file(self, entry: Entry, parent: int, name: bytes, path: bytes, content: Iterable[memoryview]) -> None:
         try:
@@ -104,6 +129,7 @@ class TreeWriter:
         except FileExistsError:
             self._replace(parent, name, path)
             fd = os.open(name, _CREATE, entry.mode & 0o777, dir_fd=parent)
+        self.inodes += 1
         try:
             if entry.parts is None:
                 for piece in content:
@@ -116,8 +142,9 @@ class TreeWriter:
             if entry.mode & 0o7000:
                 os.fchmod(fd, entry.mode)
             if entry.xattrs:
-                _set_xattrs(fd, entry)
-            os.utime(fd, ns=(entry.mtime, entry.mtime))
+                _set_xattrs(fd, rules.kept_xattrs(entry), entry)
+            mtime = rules.modification_time(entry)
+            os.utime(fd, ns=(mtime, mtime))
         finally:
             os.close(fd)
 
@@ -135,167 +162,197 @@ class TreeWriter:
                 piece, length = piece[written:], length - written
 
     def _directory(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
-        replaced_whiteout = path in self._whiteouts
+        fresh = True
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
         except FileExistsError:
-            if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            there = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            fresh = not stat.S_ISDIR(there.st_mode)
+            if fresh:
                 self._replace(parent, name, path)
                 os.mkdir(name, 0o700, dir_fd=parent)
-        if replaced_whiteout:
-            self.opaque[path] = None
-        self.size += BLOCK_BYTES
+                if _is_whiteout(there):
+                    self._make_opaque(path)
+        if fresh:
+            self.inodes += 1
+            self.size += BLOCK_BYTES
         fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
-            self._attributes(fd, entry)
+            self._attributes(fd, path, entry, fresh=fresh)
         finally:
             os.close(fd)
-        self._mtimes[path] = entry.mtime
 
     def _hard_link(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
         target = rules.checked_name(entry.link, "its target", entry)
-        directory, _, last = target.rpartition(b"/")
+        above, _, last = target.rpartition(b"/")
         if not last:
             raise TreeError(f"entry {shown(entry.name)}: a hard link to the root")
-        source = self._parent(directory, entry, create=False)
+        source, there = self._link_source(entry, above, last)
         try:
             os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         except FileExistsError:
-            old, new = (os.stat(n, dir_fd=d, follow_symlinks=False) for n, d in ((last, source), (name, parent)))
-            if (old.st_dev, old.st_ino) != (new.st_dev, new.st_ino):
-                self._replace(parent, name, path)
-                source = self._parent(directory, entry, create=False)
-                parent = self._parent(path.rpartition(b"/")[0], entry)
-                os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+            old = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if (old.st_dev, old.st_ino) == (there.st_dev, there.st_ino):
+                return
+            self._replace(parent, name, path)
+            source, _ = self._link_source(entry, above, last)  # it may have been in what was replaced
+            parent = self._parent(path.rpartition(b"/")[0], entry).fd
+            os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+
+    def _link_source(self, entry: Entry, above: bytes, last: bytes) -> tuple[int, os.stat_result]:
+        source = self._parent(above, entry, create=False).fd
+        missing = TreeError(
+            f"entry {shown(entry.name)}: hard link to {shown(entry.link)}, which this layer does not have"
+        )
+        try:
+            there = os.stat(last, dir_fd=source, follow_symlinks=False)
         except FileNotFoundError:
-            raise TreeError(
-                f"entry {shown(entry.name)}: hard link to {shown(entry.link)}, which this layer does not have"
-            ) from None
+            raise missing from None
+        if stat.S_ISDIR(there.st_mode):
+            raise TreeError(f"entry {shown(entry.name)}: a hard link to the directory {shown(entry.link)}")
+        if _is_whiteout(there):
+            raise missing
+        return source, there
 
     def _node(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
         rules.refuse_devices(entry)
+        if entry.kind is EntryKind.SYMLINK:
+            rules.check_target(entry)
         try:
             _make_node(entry, parent, name)
         except FileExistsError:
             self._replace(parent, name, path)
             _make_node(entry, parent, name)
+        self.inodes += 1
         os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
         if entry.kind is not EntryKind.SYMLINK and entry.mode & 0o7000:
             os.chmod(name, entry.mode, dir_fd=parent)
-        os.utime(name, ns=(entry.mtime, entry.mtime), dir_fd=parent, follow_symlinks=False)
+        mtime = rules.modification_time(entry)
+        os.utime(name, ns=(mtime, mtime), dir_fd=parent, follow_symlinks=False)
 
-    def _whiteout(self, entry: Entry, directory: bytes, name: bytes) -> None:
+    def _whiteout(self, entry: Entry, parent: Place, name: bytes) -> None:
         """OCI image-spec, layer.md, "Whiteouts"; kernel, overlayfs.rst, "whiteouts and opaque directories"."""
-        parent = self._parent(directory, entry)
         if name == rules.OPAQUE:
-            self.opaque[directory] = None
+            self._make_opaque(parent.path)
             return
         hidden = rules.hidden_name(name, entry)
         if hidden is None:
             return
-        path = directory + b"/" + hidden if directory else hidden
-        self._count()
+        self._budget.entry()
+        path = _below(parent, hidden)
+        rules.check_path(len(path), entry)
         try:
-            os.mknod(hidden, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent)
+            os.mknod(hidden, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent.fd)
         except FileExistsError:
             # A whiteout hides lower layers only, never its own layer, in whichever order the two come.
-            if stat.S_ISDIR(os.stat(hidden, dir_fd=parent, follow_symlinks=False).st_mode):
-                self.opaque[path] = None
+            if stat.S_ISDIR(os.stat(hidden, dir_fd=parent.fd, follow_symlinks=False).st_mode):
+                self._make_opaque(path)
             return
-        self._whiteouts.add(path)
+        self.inodes += 1
+        os.utime(hidden, ns=(0, 0), dir_fd=parent.fd, follow_symlinks=False)
 
-    def _attributes(self, fd: int, entry: Entry) -> None:
+    def _make_opaque(self, path: bytes) -> None:
+        self._budget.opaque()
+        where = bisect.bisect_left(self.opaque, path)
+        if self.opaque[where : where + 1] != [path]:
+            self.opaque.insert(where, path)
+
+    def _attributes(self, fd: int, path: bytes, entry: Entry, *, fresh: bool) -> None:
         os.fchown(fd, entry.uid, entry.gid)
         os.fchmod(fd, entry.mode)
         self._must_chown = self._must_chown or bool(entry.mode & stat.S_ISGID)
+        default_acl = b""
         if entry.xattrs:
-            _set_xattrs(fd, entry)
+            kept = rules.kept_xattrs(entry)
+            default_acl = kept.get(_DEFAULT_ACL, b"")
+            _set_xattrs(fd, kept, entry)
+            if default_acl:  # valid, then; until the end, files here must not inherit it
+                os.removexattr(fd, _DEFAULT_ACL)
+        self._journal.note(path, rules.modification_time(entry), fresh=fresh, default_acl=default_acl)
 
-    def _parent(self, path: bytes, entry: Entry, *, create: bool = True) -> int:
-        """Return a descriptor of the directory ``path``; missing directories are made, root's and mode 0755."""
-        if not path:
-            return self._root
-        fd = self._parents.get(path)
-        if fd is None:
-            fd = self._open_parent(path, entry, create=create)
-            if len(self._parents) >= _MAX_OPEN_PARENTS:
-                self._forget_parents()
-            self._parents[path] = fd
-        return fd
-
-    def _open_parent(self, path: bytes, entry: Entry, *, create: bool) -> int:
-        missing: list[bytes] = []
-        existing = path
-        while True:
-            try:
-                fd = openat2(self._root, existing or b".", os.O_PATH | os.O_DIRECTORY, _BENEATH)
-                break
-            except KernelCallError as error:
-                self._refuse_unless_missing(existing, entry, error, create=create)
-            missing.append(existing)
-            existing = existing.rpartition(b"/")[0]
-        for directory in reversed(missing):
-            try:
-                self._make_parent(fd, directory, entry)
-            finally:
-                os.close(fd)
-            fd = openat2(self._root, directory, os.O_PATH | os.O_DIRECTORY, _BENEATH)
-        return fd
-
-    def _refuse_unless_missing(self, path: bytes, entry: Entry, error: KernelCallError, *, create: bool) -> None:
-        who = f"entry {shown(entry.name)}: "
-        if error.errno in (errno.EXDEV, errno.ELOOP):
-            raise TreeError(f"{who}its parent {shown(path)} is a symbolic link that leaves the layer") from error
-        if not create and error.errno == errno.ENOENT:
-            raise TreeError(f"{who}hard link to {shown(entry.link)}, which this layer does not have") from error
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise error
-        if error.errno == errno.ENOTDIR and not self._below_whiteout(path):
-            raise TreeError(f"{who}its parent {shown(path)} is not a directory") from error
-
-    def _make_parent(self, above: int, path: bytes, entry: Entry) -> None:
-        """Make a directory that no entry came for; a whiteout of it becomes an opaque directory."""
-        name = path.rpartition(b"/")[2]
-        if path in self._whiteouts:
-            os.unlink(name, dir_fd=above)
-            self._whiteouts.discard(path)
-            self.opaque[path] = None
-        self._count()
+    def _parent(self, path: bytes, entry: Entry, *, create: bool = True) -> Place:
+        """Return the directory ``path``; missing directories are made, root's and mode 0755."""
         try:
-            os.mkdir(name, 0o755, dir_fd=above)
-        except FileExistsError as error:
-            raise TreeError(
-                f"entry {shown(entry.name)}: its parent {shown(path)} is a symbolic link to nothing"
-            ) from error
+            return self._parents.find(path)
+        except LostError as lost:
+            self._make_parents(path, lost, entry, create=create)
+        return self._parents.find(path)
+
+    def _make_parents(self, path: bytes, lost: LostError, entry: Entry, *, create: bool) -> None:
+        who = f"entry {shown(entry.name)}: "
+        parts = path.split(b"/")
+        if lost.number == errno.EXDEV:
+            raise TreeError(f"{who}its parent {shown(path)} is a symbolic link that leaves the layer")
+        if lost.number == errno.ELOOP:
+            raise TreeError(f"{who}its parent {shown(path)} is a symbolic link that leads in circles")
+        if lost.number not in (errno.ENOENT, errno.ENOTDIR):
+            raise OSError(lost.number, os.strerror(lost.number))
+        above = self._parents.open_straight(lost.reached)
+        try:
+            name = parts[lost.part]
+            hidden = lost.number == errno.ENOTDIR and not lost.linked and _is_whiteout(_look(name, above))
+            if not create and (hidden or lost.number == errno.ENOENT):
+                raise TreeError(f"{who}hard link to {shown(entry.link)}, which this layer does not have")
+            if lost.number == errno.ENOTDIR and not hidden:
+                raise TreeError(f"{who}its parent {shown(path)} is not a directory")
+            if lost.linked:
+                parent = shown(b"/".join(parts[: lost.part + 1]))
+                raise TreeError(f"{who}its parent {parent} is a symbolic link to nothing")
+            own = lost.reached
+            for part in parts[lost.part :]:
+                own = own + b"/" + part if own else part
+                rules.check_path(len(own), entry)
+                if hidden:
+                    self._replace(above, part, own)
+                    self._make_opaque(own)
+                    hidden = False
+                self._make_parent(above, part, own)
+                os.close(above)
+                above = -1
+                above = self._parents.open_straight(own)
+        finally:
+            if above >= 0:
+                os.close(above)
+
+    def _make_parent(self, above: int, name: bytes, path: bytes) -> None:
+        """Make a directory that no entry came for."""
+        self._budget.entry()
+        os.mkdir(name, 0o755, dir_fd=above)
         if self._must_chown:
             os.chown(name, 0, 0, dir_fd=above)
-        self._mtimes.setdefault(path, 0)
+            os.chmod(name, 0o755, dir_fd=above)
+        self._journal.note(path, 0, fresh=True)
+        self.inodes += 1
         self.size += BLOCK_BYTES
-
-    def _below_whiteout(self, path: bytes) -> bool:
-        """Tell whether ``path`` or a directory above it is hidden by a whiteout, which a directory may replace."""
-        if not self._whiteouts:
-            return False
-        parts = path.split(b"/")
-        return any(b"/".join(parts[:depth]) in self._whiteouts for depth in range(1, len(parts) + 1))
 
     def _replace(self, parent: int, name: bytes, path: bytes) -> None:
         """Remove what an earlier entry put there: in a tar the last one wins."""
-        self._whiteouts.discard(path)
+        there = _look(name, parent)
+        if stat.S_ISDIR(there.st_mode):
+            first, last = (bisect.bisect_left(self.opaque, path + after) for after in (b"/", b"0"))
+            del self.opaque[first:last]
+            where = bisect.bisect_left(self.opaque, path)
+            if self.opaque[where : where + 1] == [path]:
+                del self.opaque[where]
+        elif there.st_nlink == 1:
+            self.inodes -= 1
+            self.size -= -(-there.st_blocks * 512 // BLOCK_BYTES) * BLOCK_BYTES if stat.S_ISREG(there.st_mode) else 0
         remove_entry(parent, name)
-        kept = {fd for key, fd in self._parents.items() if fd == parent}
-        for key in [key for key, fd in self._parents.items() if fd not in kept]:
-            os.close(self._parents.pop(key))
+        if stat.S_ISDIR(there.st_mode) or stat.S_ISLNK(there.st_mode):
+            self._parents.forget(keep=parent)
 
-    def _forget_parents(self) -> None:
-        for fd in self._parents.values():
-            os.close(fd)
-        self._parents.clear()
 
-    def _count(self) -> None:
-        self.inodes += 1
-        if self.inodes > self._max_inodes:
-            raise TreeError(f"more than {self._max_inodes} entries (images.max_layer_inodes)")
+def _below(parent: Place, name: bytes) -> bytes:
+    return parent.path + b"/" + name if parent.path else name
+
+
+def _look(name: bytes, parent: int) -> os.stat_result:
+    return os.stat(name, dir_fd=parent, follow_symlinks=False)
+
+
+def _is_whiteout(there: os.stat_result) -> bool:
+    """No entry may bring a character device 0:0, so one that is here is a whiteout."""
+    return stat.S_ISCHR(there.st_mode) and there.st_rdev == 0
 
 
 def _make_node(entry: Entry, parent: int, name: bytes) -> None:
@@ -308,9 +365,16 @@ def _make_node(entry: Entry, parent: int, name: bytes) -> None:
         os.mknod(name, stat.S_IFCHR | (entry.mode & 0o777), device, dir_fd=parent)
 
 
-def _set_xattrs(fd: int, entry: Entry) -> None:
-    for key, value in rules.kept_xattrs(entry).items():
-        os.setxattr(fd, key, value)
+def _set_xattrs(fd: int, xattrs: dict[str, bytes], entry: Entry) -> None:
+    for key, value in xattrs.items():
+        try:
+            os.setxattr(fd, key, value)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.E2BIG, errno.ERANGE):
+                raise TreeError(
+                    f"entry {shown(entry.name)}: no space for its extended attributes on this file system"
+                ) from error
+            raise
 
 
 def _write_all(fd: int, piece: memoryview) -> None:

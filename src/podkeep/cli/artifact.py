@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import InvalidArgument, PermissionDenied
+from podkeep.base.errors import InvalidArgument
 from podkeep.cli import output
 from podkeep.cli.invocation import Invocation, pass_invocation
 
@@ -278,25 +278,17 @@ def _registry(invocation: Invocation, name: Reference, actions: str) -> Registry
     from podkeep.images import endpoints
     from podkeep.images.registry import Registry
 
-    endpoint = endpoints.endpoints_of(name, invocation.config.registries)[-1].as_json()
+    endpoint = endpoints.for_worker(name, invocation.config.registries, progress_timeout=_PATIENCE_S)[-1]
     auths = [asdict(credentials) for credentials in _credentials(name)]
-    return Registry({**endpoint, "auths": auths, "progress_timeout": _PATIENCE_S}, name.repository, {}, actions=actions)
+    return Registry({**endpoint, "auths": auths}, name.repository, {}, actions=actions)
 
 
 def _credentials(name: Reference) -> tuple[Credentials, ...]:
     """Return what the user is logged in with: the files of podman, skopeo and docker, the first that knows the name."""
-    from podkeep.base.docker_config import Keyring, parse
+    from podkeep.images.credentials import from_docker
 
     for path in _login_files():
-        try:
-            found = Keyring(parse(path.read_bytes())).lookup(name.name)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise PermissionDenied(f"{path}: {error.strerror}") from error
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{path}: {error.message}", hint=error.hint) from error
-        if found:
+        if path.exists() and (found := from_docker(path, name.name, what=str(path))):
             return found
     return ()
 

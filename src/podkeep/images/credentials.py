@@ -127,16 +127,17 @@ class NodeCredentials:
             return self._providers
 
 
-def from_docker(path: Path, name: str) -> tuple[Credentials, ...]:
+def from_docker(path: Path, name: str, *, what: str = "") -> tuple[Credentials, ...]:
     """Return docker's credentials for ``host/repository``.
 
     The helper for the host (``credHelpers``) goes before ``auths``, and those go before the helper for all
-    (``credsStore``), which is asked only if there are none.
+    (``credsStore``), which is asked only if there are none. ``what`` is how errors call the file, if it is not the
+    node's.
 
     :raises InvalidArgument: if the file is not what it should be.
     :raises FailedPrecondition: if a helper fails.
     """
-    where = f"images.docker_config: {path}"
+    where = what or f"images.docker_config: {path}"
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_FILE + 1)

@@ -223,6 +223,7 @@ class ImageStore:
         other = referrer_names.elsewhere(wanted, self._config.referrers) if wanted.artifact_type else None
         if other is None:
             return None
+        endpoints.check_allowed(other, self._config.allowed_registries)
         return {
             "host": other.host,
             "repository": other.repository,

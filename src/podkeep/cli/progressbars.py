@@ -62,23 +62,24 @@ class _Fitting(Progress):
         self._middle: tuple[ProgressColumn, ...] = (name, BarColumn(bar_width=12), TaskProgressColumn())
         self._narrow: tuple[ProgressColumn, ...] = (name, TaskProgressColumn())
         self._bars = bars
+        self._terminal = console
         super().__init__(*self._wide, console=console, expand=True)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return the table of what is worth a line now."""
-        width = self.console.width
+        width = self._terminal.width
         self.columns = self._wide if width >= _WIDE else self._middle if width >= _NARROW else self._narrow
-        yield self.make_tasks_table(self._bars.rows(self.tasks, max(self.console.height - _OTHER_LINES, 1)))
+        yield self.make_tasks_table(self._bars.rows(self.tasks, max(self._terminal.height - _OTHER_LINES, 1)))
 
 
 class Bars:
     """A display for a terminal. Entered before the first event and left after the last."""
 
     def __init__(self, stream: IO[str], console: Console | None = None) -> None:
-        self._progress = _Fitting(self, console or Console(file=stream))
         self._images: dict[str, TaskID] = {}
         self._layers: dict[tuple[str, str], _Layer] = {}
         self._over = False
+        self._progress = _Fitting(self, console or Console(file=stream))
 
     def __enter__(self) -> Bars:
         self._progress.start()

@@ -111,6 +111,8 @@ class Assembly:
         :raises PodkeepError: the first error no other source could mend; the process is expected to end then.
         """
         self._sources = sources
+        for job in dict.fromkeys(jobs):
+            self._channel.progress(job.shown, "waiting", 0, job.size)
         waiting = [(job, 0) for job in reversed(dict.fromkeys(jobs))]
         running = 0
         results: dict[LayerJob, dict[str, Any]] = {}
@@ -129,6 +131,7 @@ class Assembly:
             failures.setdefault(task.job, []).append(outcome)
             if task.source + 1 == len(sources):
                 raise together(failures[task.job])
+            self._channel.progress(task.job.shown, "retrying", 0, task.job.size)
             waiting.append((task.job, task.source + 1))
         return results
 

@@ -59,8 +59,9 @@ class Image:
 class PullProgress:
     """One step of a pull: ``phase`` of ``digest`` (empty: of the whole image), ``done`` of ``total`` bytes.
 
-    Phases: ``resolving``, ``downloading`` (``done`` counts compressed bytes fetched and unpacked), ``done``,
-    ``exists`` (the layer was here already).
+    Phases of a layer: ``waiting``, ``downloading`` (``done`` counts compressed bytes fetched and handed on to be unpacked),
+    ``retrying`` (from its beginning, elsewhere), ``unpacking`` (all is fetched), ``done``, ``exists`` (it was here
+    already). Of an image: ``resolving``, ``done``, and ``saving`` of an archive.
     """
 
     image: str

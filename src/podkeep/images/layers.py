@@ -140,6 +140,7 @@ class UnpackProcess:
             channel.progress(job.shown, "downloading", done, job.size)
         else:
             _check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
+        channel.progress(job.shown, "unpacking", done, job.size)
         return self._result(job)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from podkeep.base.errors import DataLoss
 from podkeep.base.ids import Digest
 from podkeep.images.snapshots.choice import open_drivers
 from podkeep.images.snapshots.erofs import ErofsDriver
@@ -35,7 +36,10 @@ class StoredLayers:
         :raises DataLoss: if it cannot be read, also between two pieces.
         :raises FailedPrecondition: if what is needed for it was never kept.
         """
-        return self._drivers[layer["driver"]].tar(Digest(layer["id"]))
+        driver, key = self._drivers[layer["driver"]], Digest(layer["id"])
+        if not driver.has(key):
+            raise DataLoss(f"layer {key}: it is gone from disk")
+        return driver.tar(key)
 
     def metadata(self, layer: dict[str, Any]) -> Path | None:
         """Return where the metadata image of a layer is; None if it has none."""

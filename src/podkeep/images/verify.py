@@ -44,7 +44,8 @@ def verify(request: dict[str, Any], channel: Channel) -> None:
         except FailedPrecondition as error:
             channel.emit({"event": "unchecked", "why": error.message, **report})
         except PodkeepError as error:
-            channel.emit({"event": "damage", "problem": error.message, **report})
+            problem = error.message.removeprefix(f"layer {layer['digest']}: ").removeprefix(f"layer {layer['id']}: ")
+            channel.emit({"event": "damage", "problem": problem, **report})
         except OSError as error:
             channel.emit({"event": "damage", "problem": f"cannot be read: {error}", **report})
         before += layer["bytes"]

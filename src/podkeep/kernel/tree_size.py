@@ -7,7 +7,8 @@ of the kernel that lead through no symbolic link and onto no other file system.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -16,6 +17,8 @@ from podkeep.kernel.openat import Resolve, openat2
 
 MAX_INODES = 5_000_000
 """A larger tree is counted only this far: the walk's memory grows with it."""
+_FAR = 2000
+"""Bytes of a path after which what is below is looked for from there, because paths end at 4096."""
 _BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
 _RULES = Resolve.BENEATH | Resolve.NO_SYMLINKS | Resolve.NO_XDEV
 
@@ -30,7 +33,7 @@ class TreeSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def measure(root: str, *, stop: Callable[[], bool] = lambda: False) -> TreeSize | None:
     """Return the size of the tree at ``root``; None if it is gone, or ``stop`` said so meanwhile.
 
-    What vanishes during the walk, and what lies deeper than a path can be long, is not counted.
+    What vanishes during the walk is not counted.
 
     :param stop: asked once for each directory.
     """
@@ -48,35 +51,52 @@ def _walk(root_fd: int, stop: Callable[[], bool]) -> TreeSize | None:
     status = os.stat(root_fd)
     device, blocks, inodes = status.st_dev, status.st_blocks, 1
     linked: set[int] = set()
-    waiting = [b"."]
-    while waiting and inodes < MAX_INODES:
-        if stop():
-            return None
-        directory = waiting.pop()
-        try:
-            fd = openat2(root_fd, directory, os.O_RDONLY | os.O_DIRECTORY, _RULES)
-        except KernelCallError:
-            continue
-        try:
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                        is_directory = entry.is_dir(follow_symlinks=False)
-                    except OSError:
-                        continue
+    # Where to go, and relative to what; without a path: a descriptor that nothing is relative to any more.
+    waiting: list[tuple[int, bytes | None]] = [(root_fd, b".")]
+    try:
+        while waiting and inodes < MAX_INODES:
+            if stop():
+                return None
+            base, directory = waiting.pop()
+            if directory is None:
+                os.close(base)
+                continue
+            try:
+                fd = openat2(base, directory, os.O_RDONLY | os.O_DIRECTORY, _RULES)
+            except KernelCallError:
+                continue
+            above: tuple[int, bytes] = (base, directory)
+            if len(directory) > _FAR:
+                above = (fd, b"")
+                waiting.append((fd, None))
+            try:
+                for entry, status in _entries(fd):
                     if status.st_dev != device:
                         continue
-                    if is_directory:
-                        waiting.append(os.path.join(directory, os.fsencode(entry.name)))
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append((above[0], os.path.join(above[1], os.fsencode(entry.name))))
                     elif status.st_nlink > 1:
                         if status.st_ino in linked:
                             continue
                         linked.add(status.st_ino)
                     blocks += status.st_blocks
                     inodes += 1
-        except OSError:
-            continue
-        finally:
-            os.close(fd)
+            finally:
+                if above[0] != fd:
+                    os.close(fd)
+    finally:
+        for base, directory in waiting:
+            if directory is None:
+                os.close(base)
     return TreeSize(used_bytes=blocks * _BLOCK_BYTES, inodes=inodes)
+
+
+def _entries(directory: int) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """Yield what is in a directory and still there."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            yield entry, status

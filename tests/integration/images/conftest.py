@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,13 +70,24 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_store(root: Path, registry: Registry, nothing_leaks: None) -> Iterator[OpenStore]:
+def snapshot_driver() -> str:
+    """How layers are kept: by default so that a test can look at their files. Modules may say something else."""
+    return "directories"
+
+
+@pytest.fixture
+def open_store(root: Path, registry: Registry, snapshot_driver: str, nothing_leaks: None) -> Iterator[OpenStore]:
     """Open the store below ``root``; what is opened is closed at the end, and no staging directory may be left then."""
     opened: list[ImageStore] = []
 
-    def open_(*hosts: str, registries: dict[str, RegistryConfig] | None = None, **limits: int) -> ImageStore:
+    def open_(*hosts: str, registries: dict[str, RegistryConfig] | None = None, **config: Any) -> ImageStore:
         insecure = {host: RegistryConfig(insecure=True) for host in (registry.host, *hosts)}
-        store = ImageStore.open(root, config=ImagesConfig(**limits), registries=insecure | (registries or {}))
+        store = ImageStore.open(
+            root,
+            config=ImagesConfig(**{"snapshot_driver": snapshot_driver} | config),
+            registries=insecure | (registries or {}),
+            mounted=root.parent / "mounted",
+        )
         opened.append(store)
         return store
 
@@ -82,6 +95,19 @@ def open_store(root: Path, registry: Registry, nothing_leaks: None) -> Iterator[
     for store in opened:
         store.close()
     assert leftovers(root) == []
+
+
+def du(root: Path) -> tuple[int, int]:
+    """Return what ``du`` says of a tree: bytes in whole blocks, and inodes."""
+    asked = (["du", "-s", "--block-size=1"], ["du", "-s", "--inodes"])
+    said = [subprocess.run([*command, root], check=True, capture_output=True, text=True).stdout for command in asked]
+    return int(said[0].split()[0]), int(said[1].split()[0])
+
+
+def layers_bytes(store: ImageStore) -> int:
+    """Return what the layers of a store take, without its records."""
+    empty = [entry.lstat() for entry in (Path(store.usage().mountpoint), *Path(store.usage().mountpoint).iterdir())]
+    return store.usage().used_bytes - sum(status.st_blocks for status in empty) * 512
 
 
 def leftovers(root: Path) -> list[str]:

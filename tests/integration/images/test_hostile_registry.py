@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
 import json
 import re
-from collections.abc import Mapping
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import OpenStore, leftovers
+from conftest import OpenStore, layers_bytes, leftovers
 
+from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import (
     DataLoss,
     FailedPrecondition,
@@ -23,7 +30,7 @@ from podkeep.base.errors import (
 )
 from podkeep.images.image import RegistryAuth
 from support.images import Layout, LayoutBuilder, busybox_layout, digest, file, tar
-from support.registry import Answer, HostileRegistry
+from support.registry import Answer, Decide, HostileRegistry, free_port
 
 
 def _pull(open_store: OpenStore, registry: HostileRegistry, name: str = "app:v1") -> PodkeepError:
@@ -32,7 +39,7 @@ def _pull(open_store: OpenStore, registry: HostileRegistry, name: str = "app:v1"
     with pytest.raises(PodkeepError) as failure:
         asyncio.run(store.pull(f"{registry.host}/{name}"))
     assert store.images() == []
-    assert store.usage().used_bytes == 0
+    assert layers_bytes(store) == 0
     return failure.value
 
 
@@ -95,24 +102,26 @@ def test_less_than_the_manifest_says(busybox: Layout, open_store: OpenStore) -> 
     assert f"(5000 of {len(busybox.blob(layer))} bytes)" in error.message
 
 
+def _cut(layout: Layout, at: int, **how: Any) -> Decide:
+    """Serve the first layer, whole or in the part that is asked for, and break off after ``at`` bytes."""
+    layer = layout.layer_digests[0]
+
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        return Answer(body=layout.blob(layer), cut=at, **how) if path.endswith(layer) else None
+
+    return decide
+
+
+def _ranges(registry: HostileRegistry, layout: Layout) -> list[str]:
+    layer = layout.layer_digests[0]
+    return [headers.get("Range", "") for path, headers in registry.requests if path.endswith(layer)]
+
+
 def test_a_broken_transfer_goes_on_where_it_was(busybox: Layout, open_store: OpenStore) -> None:
-    layer = busybox.layer_digests[0]
-    data = busybox.blob(layer)
-
-    def flaky(path: str, headers: Mapping[str, str]) -> Answer | None:
-        if not path.endswith(layer):
-            return None
-        start = int(re.sub(r"\D", "", headers.get("Range", "0")))
-        body = data[start:]
-        return Answer(status=206 if start else 200, body=body, cut=500_000 if len(body) > 500_000 else None)
-
-    with HostileRegistry(busybox, flaky) as registry:
+    with HostileRegistry(busybox, _cut(busybox, 500_000)) as registry:
         store = open_store(registry.host)
         assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
-        asked = [headers.get("Range", "") for path, headers in registry.requests if path.endswith(layer)]
-    assert asked[0] == ""
-    assert all(re.fullmatch(r"bytes=\d+-", text) for text in asked[1:])
-    assert len(asked) == -(-len(data) // 500_000)
+        assert _ranges(registry, busybox) == ["", "bytes=500000-", "bytes=1000000-"]
 
 
 def test_a_registry_that_ignores_ranges_is_read_from_the_start(busybox: Layout, open_store: OpenStore) -> None:
@@ -120,18 +129,90 @@ def test_a_registry_that_ignores_ranges_is_read_from_the_start(busybox: Layout, 
     cuts = iter([300_000, None])
 
     def flaky(path: str, _headers: Mapping[str, str]) -> Answer | None:
-        return Answer(body=busybox.blob(layer), cut=next(cuts)) if path.endswith(layer) else None
+        return Answer(body=busybox.blob(layer), cut=next(cuts), part=False) if path.endswith(layer) else None
 
     with HostileRegistry(busybox, flaky) as registry:
         store = open_store(registry.host)
         assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
+        assert _ranges(registry, busybox) == ["", "bytes=300000-"]
+
+
+@pytest.mark.parametrize(
+    ("status", "content_range"),
+    [
+        (206, ""),
+        (206, "bytes rubbish"),
+        (206, "bytes 400000-1/*"),
+        (206, "bytes 400000-1099212/*"),
+        (416, "bytes */1099213"),
+    ],
+)
+def test_a_part_that_was_not_asked_for_is_not_taken(
+    status: int, content_range: str, busybox: Layout, open_store: OpenStore
+) -> None:
+    layer = busybox.layer_digests[0]
+
+    def decide(path: str, headers: Mapping[str, str]) -> Answer | None:
+        if not path.endswith(layer):
+            return None
+        if "Range" in headers:
+            return Answer(status=status, body=b"x" * 1000, headers={"Content-Range": content_range})
+        return Answer(body=busybox.blob(layer), cut=300_000 if not asked else None)
+
+    with HostileRegistry(busybox, lambda path, headers: decide(path, headers)) as registry:
+        asked = _Seen(registry, layer)
+        store = open_store(registry.host)
+        assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
+        assert _ranges(registry, busybox) == ["", "bytes=300000-", ""]
+
+
+class _Seen:
+    """True once a blob was asked for twice."""
+
+    def __init__(self, registry: HostileRegistry, layer: str) -> None:
+        self._registry, self._layer = registry, layer
+
+    def __bool__(self) -> bool:
+        return len([path for path, _ in self._registry.requests if path.endswith(self._layer)]) > 1
+
+
+def test_a_part_that_begins_earlier_is_cut_to_measure(busybox: Layout, open_store: OpenStore) -> None:
+    layer, size = busybox.layer_digests[0], len(busybox.blob(busybox.layer_digests[0]))
+
+    def decide(path: str, headers: Mapping[str, str]) -> Answer | None:
+        if not path.endswith(layer):
+            return None
+        if "Range" in headers:
+            body = busybox.blob(layer)[1000:]
+            return Answer(status=206, body=body, headers={"Content-Range": f"bytes 1000-{size - 1}/{size}"})
+        return Answer(body=busybox.blob(layer), cut=300_000)
+
+    with HostileRegistry(busybox, decide) as registry:
+        store = open_store(registry.host)
+        assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
+
+
+def test_a_part_of_a_blob_of_another_size_is_refused(busybox: Layout, open_store: OpenStore) -> None:
+    layer = busybox.layer_digests[0]
+
+    def decide(path: str, headers: Mapping[str, str]) -> Answer | None:
+        if not path.endswith(layer):
+            return None
+        if "Range" in headers:
+            return Answer(status=206, body=b"x", headers={"Content-Range": "bytes 300000-300000/300001"})
+        return Answer(body=busybox.blob(layer), cut=300_000)
+
+    with HostileRegistry(busybox, decide) as registry:
+        error = _pull(open_store, registry)
+    assert isinstance(error, DataLoss)
+    assert "has 300001 bytes there, and its manifest says" in error.message
 
 
 def test_a_transfer_that_always_breaks_is_given_up(busybox: Layout, open_store: OpenStore) -> None:
     layer = busybox.layer_digests[0]
 
     def broken(path: str, _headers: Mapping[str, str]) -> Answer | None:
-        return Answer(body=busybox.blob(layer), cut=300_000) if path.endswith(layer) else None
+        return Answer(body=busybox.blob(layer), cut=300_000, part=False) if path.endswith(layer) else None
 
     with HostileRegistry(busybox, broken) as registry:
         error = _pull(open_store, registry)
@@ -240,8 +321,6 @@ def test_a_redirect_loop_ends(open_store: OpenStore) -> None:
 
 
 def test_a_mirror_that_lies_is_passed_over(busybox: Layout, root: Path, open_store: OpenStore) -> None:
-    from podkeep.base.config import RegistryConfig
-
     layer = busybox.layer_digests[0]
     with _lie(busybox, layer, b"lie" * 1000) as mirror, HostileRegistry(busybox) as origin:
         config = RegistryConfig(insecure=True, mirrors=(f"http://{mirror.host}",))
@@ -263,3 +342,297 @@ def test_five_pulls_of_one_name_are_one(busybox: Layout, open_store: OpenStore) 
         assert len(set(map(id, images))) == 1
         assert len([path for path, _ in registry.requests if "/manifests/" in path]) == 1
         assert len([path for path, _ in registry.requests if busybox.layer_digests[0] in path]) == 1
+
+
+@pytest.mark.parametrize(
+    ("location", "text"),
+    [
+        ("file:///etc/shadow", "'file:///etc/shadow' is not an http or https URL"),
+        ("ftp://127.0.0.1/x", "is not an http or https URL"),
+        ("data:application/json,{}", "is not an http or https URL"),
+        ("http://169.254.169.254/latest/meta-data", "a link-local address or that of a metadata service"),
+        ("http://0xa9fea9fe/latest", "169.254.169.254:80 is a link-local address"),
+        ("http://2852039166/latest", "169.254.169.254:80 is a link-local address"),
+        ("http://[::ffff:169.254.169.254]/latest", "link-local address"),
+        ("http://[fe80::1]/latest", "link-local address"),
+        ("http://[fd00:ec2::254]/latest", "metadata service"),
+        ("http://100.100.100.200/latest", "metadata service"),
+        ("http://me:secret@127.0.0.1/x", "has credentials in it"),
+        ("http://[::1/x", "refused"),
+    ],
+)
+@pytest.mark.parametrize("where", ["manifests", "blobs"])
+def test_redirects_that_are_refused(
+    where: str, location: str, text: str, busybox: Layout, open_store: OpenStore
+) -> None:
+    away = Answer(status=307, headers={"Location": location})
+    with HostileRegistry(busybox, lambda path, _headers: away if f"/{where}/" in path else None) as registry:
+        error = _pull(open_store, registry)
+    assert isinstance(error, FailedPrecondition), error
+    assert text in error.message
+    assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize("place", ["manifest", "configuration", "layer"])
+@pytest.mark.parametrize("how", ["silent", "stalls", "drips"])
+def test_a_registry_that_stalls_is_given_up(how: str, place: str, busybox: Layout, open_store: OpenStore) -> None:
+    target = {
+        "manifest": "/manifests/v1",
+        "configuration": busybox.image_id,
+        "layer": busybox.layer_digests[0],
+    }[place]
+    digest_of = {"manifest": busybox.manifest_digest}.get(place, target)
+    body, gate = busybox.blob(digest_of), threading.Event()
+    answers = {
+        "silent": Answer(body=body, gate=gate, cut=0, declared=len(body)),
+        "stalls": Answer(body=body, gate=gate, cut=len(body) // 2),
+        "drips": Answer(body=body, drip=0.05),
+    }
+
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        return answers[how] if path.endswith(target) else None
+
+    start = time.monotonic()
+    with HostileRegistry(busybox, decide) as registry:
+        store = open_store(registry.host, progress_timeout=0.3)
+        with pytest.raises(
+            Unavailable, match=r"^RegistryUnavailable: .*it sent (nothing|\d+ bytes) in 0\.3 s"
+        ) as failure:
+            asyncio.run(store.pull(f"{registry.host}/app:v1"))
+        gate.set()
+    assert "images.progress_timeout" in failure.value.hint
+    assert time.monotonic() - start < 20
+    assert store.images() == []
+
+
+def test_a_registry_that_takes_a_connection_and_says_nothing(open_store: OpenStore) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        host = f"127.0.0.1:{listener.getsockname()[1]}"
+        registries = {host: RegistryConfig(insecure=True, mirrors=(f"http://{host}",))}
+        store = open_store(registries=registries, progress_timeout=0.3)
+        with pytest.raises(Unavailable, match="no handshake within") as failure:
+            asyncio.run(store.pull(f"{host}/app:v1"))
+    assert "it sent nothing in 0.3 s" in failure.value.message
+
+
+def _times(*answers: Answer | None) -> Callable[[str], Answer | None]:
+    left = list(answers)
+    return lambda _path: left.pop(0) if left else None
+
+
+def test_a_registry_that_is_busy_is_asked_again(busybox: Layout, open_store: OpenStore) -> None:
+    turn = _times(
+        Answer(status=429, headers={"Retry-After": "1"}), Answer(status=503, headers={"Retry-After": "0"}), None
+    )
+    start = time.monotonic()
+    with HostileRegistry(busybox, lambda path, _: turn(path) if "/manifests/" in path else None) as registry:
+        store = open_store(registry.host)
+        assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
+        assert len([path for path, _ in registry.requests if "/manifests/" in path]) == 3
+    assert time.monotonic() - start >= 1
+
+
+@pytest.mark.parametrize("later", ["86400", "Fri, 31 Dec 9999 23:59:59 GMT", "-1", "999999999999999999"])
+def test_a_registry_cannot_make_us_wait_for_ever(later: str, busybox: Layout, open_store: OpenStore) -> None:
+    start = time.monotonic()
+    answer = Answer(status=429, headers={"Retry-After": later})
+    with HostileRegistry(busybox, lambda _path, _headers: answer) as registry:
+        error = _pull(open_store, registry)
+        assert len(registry.requests) <= 4
+    assert isinstance(error, Unavailable)
+    assert error.hint == f"it asks to try again after {later}"
+    assert time.monotonic() - start < 10
+
+
+def _chunked(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda data: b"HTTP/1.0 200 OK\r\n\r\n" + data,
+        lambda data: b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + data,
+        lambda data: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + _chunked(data),
+        lambda data: b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n" + data,
+    ],
+    ids=["HTTP/1.0 without a length", "until the end", "chunked", "interim"],
+)
+def test_every_framing_of_http_is_understood(
+    form: Callable[[bytes], bytes], busybox: Layout, open_store: OpenStore
+) -> None:
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        target = busybox.manifest_digest if "/manifests/" in path else path.rpartition("/")[2]
+        return Answer(raw=form(busybox.blob(target)))
+
+    with HostileRegistry(busybox, decide) as registry:
+        store = open_store(registry.host)
+        assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"", "closed without an answer"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "does not speak HTTP/1"),
+        (b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 1_000_000, "a line of more than"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X-Many: x\r\n" * 100_000, "more than 200 headers"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000, "interim answers without end"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!", "Content-Length"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "as the size of a chunk"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n{}", "in the middle of|early"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"T: x\r\n" * 1000, "trailer has no end"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: br, chunked\r\n\r\n0\r\n\r\n", "transfer coding"),
+    ],
+)
+@pytest.mark.parametrize("where", ["manifests", "blobs"])
+def test_answers_that_are_no_http(where: str, raw: bytes, text: str, busybox: Layout, open_store: OpenStore) -> None:
+    with HostileRegistry(busybox, lambda path, _: Answer(raw=raw) if f"/{where}/" in path else None) as registry:
+        error = _pull(open_store, registry)
+    assert isinstance(error, Unavailable), error
+    assert re.search(text, error.message), error.message
+    assert len(error.message) < 1000
+
+
+def test_a_manifest_that_was_compressed_for_the_way_is_read(busybox: Layout, open_store: OpenStore) -> None:
+    data = busybox.blob(busybox.manifest_digest)
+    kind = json.loads(data)["mediaType"]
+
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        headers = {"Content-Type": kind, "Content-Encoding": "gzip"}
+        return Answer(body=gzip.compress(data), headers=headers) if "/manifests/" in path else None
+
+    with HostileRegistry(busybox, decide) as registry:
+        store = open_store(registry.host)
+        assert asyncio.run(store.pull(f"{registry.host}/app@{busybox.manifest_digest}")).id == busybox.image_id
+
+
+@pytest.mark.parametrize(
+    ("body", "coding", "kind", "text"),
+    [
+        (gzip.compress(b" " * (1 << 30)), "gzip", DataLoss, "more than the 4194304 bytes allowed"),
+        (gzip.compress(b"{}")[:-4], "gzip", DataLoss, "ends too early"),
+        (b"{}", "gzip", DataLoss, "is damaged"),
+        (b"{}", "br", FailedPrecondition, "Content-Encoding 'br'"),
+    ],
+    ids=["bomb", "cut", "plain", "unknown"],
+)
+def test_content_encodings_that_are_refused(
+    body: bytes, coding: str, kind: type[PodkeepError], text: str, open_store: OpenStore
+) -> None:
+    answer = Answer(body=body, headers={"Content-Encoding": coding})
+    with HostileRegistry(None, lambda _path, _headers: answer) as registry:
+        error = _pull(open_store, registry)
+    assert type(error) is kind
+    assert text in error.message
+
+
+def test_a_manifest_with_ten_thousand_layers(busybox: Layout, open_store: OpenStore) -> None:
+    manifest = json.loads(busybox.blob(busybox.manifest_digest))
+    manifest["layers"] *= 10_000
+    with _lie(busybox, "/manifests/v1", json.dumps(manifest).encode()) as registry:
+        error = _pull(open_store, registry)
+        assert not any("/blobs/" in path for path, _ in registry.requests)
+    assert isinstance(error, InvalidArgument)
+    assert "10000 layers, more than" in error.message
+
+
+def test_sha512_is_as_good(busybox: Layout, open_store: OpenStore) -> None:
+    manifest = json.loads(busybox.blob(busybox.manifest_digest))
+    layer = busybox.blob(busybox.layer_digests[0])
+    manifest["layers"][0]["digest"] = f"sha512:{hashlib.sha512(layer).hexdigest()}"
+    data = json.dumps(manifest).encode()
+    name = f"sha512:{hashlib.sha512(data).hexdigest()}"
+
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        if "/manifests/sha512:" in path:
+            return Answer(body=data, headers={"Content-Type": manifest["mediaType"]})
+        return Answer(body=layer) if "/blobs/sha512:" in path else None
+
+    with HostileRegistry(busybox, decide) as registry:
+        store = open_store(registry.host)
+        image = asyncio.run(store.pull(f"{registry.host}/app@{name}"))
+        assert (image.id, image.repo_digests) == (busybox.image_id, (f"{registry.host}/app@{name}",))
+        with pytest.raises(DataLoss):
+            asyncio.run(store.pull(f"{registry.host}/app@sha512:{'0' * 128}"))
+
+
+def test_the_error_names_every_server_that_was_tried(busybox: Layout, open_store: OpenStore) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    layer = busybox.layer_digests[0]
+    gone = Answer(status=404)
+    for where in ("/manifests/", layer):
+        decide = _answering(where, gone)
+        with HostileRegistry(busybox, decide) as empty, _lie(busybox, layer, b"lie") as lying:
+            mirrors = (f"http://{dead}", f"http://{empty.host}")
+            registries = {"registry.invalid": RegistryConfig(mirrors=mirrors)}
+            if where == layer:
+                registries = {lying.host: RegistryConfig(insecure=True, mirrors=mirrors)}
+            store = open_store(registries=registries)
+            with pytest.raises(PodkeepError) as failure:
+                asyncio.run(store.pull(f"{next(iter(registries))}/app:v1"))
+            store.close()
+        message = failure.value.message
+        assert re.search(rf"cannot connect to {dead}: connection refused", message), message
+        assert f"{empty.host}/app" in message
+        if where == layer:
+            assert isinstance(failure.value, DataLoss)
+        else:
+            assert isinstance(failure.value, Unavailable)
+            assert message.startswith("RegistryUnavailable: registry.invalid: no address for 'registry.invalid'")
+            assert "DNS" in failure.value.hint
+
+
+def _answering(part: str, answer: Answer) -> Decide:
+    return lambda path, _headers: answer if part in path else None
+
+
+def test_what_is_unchanged_costs_one_question(busybox: Layout, open_store: OpenStore) -> None:
+    with HostileRegistry(busybox) as registry:
+        store = open_store(registry.host)
+        for name in (f"{registry.host}/app:v1", f"{registry.host}/app@{busybox.manifest_digest}"):
+            image = asyncio.run(store.pull(name))
+            registry.requests.clear()
+            again = asyncio.run(store.pull(name))
+            assert [headers["X-Method"] for _, headers in registry.requests] == ["HEAD"]
+            assert again.id == image.id
+
+
+def test_what_changed_is_pulled_and_a_registry_without_head_is_read(
+    tmp_path: Path, busybox: Layout, open_store: OpenStore
+) -> None:
+    other = busybox_layout(tmp_path / "other", layers=[[file("new")]])
+    serving = [busybox]
+
+    def decide(path: str, headers: Mapping[str, str]) -> Answer | None:
+        if headers["X-Method"] == "HEAD":
+            return Answer(status=405)
+        layout = serving[0]
+        if "/manifests/" in path:
+            data = layout.blob(layout.manifest_digest)
+            return Answer(body=data, headers={"Content-Type": json.loads(data)["mediaType"]})
+        return Answer(body=layout.blob(path.rpartition("/")[2]))
+
+    with HostileRegistry(None, decide) as registry:
+        store = open_store(registry.host)
+        name = f"{registry.host}/app:v1"
+        assert asyncio.run(store.pull(name)).id == busybox.image_id
+        assert asyncio.run(store.pull(name)).id == busybox.image_id
+        serving[0] = other
+        assert asyncio.run(store.pull(name)).id == other.image_id
+
+
+def test_a_registry_that_lies_in_an_answer_to_head_gets_nothing_new_in(busybox: Layout, open_store: OpenStore) -> None:
+    lies = iter(["sha256:" + "0" * 64, "rubbish", "", busybox.manifest_digest])
+
+    def decide(_path: str, headers: Mapping[str, str]) -> Answer | None:
+        if headers["X-Method"] == "HEAD":
+            return Answer(headers={"Docker-Content-Digest": next(lies)})
+        return None
+
+    with HostileRegistry(busybox, decide) as registry:
+        store = open_store(registry.host)
+        name = f"{registry.host}/app:v1"
+        assert {asyncio.run(store.pull(name)).id for _ in range(5)} == {busybox.image_id}

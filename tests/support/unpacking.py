@@ -28,8 +28,6 @@ REQUEST: dict[str, Any] = {
     "driver": "directories",
     "max_memory": 64 << 20,
     "max_ratio": 1000,
-    "driver": "directories",
-    "max_memory": 64 << 20,
 }
 
 

@@ -32,8 +32,6 @@ HOSTILE: dict[str, tuple[list[Member], str]] = {
     "dot-dot": ([file("../escaped", "x")], r"entry '\.\./escaped': its name '\.\./escaped' holds '\.\.'"),
     "dot-dot inside": ([directory("a"), file("a/../../escaped")], r"holds '\.\.'"),
     "dot-dot at the end": ([directory("a/..")], r"holds '\.\.'"),
-    "absolute": ([file(f"{OUTSIDE}/escaped")], r"is absolute"),
-    "absolute with slashes": ([file(f"//{OUTSIDE}/escaped")], r"is absolute"),
     "absolute symlink parent": (
         [symlink("a", OUTSIDE), file("a/escaped")],
         r"parent 'a' is a symbolic link that leaves",
@@ -55,7 +53,7 @@ HOSTILE: dict[str, tuple[list[Member], str]] = {
     ),
     "file as parent": ([file("a"), file("a/b")], r"parent 'a' is not a directory"),
     "hard link out": ([hardlink("a", "../../secret")], r"its target '\.\./\.\./secret' holds '\.\.'"),
-    "absolute hard link": ([hardlink("a", f"{OUTSIDE}/secret")], r"its target .* is absolute"),
+    "absolute hard link": ([hardlink("a", f"{OUTSIDE}/secret")], r"hard link to .*, which this layer does not have"),
     "hard link through a symlink": (
         [symlink("s", OUTSIDE), hardlink("a", "s/secret")],
         r"parent 's' is a symbolic link that leaves",
@@ -70,7 +68,7 @@ HOSTILE: dict[str, tuple[list[Member], str]] = {
     ),
     "hard link to a directory": (
         [directory("d"), hardlink("a", "d")],
-        r"entry 'a': cannot write it: Operation not permitted",
+        r"a hard link to the directory 'd'",
     ),
     "hard link to the root": ([hardlink("a", "./")], r"a hard link to the root"),
     "disk": ([Member(name="sda", kind=BLOCK, device=(8, 0))], r"block device 8:0 is refused"),
@@ -88,7 +86,7 @@ HOSTILE: dict[str, tuple[list[Member], str]] = {
     ),
     "unknown attribute": ([file("a", pax={"SCHILY.xattr.odd.x": "1"})], r"extended attribute 'odd\.x' is of no known"),
     "root as a file": ([symlink("./", "x")], r"the root is a symbolic link"),
-    "long name": ([file("n" * 256)], r"cannot write it: File name too long"),
+    "long name": ([file("n" * 256)], r"holds a name of 256 bytes, longer than the 255 of Linux"),
 }
 
 
@@ -187,6 +185,18 @@ def test_what_an_ordinary_layer_holds_arrives(tmp_path: Path, root: Path, open_s
     assert os.fsencode(sorted(os.listdir(top))[-1]) == "ünï".encode() + b"\xff"
 
 
+def test_absolute_names_are_below_the_root(tmp_path: Path, root: Path, outside: Path, open_store: OpenStore) -> None:
+    """As builders of images write them (ko: ``/ko-app/NAME``)."""
+    members = [directory("ko-app", 0o555), file("/ko-app/app", "x"), file(f"/{outside}/secret", "of the image")]
+    layout = layers_layout(tmp_path / "layout", [[*members, hardlink("also", "/ko-app/app")]])
+    asyncio.run(open_store().load(layout.path))
+    top = layer_directory(root, layout.diff_ids[0])
+    assert (top / "ko-app/app").read_text() == "x"
+    assert (top / "also").stat().st_ino == (top / "ko-app/app").stat().st_ino
+    assert (top / str(outside)[1:] / "secret").read_text() == "of the image"
+    assert (outside / "secret").read_text() == "secret"
+
+
 def test_whiteouts_become_overlayfs_ones_and_never_hide_their_own_layer(
     tmp_path: Path, root: Path, open_store: OpenStore
 ) -> None:
@@ -250,20 +260,20 @@ def test_limits_stop_a_layer(tmp_path: Path, open_store: OpenStore) -> None:
     bomb = layers_layout(tmp_path / "bomb", [[file("zeros", bytes(20 << 20))]])
     many = layers_layout(tmp_path / "many", [[file(f"f{number}") for number in range(200)]])
     store = open_store(max_layer_bytes=10 << 20, max_layer_inodes=100)
-    with pytest.raises(InvalidArgument, match=r"more than 10485760 bytes uncompressed \(images.max_layer_bytes\)"):
+    with pytest.raises(InvalidArgument, match=r"more than 10485760 bytes of files \(images.max_layer_bytes\)"):
         asyncio.run(store.load(bomb.path))
     with pytest.raises(InvalidArgument, match=r"more than 100 entries \(images.max_layer_inodes\)"):
         asyncio.run(store.load(many.path))
 
 
-def test_a_tree_deeper_than_any_path_is_unpacked_and_removed(tmp_path: Path, root: Path, open_store: OpenStore) -> None:
-    step = "/".join(["d"] * 1000)
-    members = [directory(step), symlink("s1", step), directory("s1/" + step), symlink("s2", "s1/" + step)]
-    members.append(file("s2/" + step + "/bottom"))
+def test_a_tree_as_deep_as_paths_can_be_is_unpacked_and_removed(
+    tmp_path: Path, root: Path, open_store: OpenStore
+) -> None:
+    members = [directory("/".join(["d"] * 1000)), symlink("s", "/".join(["d"] * 1000)), file("s/" + "d/" * 1000 + "x")]
     layout = layers_layout(tmp_path / "layout", [members])
     store = open_store()
     image = asyncio.run(store.load(layout.path))[0]
-    assert store.usage().inodes_used > 3000
+    assert store.usage().inodes_used > 2
     store.remove(image.id)
     assert list((root / "layers").iterdir()) == []
 

@@ -52,6 +52,8 @@ class ContainerView:
     finished_at: int = 0
     image: str = ""
     image_ref: str = ""
+    mounted_images: Mapping[str, str] = field(default_factory=dict)
+    """Which image is mounted at which path of the container."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +152,9 @@ class Observer:
             finished_at=status.finished_at,
             image=status.image.user_specified_image or status.image.image,
             image_ref=status.image_ref,
+            mounted_images={
+                mount.container_path: mount.image.image for mount in status.mounts if mount.HasField("image")
+            },
         )
         if view.state is State.EXITED:
             self._final[view.id] = view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 from podkeep.agent.observed import ContainerView, Observed, State
 from podkeep.agent.plan import is_sidecar
 from podkeep.agent.qos import qos_class
-from podkeep.api.containers import Container
+from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.pod import Pod
 from podkeep.api.status import (
     ContainerState,
@@ -18,10 +19,13 @@ from podkeep.api.status import (
     ContainerStateWaiting,
     ContainerStatus,
     HostIP,
+    ImageVolumeStatus,
     PodCondition,
     PodIP,
     PodPhase,
     PodStatus,
+    VolumeMountStatus,
+    VolumeStatus,
 )
 
 
@@ -146,6 +150,19 @@ def _container(container: Container, observed: Observed, facts: StatusFacts, fir
         image_id="" if latest is None else latest.image_ref,
         container_id="" if latest is None else f"cri://{latest.id}",
         started=running,
+        volume_mounts=() if latest is None else tuple(_mount(mount, latest) for mount in container.volume_mounts),
+    )
+
+
+def _mount(mount: VolumeMount, view: ContainerView) -> VolumeMountStatus:
+    """Return the status of a mount; of an image volume it says which image was found (KEP-4639)."""
+    ref = view.mounted_images.get(posixpath.join("/", mount.mount_path))
+    return VolumeMountStatus(
+        name=mount.name,
+        mount_path=mount.mount_path,
+        read_only=mount.read_only,
+        recursive_read_only=(mount.recursive_read_only or "Disabled") if mount.read_only else None,
+        volume_status=None if ref is None else VolumeStatus(image=ImageVolumeStatus(image_ref=ref)),
     )
 
 

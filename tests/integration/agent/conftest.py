@@ -48,9 +48,11 @@ class Runner:
         path.write_text(text(*documents))
         return path
 
-    def run(self, *documents: dict[str, Any], options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *documents: dict[str, Any], options: tuple[str, ...] = (), timeout: float = PATIENCE_S
+    ) -> subprocess.CompletedProcess[str]:
         """Run a manifest to its end."""
-        return self.daemon.run("run", *options, str(self.file(*documents)), timeout=PATIENCE_S)
+        return self.daemon.run("run", *options, str(self.file(*documents)), timeout=timeout)
 
     def start(
         self, *documents: dict[str, Any], env: dict[str, str] | None = None, options: tuple[str, ...] = ()

@@ -18,7 +18,6 @@ SETTINGS = "application/vnd.example.settings.v1+json"
 SIGNATURES = "application/vnd.example.signatures.v1"
 MODEL = "application/vnd.example.model.v1"
 EMPTY_DIR = {"name": "work", "emptyDir": {}}
-MODEL_BYTES = 48 << 20
 
 
 def settings(level: str) -> Artifact:
@@ -70,23 +69,23 @@ def test_story_2_tools_beside_a_small_image(runner: Runner, registry: Registry, 
 
 @pytest.mark.requirement("V117", "V57", "V64")
 def test_story_3_models_beside_their_server(runner: Runner, registry: Registry, image: str) -> None:
-    """Weights of several models, each a volume; what is in them stays as it is."""
-    sums, volumes, mounts = {}, [], []
-    for number, name in enumerate(("small", "large")):
-        parts, lines = [], []
-        for shard in range(2):
-            data = random.Random(number * 10 + shard).randbytes(MODEL_BYTES // (3 - number))
-            title = f"weights-{shard}.safetensors"
+    """Weights of several models, each a volume; what is in them stays as it is, also past the end of 31 bits."""
+    block = random.Random(1).randbytes(1 << 20)
+    shards = {"large": [block * 2049], "small": [block[:-1], b"", block * 3]}
+    lines, volumes, mounts = [], [], []
+    for name, contents in shards.items():
+        parts = []
+        for number, data in enumerate(contents):
+            title = f"weights-{number}.safetensors"
             parts.append(file_part(title, data, f"{MODEL}.tensors"))
             lines.append(f"{hashlib.sha256(data).hexdigest()}  /models/{name}/{title}")
-        sums[name] = lines
         reference = artifact(parts, artifact_type=MODEL).push(registry, f"models/{name}:1")
         volumes.append(image_volume(reference, name))
         mounts.append(mount(f"/models/{name}", name))
     script = "sha256sum /models/*/*"
-    done = runner.run(pod(shell(image, script, volumeMounts=mounts), volumes=volumes, hostUsers=False))
+    done = runner.run(pod(shell(image, script, volumeMounts=mounts), volumes=volumes, hostUsers=False), timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == sums["large"] + sums["small"]
+    assert done.stdout.splitlines() == lines
 
 
 @pytest.mark.requirement("V118", "V29")

@@ -187,6 +187,23 @@ def test_sub_paths(runner: Runner, image: str, data: str) -> None:
     assert "ImageVolumeMountFailed: sub path 'not-existing'" in done.stderr
 
 
+@pytest.mark.requirement("V33", "V49")
+def test_a_volume_by_digest_and_the_image_in_the_status(
+    runner: Runner, registry: Registry, image: str, tmp_path: Path
+) -> None:
+    layout = layers_layout(tmp_path / "pinned", [[file("file", "pinned\n")]])
+    name = registry.push(layout, "pinned:1").rpartition(":")[0]
+    container = shell(image, "cat /volume/file", volumeMounts=[mount()])
+    document = pod(container, volumes=[image_volume(f"{name}@{layout.manifest_digest}")])
+    done = runner.run(document, options=("-o", "json"))
+    assert done.returncode == 0, done.stderr
+    assert "pinned\n" in done.stderr
+    (status,) = json.loads(done.stdout)["status"]["containerStatuses"]
+    (mounted,) = status["volumeMounts"]
+    assert (mounted["name"], mounted["mountPath"]) == ("volume", "/volume")
+    assert mounted["volumeStatus"] == {"image": {"imageRef": layout.image_id}}
+
+
 def test_a_volume_without_a_reference(runner: Runner, image: str) -> None:
     done = runner.run(pod(shell(image, "true"), volumes=[{"name": "v", "image": {}}]))
     assert done.returncode == 1

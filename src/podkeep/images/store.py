@@ -497,8 +497,10 @@ class ImageStore:
         :raises KernelCallError: if the store's file system cannot be idmapped.
         """
         with self._changing:
-            if image.id not in self._images:
+            here = self._images.get(image.id)
+            if here is None:
                 raise NotFound(f"image {image.id} is not here any more", hint="pull it again")
+            image = here  # pulled again meanwhile, it may have other layers
             keepers = {self._layers[layer].driver for layer in image.layers} or {self._driver.name}
             if len(keepers) == 1:
                 return self._drivers[keepers.pop()].lowers(image.layers, userns=userns, at_least=at_least)

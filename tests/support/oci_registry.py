@@ -42,8 +42,12 @@ class OciRegistry:
         self.referrers, self.page, self.filters, self.login = referrers, page, filters, login
         self.breaks: list[int] = []
         self.resumable = True
+        self.circular = False
+        """Whether the last page of referrers says that the first one follows."""
         self.stored_digest = ""
         """What it claims to have stored, whatever it was."""
+        self.rivals: list[Mapping[str, Any]] = []
+        """Documents with which somebody else, each time, at once replaces what is stored under a tag for referrers."""
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[tuple[str, str], tuple[str, bytes]] = {}
         """Media type and document by repository, and tag or digest."""
@@ -177,6 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
             stored = self.headers["Content-Type"], data
             registry.manifests[repository, digest_of(data)] = stored
             registry.manifests[repository, target] = stored
+            if target.startswith("sha256-") and registry.rivals:
+                registry.put(repository, target, registry.rivals.pop())
             headers = {"Docker-Content-Digest": registry.stored_digest or digest_of(data)}
             if registry.referrers and "subject" in document:
                 headers["OCI-Subject"] = document["subject"]["digest"]
@@ -232,12 +238,11 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted:
             headers["OCI-Filters-Applied"] = "artifactType"
         if registry.page:
-            if start + registry.page < len(entries):
+            if start + registry.page < len(entries) or registry.circular:
                 rest = f"&artifactType={query['artifactType']}".replace("+", "%2B") if "artifactType" in query else ""
-                following = (
-                    f"http://inside.example/v2/{repository}/referrers/{target}?from={start + registry.page}{rest}"
-                )
-                headers["Link"] = f'<{following}>; rel="next"'
+                following = (start + registry.page) % len(entries)
+                link = f"http://inside.example/v2/{repository}/referrers/{target}?from={following}{rest}"
+                headers["Link"] = f'<{link}>; rel="next"'
             entries = entries[start : start + registry.page]
         document = {"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}
         self._send(200, json.dumps(document).encode(), headers)

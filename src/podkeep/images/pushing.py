@@ -175,11 +175,11 @@ def upload(registry: Registry, blob: Blob, tell: Tell) -> None:
     way = _Upload(registry, blob, tell)
     failures = 0
     while True:
-        before = way.furthest
+        before = way.arrived
         try:
             way.attempt()
         except Unavailable:
-            failures = failures + 1 if way.furthest <= before else 1
+            failures = failures + 1 if way.arrived <= before else 1
             if failures == _ATTEMPTS:
                 raise
             time.sleep(_PAUSE_S * (1 << (failures - 1)))
@@ -188,7 +188,7 @@ def upload(registry: Registry, blob: Blob, tell: Tell) -> None:
 
 
 class _Upload:
-    """One blob on its way. ``furthest``: bytes that were sent at most, of whatever try."""
+    """One blob on its way. ``arrived``: bytes of which the registry said that it has them."""
 
     def __init__(self, registry: Registry, blob: Blob, tell: Tell) -> None:
         self._registry = registry
@@ -196,18 +196,20 @@ class _Upload:
         self._tell = tell
         self._what = f"{registry}: upload of {blob.shown}"
         self._location = ""
-        self.furthest = 0
+        self._begun = False
+        self.arrived = 0
 
     def attempt(self) -> None:
         """Send what is missing, as far as the connection bears."""
         blob = self._blob
         # Also after a failure: the registry may have got everything, and only its answer was lost.
         if self._exists():
-            self._tell(blob, "done" if self.furthest else "exists", blob.size)
+            self._tell(blob, "done" if self._begun else "exists", blob.size)
             return
         start = self._resumed() if self._location else 0
         if not self._location:
             self._begin()
+        self._begun = True
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size - start)}
         if start:
             headers["Content-Range"] = f"{start}-{blob.size - 1}"
@@ -258,7 +260,8 @@ class _Upload:
             # "0-0" is one byte or none; nobody can tell, and the byte is soon sent again.
             self._location = ""
             return 0
-        return int(last) + 1
+        self.arrived = int(last) + 1
+        return self.arrived
 
     def _locate(self, answer: Reply) -> None:
         location = answer.headers.get("location", "")
@@ -271,7 +274,6 @@ class _Upload:
         for piece in self._blob.pieces(start):
             yield piece
             sent += len(piece)
-            self.furthest = max(self.furthest, sent)
             self._tell(self._blob, "uploading", sent)
 
     def _ask(

@@ -156,8 +156,10 @@ class Registry:
 class Answer:
     """How the hostile registry answers one request.
 
-    ``declared``: Content-Length to claim instead of the true one. ``cut``: bytes after which the connection is closed.
-    ``gate``: waited for in the middle of the body, so that a test can hold a transfer there.
+    ``declared``: Content-Length to claim instead of the true one, -1 for none. ``cut``: bytes after which the
+    connection is closed. ``gate``: waited for in the middle of the body, so that a test can hold a transfer there.
+    ``raw``: sent instead of everything, before the connection is closed. ``drip``: seconds between two bytes of the
+    body. ``part``: whether a range that is asked for is served, as it should be.
     """
 
     status: int = 200
@@ -166,6 +168,9 @@ class Answer:
     declared: int | None = None
     cut: int | None = None
     gate: threading.Event | None = None
+    raw: bytes | None = None
+    drip: float = 0.0
+    part: bool = True
 
 
 Decide = Callable[[str, Mapping[str, str]], "Answer | None"]
@@ -174,10 +179,16 @@ Decide = Callable[[str, Mapping[str, str]], "Answer | None"]
 class HostileRegistry:
     """Serves a layout over plain HTTP as a registry would, save where ``decide(path, headers)`` returns another answer.
 
-    ``requests`` lists (path, headers) in order; ``paused`` is set when an answer with a gate waits.
+    ``requests`` lists (path, headers) in order, ``X-Method`` and ``X-Body`` among the headers; ``paused`` is set when
+    an answer with a gate waits.
+
+    :param tls: (certificate, key, authority of clients or nothing) files; it then speaks HTTPS.
     """
 
-    def __init__(self, layout: Layout | None, decide: Decide | None = None) -> None:
+    def __init__(
+        self, layout: Layout | None, decide: Decide | None = None, *, tls: tuple[Path, Path, Path | None] | None = None
+    ) -> None:
+        self._closing = threading.Event()
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.paused = threading.Event()
         self._layout = layout
@@ -190,6 +201,9 @@ class HostileRegistry:
             def do_GET(self) -> None:
                 owner._answer(self)
 
+            def do_HEAD(self) -> None:
+                owner._answer(self)
+
             def do_POST(self) -> None:
                 length = int(self.headers.get("Content-Length", 0))
                 self.headers["X-Body"] = self.rfile.read(length).decode()
@@ -200,6 +214,15 @@ class HostileRegistry:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls[0], tls[1])
+            if tls[2]:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(tls[2])
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.host = f"127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()
@@ -218,34 +241,58 @@ class HostileRegistry:
         headers = {}
         if kind.endswith("/manifests"):
             headers["Content-Type"] = json.loads(data).get("mediaType", "application/json")
+            headers["Docker-Content-Digest"] = wanted
         return Answer(body=data, headers=headers)
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        headers = dict(handler.headers.items())
+        headers = dict(handler.headers.items()) | {"X-Method": handler.command}
         self.requests.append((handler.path, headers))
         answer = self._decide(handler.path, headers) or self._honest(handler.path)
-        body = answer.body
         try:
-            handler.send_response(answer.status)
-            for name, value in answer.headers.items():
-                handler.send_header(name, value)
-            handler.send_header("Content-Length", str(len(body) if answer.declared is None else answer.declared))
-            handler.end_headers()
-            cut = len(body) // 2 if answer.gate and answer.cut is None else answer.cut
-            handler.wfile.write(body[:cut])
-            handler.wfile.flush()
-            if answer.gate:
-                self.paused.set()
-                answer.gate.wait(60)
-                handler.wfile.write(body[cut:])
-            elif cut is not None:
+            if answer.raw is not None:
+                handler.wfile.write(answer.raw)
                 handler.close_connection = True
-                handler.connection.shutdown(socket.SHUT_RDWR)
+            else:
+                self._send(handler, answer, headers)
         except OSError:
             handler.close_connection = True  # the client is gone, as some tests want
 
+    def _send(self, handler: BaseHTTPRequestHandler, answer: Answer, headers: Mapping[str, str]) -> None:
+        body, status = answer.body, answer.status
+        sent = dict(answer.headers)
+        start = int(headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+        if start and answer.part and status == 200:
+            status, sent["Content-Range"] = 206, f"bytes {start}-{len(body) - 1}/{len(body)}"
+            body = body[start:]
+        handler.send_response(status)
+        for name, value in sent.items():
+            handler.send_header(name, value)
+        if answer.declared != -1:
+            handler.send_header("Content-Length", str(len(body) if answer.declared is None else answer.declared))
+        else:
+            handler.close_connection = True
+        handler.end_headers()
+        if handler.command == "HEAD":
+            return
+        if answer.drip:
+            for index in range(len(body)):
+                handler.wfile.write(body[index : index + 1])
+                if self._closing.wait(answer.drip):
+                    return
+        cut = len(body) // 2 if answer.gate and answer.cut is None else answer.cut
+        handler.wfile.write(body[:cut])
+        handler.wfile.flush()
+        if answer.gate:
+            self.paused.set()
+            answer.gate.wait(60)
+            handler.wfile.write(body[cut:])
+        elif cut is not None:
+            handler.close_connection = True
+            handler.connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Stop serving."""
+        self._closing.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

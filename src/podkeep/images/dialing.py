@@ -127,12 +127,13 @@ class Dialer:
         try:
             if tls not in self._contexts:
                 self._contexts[tls] = _context(tls)
-            sock.settimeout(_CONNECT_S)
+            seconds = min(_CONNECT_S, self._patience)
+            sock.settimeout(seconds)
             return self._contexts[tls].wrap_socket(sock, server_hostname=host)
         except ssl.SSLError as error:
             raise TlsFailed(f"TLS: {str(error).strip()}") from error
         except TimeoutError as error:
-            raise TlsFailed(f"TLS: no handshake within {_CONNECT_S:g} s") from error
+            raise TlsFailed(f"TLS: no handshake within {seconds:g} s") from error
         except OSError as error:
             raise TlsFailed(f"TLS: the connection broke in the handshake: {error.strerror or error}") from error
 

@@ -154,7 +154,9 @@ class Answer:
         self._content = 0
         if method != "HEAD" and self.status not in _NO_BODY:
             self._frame()
-        self._persistent = persistent and self._rest is not None
+        self.delimited = self._rest is not None
+        """Whether the body says where it ends; else a broken connection looks like its end."""
+        self._persistent = persistent and self.delimited
         self._ended = self._rest == 0 and not self._chunked
         self._framing_start = source.received
         self._closed = False

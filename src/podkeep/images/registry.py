@@ -20,7 +20,7 @@ from podkeep.images import challenges, manifest
 from podkeep.images.authorization import Authorizer, Grant, credentials_of
 from podkeep.images.client import Body, Client, parse_url
 from podkeep.images.dialing import Tls, TlsFailed
-from podkeep.images.http1 import PIECE, Answer, BadAnswer, TransferError
+from podkeep.images.http1 import PIECE, Answer, BadAnswer, BrokenOff, TransferError
 from podkeep.images.layers import LayerJob
 
 _BREAKS = 4
@@ -76,6 +76,10 @@ class Registry:
     def __str__(self) -> str:
         return f"{self._host}/{self._repository}"
 
+    def close(self) -> None:
+        """Close the connections that are kept for the next request."""
+        self._client.close()
+
     def fetch_manifest(self, target: str) -> tuple[bytes, str]:
         """Return a manifest or index and its media type; ``target`` is a tag or digest. The caller verifies it.
 
@@ -129,7 +133,8 @@ class Registry:
                 if done == before:
                     time.sleep(_pause(breaks))
                 continue
-            if done >= job.size or done == before:
+            # A part may be shorter than it was asked for; a whole blob that is too short is what the registry has.
+            if done >= job.size or done == before or not before or not ranges:
                 return
 
     def _blob_from(self, job: LayerJob, start: int, ranges: bool) -> Iterator[bytes]:
@@ -152,6 +157,8 @@ class Registry:
                     raise DataLoss(f"{self}: blob {job.shown} has more than the {job.size} bytes its manifest says")
                 if fresh:
                     yield fresh
+            if position < job.size and not answer.delimited:
+                raise BrokenOff("the connection was closed early")
         finally:
             answer.close()
 
@@ -233,7 +240,8 @@ class Registry:
     def _send(
         self, method: str, path: str, headers: Mapping[str, str], body: Body | None, dropped: bool
     ) -> tuple[Answer, Grant]:
-        last: PodkeepError | None = None
+        failures: dict[str, str] = {}
+        hint = ""
         for scheme in self._schemes:
             grant = self._authorizer.current()
             # An absolute URL stays what it is, and credentials go with it only to the registry's own host.
@@ -244,16 +252,18 @@ class Registry:
                 answer = self._client.follow(
                     method, url, headers, authorization=grant.header, owner=owner.origin, body=body
                 )
-            except TlsFailed as error:
-                last = self._down(str(error), hint=_tls_hint(self._host, str(error)))
             except TransferError as error:
                 if dropped and len(self._schemes) == 1:
                     raise
-                last = self._down(str(error), hint=error.hint)
+                failures.setdefault(str(error), scheme)
+                hint = _tls_hint(self._host, str(error)) if isinstance(error, TlsFailed) else error.hint
             else:
                 self._schemes = (scheme,)  # what worked once is what it speaks
                 return answer, grant
-        raise last or self._down("no way to reach it is configured")
+        several = len(failures) > 1
+        raise self._down(
+            "; ".join(f"over {scheme}: {text}" if several else text for text, scheme in failures.items()), hint=hint
+        )
 
     def _url(self, scheme: str, path: str) -> str:
         return f"{scheme}://{self._host}/v2/{self._repository}/{path}"

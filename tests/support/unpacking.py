@@ -10,13 +10,15 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from podkeep.images.layers import mark_opaque
 from podkeep.images.programs import command
+from podkeep.kernel import mounts
+from podkeep.kernel.erofs import mount_erofs
 
 REQUEST: dict[str, Any] = {
     "kind": "tar",
@@ -78,8 +80,25 @@ def unpack(root: Path, archive: bytes | Iterable[bytes], *, timeout: float = 60,
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
     if "error" not in result:
-        mark_opaque(root, result["opaque"])
+        mark_opaque(root / result.get("path", ""), result["opaque"])
     return Unpacked(result=result, peak=peak)
+
+
+@contextlib.contextmanager
+def mounted_layer(root: Path, done: Unpacked) -> Iterator[Path]:
+    """Yield where the tree that ``unpack`` made can be looked at: in place, or mounted for that time."""
+    if done.result["driver"] != "erofs":
+        yield root / done.result["path"]
+        return
+    fd = mount_erofs(root / "meta.erofs", [root / "data"])
+    target = root / "mounted"
+    target.mkdir()
+    try:
+        mounts.attach(fd, target)
+        yield target
+    finally:
+        os.close(fd)
+        mounts.unmount(target)
 
 
 def _feed(process: subprocess.Popen[bytes], request: dict[str, Any], archive: bytes | Iterable[bytes]) -> None:

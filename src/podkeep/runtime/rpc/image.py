@@ -45,7 +45,9 @@ class ImageRpc:
             return api.ImageStatusResponse()
         info = {}
         if request.verbose:
+            _, layers = await asyncio.to_thread(self._images.records)
             info["info"] = msgspec.json.encode(image).decode()
+            info["layers"] = msgspec.json.encode([layers[item] for item in image.layers if item in layers]).decode()
         return api.ImageStatusResponse(image=_message(image), info=info)
 
     async def pull(self, request: api.PullImageRequest) -> api.PullImageResponse:

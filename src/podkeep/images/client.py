@@ -178,6 +178,14 @@ class Client:
             self._home_is_here = dialed.loopback
         return dialed.connection, dialed.proxied
 
+    def close(self) -> None:
+        """Close the connections that nobody uses; the next request makes one."""
+        with self._lock:
+            idle = [connection for kept in self._idle.values() for connection, _ in kept]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
     def _kept(self, answer: Answer, url: Url, connection: Connection, proxied: str | None) -> Answer:
         def keep() -> None:
             with self._lock:

@@ -45,6 +45,7 @@ class TreeWriter:
         self._budget = rules.Budget(max_entries=max_inodes, max_bytes=max_bytes)
         self._parents = Parents(root)
         self._journal = Journal(root)
+        self._journal.note(b"", 0, fresh=False)
         # In a set-group-ID directory new files get its group, so ownership must be set even for root:root.
         self._must_chown = bool(os.fstat(root).st_mode & stat.S_ISGID)
         for name in (_ACCESS_ACL, _DEFAULT_ACL):  # what the directory above may have handed down
@@ -249,6 +250,8 @@ class TreeWriter:
                 self._make_opaque(path)
             return
         self.inodes += 1
+        if self._must_chown:
+            os.chown(hidden, 0, 0, dir_fd=parent.fd, follow_symlinks=False)
         os.utime(hidden, ns=(0, 0), dir_fd=parent.fd, follow_symlinks=False)
 
     def _make_opaque(self, path: bytes) -> None:

@@ -13,9 +13,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podkeep.base.errors import KernelCallError, PodkeepError
+from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
+from podkeep.images.snapshots.choice import choose
 from podkeep.kernel import idmap, libc, mounts, overlay
 from podkeep.kernel.namespaces import NamespaceHelper
 
@@ -35,7 +36,8 @@ def examine(config: Config) -> list[Finding]:
         with NamespaceHelper() as helper, ExitStack() as closing:
             userns = helper.user_namespace(idmap.block(_HOST_ID, 65536))
             closing.callback(os.close, userns)
-            return [finding.ok("user namespaces", "work"), *_probes(Path(config.runtime.root), userns)]
+            root = Path(config.runtime.root)
+            return [finding.ok("user namespaces", "work"), *_probes(root, userns), layers(config)]
     except PodkeepError as error:
         mend = error.hint or "sysctl -w user.max_user_namespaces=15000"
         return [finding.missing("user namespaces", error.message, why="none can be made", mend=mend)]
@@ -56,6 +58,23 @@ def _probes(root: Path, userns: int) -> Iterator[Finding]:
         yield _try("overlay on idmapped layers", lambda: _try_overlay(top, userns), why=why_overlay, mend=elsewhere)
     why_tmpfs = "Secrets, ConfigMaps and emptyDirs in memory cannot be mounted for such a pod"
     yield _try("idmapped tmpfs", lambda: _try_tmpfs(userns), why=why_tmpfs, mend=_NEW_KERNEL)
+
+
+def layers(config: Config) -> Finding:
+    """Say how layers of images will be kept, in the root directory's file system, and why not better."""
+    name, wanted = "image layers", config.images.snapshot_driver
+    mend = "boot Linux 6.12 or newer, with runtime.root on a disk"
+    with _directory(Path(config.runtime.root)) as top:
+        try:
+            choice = choose(top, wanted)
+        except FailedPrecondition as error:
+            return finding.missing(name, error.message, why="the runtime does not start", mend=error.hint or mend)
+    if choice.driver == "erofs":
+        return finding.ok(name, "erofs: as file system images, nothing is unpacked")
+    if not choice.why_not:
+        return finding.ok(name, f"{choice.driver}: as configured (images.snapshot_driver)")
+    why = "every file of an image is written when it is pulled, which takes several times as long"
+    return finding.warning(name, f"{choice.driver}: {choice.why_not}", why=why, mend=mend)
 
 
 def existing_parent(path: Path) -> Path:

@@ -103,12 +103,15 @@ def _set_acl(kept: dict[str, bytes], name: str, value: bytes, mode: int, *, dire
     if name not in (ACCESS_ACL, DEFAULT_ACL):
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     acl = _parse_acl(value)
+    if name == DEFAULT_ACL and not directory:
+        if acl:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return mode
     if not acl:
         kept.pop(name, None)
         return mode
+    _validate(acl)
     if name == DEFAULT_ACL:
-        if not directory:
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         kept[name] = _packed_acl(acl)
         return mode
     permissions = {tag: allowed for tag, allowed, _ in acl}
@@ -123,27 +126,32 @@ def _set_acl(kept: dict[str, bytes], name: str, value: bytes, mode: int, *, dire
 def _parse_acl(value: bytes) -> _Acl:
     """Return tag, permissions and ID of each entry.
 
-    :raises OSError: if the kernel would not take it (posix_acl_from_xattr, posix_acl_valid).
+    :raises OSError: as posix_acl_from_xattr of the kernel.
     """
     body = value[len(_ACL_VERSION) :]
     if len(value) < len(_ACL_VERSION) or len(body) % _ACL_ENTRY.size:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     if value[: len(_ACL_VERSION)] != _ACL_VERSION:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-    acl = list(_ACL_ENTRY.iter_unpack(body))
+    return list(_ACL_ENTRY.iter_unpack(body))
+
+
+def _validate(acl: _Acl) -> None:
+    """Check that a list is one.
+
+    :raises OSError: as posix_acl_valid of the kernel.
+    """
     tags = [tag for tag, _, _ in acl]
     named = [(tag, who) for tag, _, who in acl if tag in (_USER, _GROUP)]
-    well_formed = (
+    if not (
         tags == sorted(tags)
         and all(tags.count(tag) == 1 for tag in (_USER_OBJ, _GROUP_OBJ, _OTHER))
         and tags.count(_MASK) in ((1,) if named else (0, 1))
         and set(tags) <= {_USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER}
         and all(allowed <= 7 for _, allowed, _ in acl)
         and all(who != _NO_ID for _, who in named)
-    )
-    if acl and not well_formed:
+    ):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    return acl
 
 
 def _packed_acl(acl: _Acl) -> bytes:

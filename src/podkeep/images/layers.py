@@ -7,11 +7,13 @@ Until then it is a staging directory that nobody looks at.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -24,6 +26,8 @@ from podkeep.images.programs import command
 from podkeep.kernel import libc
 from podkeep.kernel.openat import Resolve, openat2
 
+_PIPE = 1 << 20
+"""Bytes the pipe to the process holds: with the default of 64 KiB the two wait for each other at every piece."""
 _MAX_DRAIN = 64 << 20
 """Bytes read on, after the unpack process gave up, to tell a damaged blob from a bad archive."""
 
@@ -64,13 +68,16 @@ class LayerJob:
         return replace(self, kind="file", layer=file_layer_id(self.shown, self.title))
 
     def as_json(self) -> dict[str, str]:
-        """Return what the store needs to know to say whether it is here."""
+        """Return what the store needs to know to say whether it is here.
+
+        ``compression`` is ``auto`` if it was looked at: what was a file because of its type may still start like a tar.
+        """
         return {
             "layer": self.layer or "",
             "kind": self.kind,
             "title": self.title,
             "digest": self.digest or "",
-            "compression": self.compression,
+            "compression": "auto" if self.kind == "auto" else self.compression,
         }
 
 
@@ -107,6 +114,8 @@ class UnpackProcess:
         self._process = subprocess.Popen(
             command("podkeep.images.unpack"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=(lock,)
         )
+        with suppress(PermissionError):  # where an administrator wants pipes to be smaller (fs.pipe-max-size)
+            fcntl.fcntl(self._pipes()[0], fcntl.F_SETPIPE_SZ, _PIPE)
 
     def unpack(
         self, job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], channel: Channel

@@ -65,6 +65,17 @@ class Aside:
         self._thread = threading.Thread(target=self._run, name="aside", daemon=True)
         self._thread.start()
 
+    def passing(self, pull: Callable[[], bytes]) -> Callable[[], bytes]:
+        """Return a function that returns what ``pull`` returns, and hands it over."""
+
+        def pull_passing() -> bytes:
+            piece = pull()
+            if piece:
+                self.put(piece)
+            return piece
+
+        return pull_passing
+
     def put(self, piece: bytes) -> None:
         """Hand over a piece, which is not empty; raises what the function raised for an earlier one."""
         if self._error is not None:

@@ -24,12 +24,12 @@ from typing import Any
 
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
-from podkeep.images import decompress
+from podkeep.images import decompress, stages
 from podkeep.images.erofs import keeping
 from podkeep.images.rules import TreeError
 from podkeep.images.tarstream import BLOCK, ByteSource, TarError, TarReader, is_tar
 from podkeep.images.tree import BLOCK_BYTES, TreeWriter
-from podkeep.kernel import confine
+from podkeep.kernel import allocator, confine
 from podkeep.kernel.confine import Capability
 
 _KEPT = (
@@ -47,6 +47,7 @@ _MAX_MEMORY = 1 << 30
 def main() -> None:
     """Serve the one request on standard input and write the one result."""
     confine.die_with_parent()
+    allocator.keep_buffers()
     line, rest = _request_line()
     if not line:
         return  # the worker needed fewer processes than it had ready
@@ -80,7 +81,8 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     confine.drop_privileges(_KEPT)
     os.umask(0)
     failpoints.reach("unpack-confined")
-    pull = _measured(_reader(rest), request)
+    stages.quicken()
+    pull = stages.Ahead(_measured(_reader(rest), request)).pull
     kind = request["kind"]
     if kind == "auto":
         start = _start(pull)
@@ -90,7 +92,9 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
         return keep_file("", request["title"], pull) | {"digest": ""}
     keep_tar = {"erofs": keeping.keep_tar, "erofs-metadata": keeping.rebuild}.get(request["driver"], _keep_tar)
     bounds = keeping.Bounds(inodes=request["max_inodes"], bytes=request["max_bytes"], memory=request["max_memory"])
-    result = keep_tar("", _hashed(pull, hashing), bounds)
+    aside = stages.Aside(hashing.update)
+    result = keep_tar("", aside.passing(pull), bounds)
+    aside.finish()
     return result | {"digest": f"{request['algorithm']}:{hashing.hexdigest()}"}
 
 
@@ -168,15 +172,6 @@ def _resumed(start: bytes, pull: Callable[[], bytes]) -> Callable[[], bytes]:
     """Return a function that returns ``start`` first and then what ``pull`` returns."""
     pieces = chain([start] if start else [], iter(pull, b""))
     return lambda: next(pieces, b"")
-
-
-def _hashed(pull: Callable[[], bytes], hashing: Any) -> Callable[[], bytes]:
-    def pull_hashed() -> bytes:
-        piece = pull()
-        hashing.update(piece)
-        return piece
-
-    return pull_hashed
 
 
 def _measured(read: Callable[[int], bytes], request: dict[str, Any]) -> Callable[[], bytes]:

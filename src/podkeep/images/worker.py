@@ -17,10 +17,12 @@ from podkeep.base.errors import PodkeepError
 from podkeep.images.assembly import Assembly
 from podkeep.images.channel import Channel
 from podkeep.images.layers import Limits
+from podkeep.kernel import allocator
 
 
 def main() -> None:
     """Serve the one request and end, with everything that was started for it."""
+    allocator.keep_buffers()
     channel = Channel()
     request = channel.start()
     try:

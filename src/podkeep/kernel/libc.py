@@ -98,6 +98,15 @@ def mount(source: bytes | None, target: bytes, fstype: bytes | None, flags: int,
     _checked(_mount(source, target, fstype, int(flags), data), call, hint)
 
 
+def mallopt(option: int, value: int) -> bool:
+    """mallopt(3); tells whether this C library has it and took the value."""
+    function = getattr(_LIBC, "mallopt", None)
+    if function is None:
+        return False
+    function.argtypes, function.restype = (c_int, c_int), c_int
+    return bool(function(option, value))
+
+
 def umount2(target: bytes, flags: int, hint: str = "") -> None:
     """Call umount2(2).
 

@@ -7,14 +7,17 @@ from the stored tar in a second pass, into ``tree``. The functions for layers th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podkeep.images.datafile import DataFile
 from podkeep.images.erofs import image, layout
 from podkeep.images.erofs.tree import TooLarge, Tree
 from podkeep.images.rules import TreeError
+from podkeep.images.stages import Aside
 from podkeep.images.tarstream import ByteSource, Entry, EntryKind, TarReader
 from podkeep.images.tree import BLOCK_BYTES, TreeWriter
 
@@ -44,17 +47,9 @@ def keep_tar(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> dict[
     """
     data = os.open(f"{directory}/{DATA}", _CREATE, 0o600)
     try:
-        source = ByteSource(_written(pull, data))
-        tree = Tree(max_inodes=bounds.inodes, max_memory=bounds.memory)
-        try:
-            for entry in TarReader(source):
-                tree.apply(entry, source.position)
-        except TooLarge:
-            del tree
-            source.drain()
-            return _unpack_again(directory, data, bounds)
-        source.drain()
-        return _finish(directory, tree, source.position)
+        with _stored(pull, data) as source:
+            tree = _tree_of(source, bounds)
+        return _unpack_again(directory, data, bounds) if tree is None else _finish(directory, tree, source.position)
     finally:
         os.close(data)
 
@@ -66,12 +61,9 @@ def rebuild(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> dict[s
     :raises TreeError: if an entry breaks a rule, or the tree needs too much memory.
     """
     source = ByteSource(pull)
-    tree = Tree(max_inodes=bounds.inodes, max_memory=bounds.memory)
-    try:
-        for entry in TarReader(source):
-            tree.apply(entry, source.position)
-    except TooLarge as error:
-        raise TreeError(f"its tree needs more than {bounds.memory} bytes of memory") from error
+    tree = _tree_of(source, bounds)
+    if tree is None:
+        raise TreeError(f"its tree needs more than {bounds.memory} bytes of memory")
     source.drain()
     _write_image(f"{directory}/{METADATA}", tree, source.position)
     return {"kind": "tar"}
@@ -81,8 +73,8 @@ def keep_file(directory: str, title: str, pull: Callable[[], bytes]) -> dict[str
     """Keep a stream as one file named ``title``."""
     data = os.open(f"{directory}/{FILE}", _CREATE, 0o600)
     try:
-        source = ByteSource(_written(pull, data))
-        source.drain()
+        with _stored(pull, data) as source:
+            pass
         # The last block is whole, whatever a kernel makes of one that is not.
         os.ftruncate(data, source.position + -source.position % layout.BLOCK)
     finally:
@@ -114,15 +106,26 @@ def content(directory: Path) -> Path:
     return file if file.exists() else directory / DATA
 
 
-def _written(pull: Callable[[], bytes], fd: int) -> Callable[[], bytes]:
-    def pull_written() -> bytes:
-        piece = pull()
-        view = memoryview(piece)
-        while view:
-            view = view[os.write(fd, view) :]
-        return piece
+@contextmanager
+def _stored(pull: Callable[[], bytes], fd: int) -> Iterator[ByteSource]:
+    """Yield a source of what ``pull`` returns; in the end all of it is in ``fd``."""
+    file = DataFile(fd)
+    writing = Aside(file.write)
+    source = ByteSource(writing.passing(pull))
+    yield source
+    source.drain()
+    writing.finish()
+    file.finish()
 
-    return pull_written
+
+def _tree_of(source: ByteSource, bounds: Bounds) -> Tree | None:
+    tree = Tree(max_inodes=bounds.inodes, max_memory=bounds.memory, max_bytes=bounds.bytes)
+    try:
+        for entry in TarReader(source):
+            tree.apply(entry, source.position)
+    except TooLarge:
+        return None
+    return tree
 
 
 def _finish(directory: str, tree: Tree, size: int) -> dict[str, Any]:

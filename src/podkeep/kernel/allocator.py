@@ -1,0 +1,34 @@
+"""How the C library's allocator deals with large buffers (mallopt(3)), for processes that stream gibibytes.
+
+By default glibc maps a buffer of some hundred KiB anew each time and gives it back when it is freed, so the kernel
+zeroes a page for every page that is streamed; and each thread gets an arena of its own.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from podkeep.kernel import libc
+
+_LARGEST = 4 << 20
+"""Bytes of a buffer that is mapped on its own."""
+_KEPT = 16 << 20
+"""Bytes of freed memory that stay with the process."""
+
+
+class _Option(IntEnum):
+    """malloc.h, "mallopt options"."""
+
+    TRIM_THRESHOLD = -1
+    MMAP_THRESHOLD = -3
+    ARENA_MAX = -8
+
+
+def keep_buffers() -> None:
+    """Have freed buffers used again, whichever thread asks. Other C libraries are left as they are."""
+    for option, value in (
+        (_Option.ARENA_MAX, 1),
+        (_Option.MMAP_THRESHOLD, _LARGEST),
+        (_Option.TRIM_THRESHOLD, _KEPT),
+    ):
+        libc.mallopt(option, value)

@@ -76,7 +76,10 @@ class LayerRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class BlobRecord:
-    """Which layer a blob became when it was taken to be compressed like this; it was compared with its digest."""
+    """Which layer a blob became when it was taken to be compressed like this; it was compared with its digest.
+
+    ``compression`` is ``auto`` where its content said whether it is a plain tar or a file.
+    """
 
     digest: Digest
     compression: str

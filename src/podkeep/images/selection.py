@@ -100,7 +100,7 @@ def _artifact_job(layer: manifest.Descriptor, rule: media_types.ArtifactRule, po
     said = layer.annotations.get(media_types.ORAS_DIGEST, "")
     return LayerJob(
         # What ORAS says of a directory is its diff ID.
-        layer=parse_digest(said) if said and media_types.ORAS_UNPACK in layer.annotations else None,
+        layer=parse_digest(said) if said and layer.annotations.get(media_types.ORAS_UNPACK) == "true" else None,
         compression=treatment.partition("+")[2] or "none",
         digest=layer.digest,
         size=layer.size,
@@ -151,7 +151,8 @@ def fetch_missing(
         elif job is not source:
             files[job] = job.as_file()
     have |= {job: Digest(file.as_json()["layer"]) for job, file in files.items()}
-    new = (*made.values(), *(file.as_json() for file in files.values()))
+    looked_at = (file.as_json() | {"compression": job.as_json()["compression"]} for job, file in files.items())
+    new = (*made.values(), *looked_at)
     return Fetched(layers=tuple(have[job] for job in jobs), new=new)
 
 

@@ -23,7 +23,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -330,25 +330,25 @@ class ImageStore:
             leased.extend(told)
             return {"have": have, "twins": twins}
 
-    def _here(self, item: dict[str, str]) -> str:
-        if item["kind"] == "auto":
-            return self._of_blob(item | {"kind": "tar"}) or self._of_blob(item | {"kind": "file"}, item["title"])
+    def _here(self, item: Mapping[str, str]) -> str:
         if layer := item["layer"]:
             record = self._layers.get(Digest(layer))
             return layer if record is not None and record.kind == item["kind"] else ""
-        return self._of_blob(item)
+        compression = item["compression"]
+        found = self._of_blob(item["digest"], ("auto", "none") if compression == "none" else (compression,))
+        return next((layer.id for layer in found if layer.kind == "tar" or layer.title == item["title"]), "")
 
-    def _twin(self, item: dict[str, str]) -> str:
-        return "" if item["kind"] == "tar" else self._of_blob(item | {"kind": "file"})
+    def _twin(self, item: Mapping[str, str]) -> str:
+        if item["kind"] == "tar":
+            return ""
+        found = self._of_blob(item["digest"], ("auto",) if item["kind"] == "auto" else ())
+        return next((layer.id for layer in found if layer.kind == "file"), "")
 
-    def _of_blob(self, item: Mapping[str, str], title: str = "") -> str:
-        """Return a layer of this kind that was made of the blob, and has this title if one is given."""
-        for blob in self._blobs.get(Digest(item["digest"]), ()):
-            layer = self._layers[blob.layer]
-            fits = layer.kind == item["kind"] and (not title or layer.title == title)
-            if fits and blob.compression == item["compression"]:
-                return blob.layer
-        return ""
+    def _of_blob(self, digest: str, compressions: Collection[str] = ()) -> Iterator[LayerRecord]:
+        """Yield the layers that were made of a blob, taken to be compressed in one of these ways, or in any."""
+        for blob in self._blobs.get(Digest(digest), ()):
+            if not compressions or blob.compression in compressions:
+                yield self._layers[blob.layer]
 
     def _take(self, records: list[dict[str, Any]], staging: Path) -> list[Image]:
         reach("images-before-commit")
@@ -397,11 +397,9 @@ class ImageStore:
         return taken
 
     def _same_file(self, layer: Mapping[str, Any], fresh: Mapping[Digest, LayerRecord]) -> LayerRecord | None:
-        for record in fresh.values():
-            if record.kind == "file" and record.blob == layer["digest"]:
-                return record
-        here = self._of_blob(layer)
-        return self._layers[Digest(here)] if here else None
+        """Return a file with the content of this one."""
+        here = (*fresh.values(), *self._of_blob(layer["digest"]))
+        return next((record for record in here if record.kind == "file" and record.blob == layer["digest"]), None)
 
     def _sync_later(self) -> None:
         with self._changing:

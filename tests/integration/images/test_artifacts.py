@@ -140,6 +140,72 @@ def test_what_oras_calls_an_oci_layer_is_looked_at(tmp_path: Path, registry: Reg
     assert set(content(store, image, tmp_path / "m")) == {"0", "inside", "2", "3", "4"}
 
 
+def test_what_a_blob_was_before_does_not_say_what_it_is(
+    tmp_path: Path, root: Path, registry: Registry, open_store: OpenStore
+) -> None:
+    archive, text = tar([file("inside", b"1" * 100_000)]), b"t" * 100_000
+    store = open_store()
+
+    def pulled(*parts: Part) -> dict[str, bytes | None]:
+        image = asyncio.run(store.pull(artifact(parts).push(registry, "history:v1")))
+        return content(store, image, tmp_path / "m")
+
+    assert pulled(file_part("a", archive, BYTES), file_part("b", text, BYTES)) == {"a": archive, "b": text}
+    assert pulled(file_part("a", archive), file_part("b", text)) == {"inside": b"1" * 100_000, "b": text}
+    assert pulled(file_part("c", archive), file_part("d", text)) == {"inside": b"1" * 100_000, "d": text}
+    assert pulled(tar_part(archive, "none")) == {"inside": b"1" * 100_000}
+    assert pulled(file_part("e", archive, BYTES), file_part("f", text, BYTES)) == {"e": archive, "f": text}
+    evil = artifact([Part(data=text, media_type=OCI_LAYER)]).push(registry, "history:evil")
+    with pytest.raises(InvalidArgument):
+        asyncio.run(store.pull(evil))
+    gzip = artifact([Part(data=archive, media_type=f"{OCI_LAYER}+gzip")]).push(registry, "history:gzip")
+    with pytest.raises(InvalidArgument):
+        asyncio.run(store.pull(gzip))
+
+
+def test_layers_of_both_drivers_make_one_volume(
+    tmp_path: Path, root: Path, registry: Registry, snapshot_driver: str, open_store: OpenStore
+) -> None:
+    other = {"directories": "erofs", "erofs": "directories"}[snapshot_driver]
+    old = [
+        tar_part(tar([file("a", "old"), file("b", "old"), directory("d"), file("d/x")])),
+        file_part("c", b"c", BYTES),
+    ]
+    new = [tar_part(tar([file("a", "new"), file("d/.wh.x")])), file_part("copy", b"c", BYTES)]
+    store = open_store()
+    first = asyncio.run(store.pull(artifact(old).push(registry, "mixed:old")))
+    store.close()
+    store = open_store(snapshot_driver=other)
+    image = asyncio.run(store.pull(artifact([*old, *new]).push(registry, "mixed:new")))
+    expected = {"a": b"new", "b": b"old", "c": b"c", "copy": b"c", "d": None}
+    assert content(store, image, tmp_path / "m") == expected
+    assert {store.records()[1][layer].driver for layer in image.layers} == {snapshot_driver, other}
+    assert (store.usage().used_bytes, store.usage().inodes_used) == du(root)
+    store.remove(first.id)
+    store.close()
+    store = open_store()
+    assert content(store, image, tmp_path / "m") == expected
+    store.remove(image.id)
+    assert layers_bytes(store) == 0
+
+
+def test_two_pulls_of_one_blob_at_the_same_time_keep_it_once(
+    tmp_path: Path, root: Path, registry: Registry, open_store: OpenStore
+) -> None:
+    big = os.urandom(2 << 20)
+    names = [artifact([file_part(f"f{n}", big, BYTES)]).push(registry, f"same/time:v{n}") for n in range(3)]
+    store = open_store()
+    before = du(root)[0]
+
+    async def pull_all() -> list[Image]:
+        return await asyncio.gather(*(store.pull(name) for name in names))
+
+    for number, image in enumerate(asyncio.run(pull_all())):
+        assert content(store, image, tmp_path / "m") == {f"f{number}": big}
+    assert du(root)[0] - before < len(big) + 500_000
+    assert (store.usage().used_bytes, store.usage().inodes_used) == du(root)
+
+
 @pytest.mark.requirement("V54", "V55")
 def test_layers_are_merged_in_order_and_whiteouts_hide(
     tmp_path: Path, registry: Registry, open_store: OpenStore

@@ -212,10 +212,10 @@ class PodDirs:
         """Return which containers of pod ``uid`` wait, and why, as its owner says; nothing if it has none any more."""
         try:
             told = (self.pods / uid / _WAITING).read_bytes()
-            owned = self._is_owned(uid)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            waiting = msgspec.json.decode(told, type=dict[str, WaitingReason])
+            return waiting if self._is_owned(uid) else {}
+        except (FileNotFoundError, NotADirectoryError, PermissionError, msgspec.DecodeError, UnicodeDecodeError):
             return {}
-        return msgspec.json.decode(told, type=dict[str, WaitingReason]) if owned else {}
 
     def _is_owned(self, uid: PodUID) -> bool:
         """Say whether some process holds the lock of pod ``uid``, without touching it (proc_locks(5))."""

@@ -172,7 +172,9 @@ class PodWorker:
             self._end = action
             return
         if isinstance(action, Wait):
-            pause = _LOOK_AGAIN if action.until is None else min(max(action.until - time.time(), 0.0), _LOOK_AGAIN)
+            # Nothing but a look tells that a pod without a running container is to be removed.
+            longest = _LOOK_IN_BACK_OFF if self._waiting else _LOOK_AGAIN
+            pause = longest if action.until is None else min(max(action.until - time.time(), 0.0), longest)
             await self._news.wait(pause)
             return
         key = action.container.name if isinstance(action, StartContainer) else ""
@@ -224,7 +226,11 @@ class PodWorker:
             self._waiting[container] = waiting
             self._listener.waiting(container, waiting.reason, waiting.message)
         told = {name: WaitingReason(reason=item.reason, message=item.message) for name, item in self._waiting.items()}
-        await asyncio.to_thread(self._node.dirs.tell_waiting, self._admitted.uid, told)
+        try:
+            await asyncio.to_thread(self._node.dirs.tell_waiting, self._admitted.uid, told)
+        except OSError as error:
+            # It is for onlookers alone: a full disk must not end a pod that waits.
+            log.warning("what pod %s waits for cannot be noted: %s", self._admitted.uid, error)
 
     async def _note_crash_loops(self, observed: Observed, now: float) -> None:
         """Say so when a container waits for its next attempt."""

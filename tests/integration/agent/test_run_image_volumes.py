@@ -108,11 +108,12 @@ def test_should_succeed_with_pod_and_multiple_volumes(
     mounts = [mount("/one", "one"), mount("/two", "two"), mount("/again", "one", subPath="dir")]
     script = "cat /one/file /two/file /again/file"
     containers = [shell(image, script, name, volumeMounts=mounts) for name in ("a", "b")]
+    sidecar = shell(image, f"{script}; sleep 1000", "sidecar", volumeMounts=mounts, restartPolicy="Always")
     init = shell(image, script, "init", volumeMounts=mounts)
     volumes = [image_volume(data, "one"), image_volume(other, "two")]
-    done = runner.run(pod(*containers, initContainers=[init], volumes=volumes))
+    done = runner.run(pod(*containers, initContainers=[sidecar, init], volumes=volumes))
     assert done.returncode == 0, done.stderr
-    for name in ("init", "a", "b"):
+    for name in ("sidecar", "init", "a", "b"):
         lines = [line.partition("] ")[2] for line in done.stdout.splitlines() if line.startswith(f"[{name}]")]
         assert lines == ["data", "other", "data in dir"]
 

@@ -178,6 +178,16 @@ def test_images_that_no_pull_would_bring(runner: Runner, image: str, reference: 
     assert name in row["waiting"][0]["message"]
 
 
+def test_a_pod_that_waits_for_its_image_is_removed(runner: Runner, image: str) -> None:
+    missing = image.rpartition("/")[0] + "/nothing:1"
+    with runner.start(pod(shell(missing, "true")), options=RETRY) as process:
+        waits(runner, "ImagePullBackOff")
+        removed = runner.daemon.run("rm", "web")
+        out, _ = process.communicate(timeout=60)
+    assert removed.returncode == 0, removed.stderr
+    assert (out, runner.rows()) == ("", [])
+
+
 def test_nothing_is_said_of_a_pod_whose_run_was_killed(runner: Runner, image: str) -> None:
     missing = image.rpartition("/")[0] + "/nothing:1"
     with runner.start(pod(shell(missing, "true")), options=RETRY) as process:

@@ -126,6 +126,8 @@ def test_what_a_pod_waits_for_is_said_as_long_as_somebody_works_on_it(tmp_path: 
     assert dirs.waiting(uid) == waiting
     dirs.tell_waiting(uid, {})
     assert dirs.waiting(uid) == {}
+    (dirs.pods / "u" / "waiting.json").write_bytes(b"garbage")
+    assert dirs.waiting(uid) == {}
     dirs.tell_waiting(uid, waiting)
     os.close(lock)
     assert dirs.waiting(uid) == {}

@@ -231,7 +231,7 @@ class HostileRegistry:
         layout = self._layout
         if layout is None:
             return Answer(status=404)
-        _, _, rest = path.partition("/v2/")
+        _, _, rest = path.partition("?")[0].partition("/v2/")
         kind, _, target = rest.rpartition("/")
         wanted = layout.manifest_digest if kind.endswith("/manifests") and ":" not in target else target
         try:

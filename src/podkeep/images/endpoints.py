@@ -81,7 +81,8 @@ def check_allowed(reference: Reference, allowed: Sequence[str]) -> None:
 
 def _allows(pattern: str, reference: Reference) -> bool:
     host, _, prefix = pattern.partition("/")
-    wanted, found = host.lower().split("."), reference.host.lower().split(".")
+    # The brackets of an IPv6 address are no pattern.
+    wanted, found = host.lower().replace("[", "[[]").split("."), reference.host.lower().split(".")
     prefix = prefix.strip("/")
     return (
         len(wanted) == len(found)

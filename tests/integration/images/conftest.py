@@ -52,6 +52,16 @@ def busybox(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     return busybox_layout(tmp_path_factory.mktemp("busybox") / "layout")
 
 
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    where = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    extra = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", where / "key.pem", "-out", where / "cert.pem"]
+    subprocess.run([*command.split(), *extra], check=True, capture_output=True)
+    return where / "cert.pem", where / "key.pem"
+
+
 @pytest.fixture(autouse=True)
 def nothing_leaks(registry: Registry, busybox: Layout) -> Iterator[None]:
     """Fail a test that leaves a descriptor, mount, child process or thread behind."""

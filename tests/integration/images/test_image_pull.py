@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -238,16 +237,6 @@ def test_basic_credentials_open_a_private_registry(tmp_path: Path, busybox: Layo
             asyncio.run(store.pull(name, auth=RegistryAuth(username="me", password="wrong")))
         for auth in (RegistryAuth(username="me", password="secret"), RegistryAuth(auth="bWU6c2VjcmV0")):
             assert asyncio.run(store.pull(name, auth=auth)).id == busybox.image_id
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1 and its key."""
-    where = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-    extra = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", where / "key.pem", "-out", where / "cert.pem"]
-    subprocess.run([*command.split(), *extra], check=True, capture_output=True)
-    return where / "cert.pem", where / "key.pem"
 
 
 def test_tls_is_checked_unless_the_registry_is_insecure(

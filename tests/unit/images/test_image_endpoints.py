@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.config import RegistryConfig
-from podkeep.base.errors import InvalidArgument
-from podkeep.images.endpoints import endpoints_of
+from podkeep.base.errors import InvalidArgument, PermissionDenied
+from podkeep.images.endpoints import check, check_allowed, endpoints_of, for_worker, meant_for
+from podkeep.images.image import RegistryAuth
 from podkeep.images.reference import parse
 
 
@@ -32,3 +33,81 @@ def test_mirrors_have_their_own_settings_and_no_credentials() -> None:
 def test_a_wrong_mirror_is_named(mirror: str) -> None:
     with pytest.raises(InvalidArgument, match=r'registries\."docker\.io"\.mirrors: '):
         endpoints_of(parse("busybox"), {"docker.io": RegistryConfig(mirrors=(mirror,))})
+
+
+@pytest.mark.requirement("V18")
+@pytest.mark.parametrize(
+    ("pattern", "image", "allowed"),
+    [
+        ("registry.example", "registry.example/app", True),
+        ("Registry.Example", "registry.example/app", True),
+        ("registry.example", "registry.example:5000/app", False),
+        ("registry.example:5000", "registry.example:5000/app", True),
+        ("registry.example", "registry.example.evil/app", False),
+        ("registry.example", "evil.registry.example/app", False),
+        ("*.example.com", "a.example.com/app", True),
+        ("*.example.com", "a.b.example.com/app", False),
+        ("*.example.com", "example.com/app", False),
+        ("registry.example/team", "registry.example/team/app", True),
+        ("registry.example/team/", "registry.example/team/app", True),
+        ("registry.example/team", "registry.example/team", True),
+        ("registry.example/team", "registry.example/teammate/app", False),
+        ("registry.example/team", "registry.example/other/team", False),
+        ("docker.io/library", "busybox", True),
+        ("docker.io/library", "evil/busybox", False),
+        ("docker.io", "busybox", True),
+        ("localhost:5000", "localhost:5000/app", True),
+        ("[::1]:5000", "[::1]:5000/app", True),
+    ],
+)
+def test_which_images_are_allowed(pattern: str, image: str, allowed: bool) -> None:
+    check({}, [pattern])
+    if allowed:
+        check_allowed(parse(image), ("other.example", pattern))
+    else:
+        with pytest.raises(PermissionDenied, match="may not be pulled to this node"):
+            check_allowed(parse(image), ("other.example", pattern))
+    check_allowed(parse(image), ())
+
+
+@pytest.mark.parametrize("pattern", ["", "https://r.example", "r.example//x", "r .example", "/team"])
+def test_patterns_that_nothing_matches_are_refused(pattern: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"images\.allowed_registries: "):
+        check({}, [pattern])
+
+
+def test_a_key_needs_its_certificate() -> None:
+    with pytest.raises(InvalidArgument, match="key_file without cert_file"):
+        check({"r.example": RegistryConfig(key_file="/key.pem")})
+
+
+@pytest.mark.parametrize(
+    ("address", "image", "meant"),
+    [
+        ("", "r.example/app", True),
+        ("r.example", "r.example/app", True),
+        ("https://R.example/v2/", "r.example/app", True),
+        ("other.example", "r.example/app", False),
+        ("r.example:5000", "r.example/app", False),
+        ("https://index.docker.io/v1/", "busybox", True),
+        ("docker.io", "busybox", True),
+        ("https://index.docker.io/v1/", "r.example/app", False),
+    ],
+)
+def test_for_whom_credentials_are_meant(address: str, image: str, meant: bool) -> None:
+    auth = RegistryAuth(username="u", password="p", server_address=address)
+    assert meant_for(auth, parse(image)) == (auth if meant else None)
+
+
+def test_the_worker_learns_how_to_speak_to_what_a_registry_refers_to() -> None:
+    registries = {
+        "docker.io": RegistryConfig(ca_file="/ca.pem"),
+        "auth.example": RegistryConfig(cert_file="/cert.pem", insecure=True),
+    }
+    (own,) = for_worker(parse("busybox"), registries, progress_timeout=5)
+    assert own["progress_timeout"] == 5
+    assert own["configured"] is True
+    assert own["tls"] == {
+        "registry-1.docker.io": {"verify": True, "ca_file": "/ca.pem", "cert_file": "", "key_file": ""},
+        "auth.example": {"verify": False, "ca_file": "", "cert_file": "/cert.pem", "key_file": ""},
+    }

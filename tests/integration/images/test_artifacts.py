@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import OpenStore, du, layers_bytes
+from conftest import OpenStore, du, layers_bytes, leftovers
 
 from podkeep.base.errors import DataLoss, InvalidArgument, NotFound, PodkeepError, Unimplemented
 from podkeep.images.image import Image, PullProgress
@@ -613,6 +615,42 @@ def test_a_store_that_is_opened_again_has_what_it_had(
     store = open_store()
     assert store.images() == [image]
     assert content(store, image, tmp_path / "m") == {"a": b"1", "b": b"2", "c": b"2"}
+    assert (store.usage().used_bytes, store.usage().inodes_used) == du(root)
+
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from podkeep.base.config import ImagesConfig, RegistryConfig
+from podkeep.images.store import ImageStore
+root, mounted, driver, name = sys.argv[1:]
+registries = {name.partition("/")[0]: RegistryConfig(insecure=True)}
+config = ImagesConfig(snapshot_driver=driver)
+store = ImageStore.open(Path(root), config=config, registries=registries, mounted=Path(mounted))
+asyncio.run(store.pull(name))
+store.close()
+"""
+
+
+@pytest.mark.parametrize("point", ["images-before-commit", "images-before-record"])
+def test_an_owner_killed_while_it_takes_an_artifact_leaves_nothing(
+    point: str, tmp_path: Path, root: Path, registry: Registry, snapshot_driver: str, open_store: OpenStore
+) -> None:
+    data = os.urandom(100_000)
+    parts = [file_part("one", data, BYTES), file_part("two", data, BYTES), tar_part(tar([file("a")]))]
+    name = artifact(parts).push(registry, "killed:v1")
+    store = open_store()
+    asyncio.run(store.pull(artifact(parts[:1]).push(registry, "killed:first")))
+    before = len(list(root.glob("*/sha256-*")))
+    store.close()
+    command = [sys.executable, "-c", OWNER, str(root), str(tmp_path / "mounted"), snapshot_driver, name]
+    environment = os.environ | {"PODKEEP_FAILPOINTS": f"{point}=kill"}
+    assert subprocess.run(command, env=environment, check=False, timeout=60).returncode == -signal.SIGKILL
+    store = open_store()
+    assert leftovers(root) == []
+    assert len(list(root.glob("*/sha256-*"))) == before
+    image = asyncio.run(store.pull(name))
+    assert content(store, image, tmp_path / "m") == {"one": data, "two": data, "a": b""}
     assert (store.usage().used_bytes, store.usage().inodes_used) == du(root)
 
 

@@ -6,6 +6,7 @@ any more: another image got the tag.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from podkeep.base.ids import Digest, ImageID
@@ -44,8 +45,15 @@ def reclaimed(
     return before - after
 
 
-def shared(image: Image, images: Iterable[Image], layers: Mapping[Digest, LayerRecord]) -> int:
-    """Return the bytes on disk of the layers that ``image`` has in common with other images."""
-    others = {layer for other in images if other.id != image.id for layer in other.layers}
-    used, _ = disk_usage(layers[layer] for layer in dict.fromkeys(image.layers) if layer in others)
+def counts(images: Iterable[Image]) -> Counter[Digest]:
+    """Return how many images have each layer."""
+    return Counter(layer for image in images for layer in set(image.layers))
+
+
+def shared(image: Image, having: Mapping[Digest, int], layers: Mapping[Digest, LayerRecord]) -> int:
+    """Return the bytes on disk of the layers that ``image`` has in common with other images.
+
+    :param having: what :func:`counts` returns.
+    """
+    used, _ = disk_usage(layers[layer] for layer in dict.fromkeys(image.layers) if having[layer] > 1)
     return used

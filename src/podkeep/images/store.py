@@ -308,6 +308,7 @@ class ImageStore:
             "parallel": self._config.parallel_layers,
             "max_bytes": self._config.max_layer_bytes,
             "max_inodes": self._config.max_layer_inodes,
+            "max_ratio": self._config.max_unpack_ratio,
         }
         try:
             records = await run_worker(request, answer, lock=self._lock_fd)
@@ -466,6 +467,18 @@ class ImageStore:
             else:
                 self._database.remove_images([image.id])
             self._refresh()
+
+    def forget_images(self, images: Iterable[Image]) -> list[Image]:
+        """Forget images that are still what they were when they were chosen; return those. Their files are still there.
+
+        An image that was pulled once more meanwhile, or was given a name, stays: somebody wants it.
+        """
+        with self._changing:
+            doomed = [image for image in images if self._images.get(image.id) == image]
+            if doomed:
+                self._database.remove_images([image.id for image in doomed])
+                self._refresh()
+            return doomed
 
     def usage(self) -> FsUsage:
         """Return what the store takes on disk, as ``du`` counts it: bytes in whole blocks, and inodes.

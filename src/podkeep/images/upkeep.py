@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,8 +51,8 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """An image, who uses it, and, if asked for, what it is made of: its layers base first, with the number of images
-    that have each."""
+    """An image, who uses it, its layers base first with the number of images that have each, and, if asked for, its
+    documents."""
 
     image: Image
     shared_size: int
@@ -103,11 +103,14 @@ class Summary:
     """Layers kept in a way that does not allow it."""
 
 
-Users = Callable[[ImageID], Sequence[ImageUser]]
+Users = Callable[[], Mapping[ImageID, Sequence[ImageUser]]]
 
 
 class Upkeep:
-    """The verbs on one store. Its coroutines run on the event loop, and blocking steps on threads."""
+    """The verbs on one store. Its coroutines run on the event loop, and blocking steps on threads.
+
+    :param users: who uses which image now; called on the event loop.
+    """
 
     def __init__(self, store: ImageStore, users: Users) -> None:
         self._store = store
@@ -132,28 +135,43 @@ class Upkeep:
         found = {image.id: image for image in map(self.find, names)}
         return list(found.values()) if found else self._store.images()
 
-    def describe(self, image: Image, *, documents: bool) -> Description:
-        """Return what is known about an image. Blocks, with ``documents``, for a look into the database.
+    async def describe(self, names: Iterable[str], *, documents: bool) -> AsyncGenerator[Description, None]:
+        """Yield what is known about images, or about all; one that is removed meanwhile is left out.
 
-        :raises NotFound: if it was removed meanwhile.
+        :raises NotFound: if a name leads to none.
         """
-        images, layers = self._store.records()
-        if not all(layer in layers for layer in image.layers):
-            raise NotFound(f"image {image.id} is not here any more")
-        return Description(
-            image=image,
-            shared_size=prune.shared(image, images.values(), layers),
-            users=tuple(self._users(image.id)),
-            documents=tuple(self._documents(image)) if documents else (),
-            layers=_with_counts(image, images.values(), layers) if documents else (),
-        )
+        for found in self._described(self.chosen(names)):
+            if not documents:
+                yield found
+                continue
+            try:
+                content = tuple(await asyncio.to_thread(self._documents, found.image))
+            except NotFound:
+                continue
+            yield replace(found, documents=content)
 
-    def _documents(self, image: Image) -> Iterable[Document]:
+    def _described(self, images: Iterable[Image]) -> list[Description]:
+        here, layers = self._store.records()
+        users, having = self._users(), prune.counts(here.values())
+        return [
+            Description(
+                image=image,
+                shared_size=prune.shared(image, having, layers),
+                users=tuple(users.get(image.id, ())),
+                layers=tuple((layers[layer], having[layer]) for layer in image.layers),
+            )
+            for image in images
+            if all(layer in layers for layer in image.layers)
+        ]
+
+    def _documents(self, image: Image) -> list[Document]:
         config, manifests = self._store.documents(image.id)
+        documents = []
         for digest, data in manifests.items():
             role = "index" if manifest.is_index(manifest.parse_document(data, digest), "") else "manifest"
-            yield Document(role=role, digest=digest, data=data)
-        yield Document(role="configuration", digest=_config_digest(image, config, manifests.values()), data=config)
+            documents.append(Document(role=role, digest=digest, data=data))
+        wanted = _config_digest(image, config, manifests.values())
+        return [*documents, Document(role="configuration", digest=wanted, data=config)]
 
     async def remove(self, text: str) -> Removed:
         """Take a name away, and the image with its last one; an ID or a digest means the whole image.
@@ -178,14 +196,13 @@ class Upkeep:
     async def prune(self, *, tagged: bool, pulled_before: int | None, dry_run: bool) -> tuple[list[Description], int]:
         """Remove the images that :func:`prune.choose` names; return them, as they were, and the bytes reclaimed."""
         images, layers = self._store.records()
-        used = {image for image in images if self._users(image)}
-        doomed = prune.choose(images.values(), used=used, tagged=tagged, pulled_before=pulled_before)
-        described = [self.describe(image, documents=False) for image in doomed]
-        reclaimed = prune.reclaimed(images, layers, {image.id for image in doomed})
+        doomed = prune.choose(images.values(), used=self._users(), tagged=tagged, pulled_before=pulled_before)
+        described = self._described(doomed)
         if not dry_run:
-            for image in doomed:
-                self._store.forget(image.id)
+            gone = {image.id for image in self._store.forget_images(doomed)}
+            described = [found for found in described if found.image.id in gone]
             await asyncio.to_thread(self._store.collect)
+        reclaimed = prune.reclaimed(images, layers, {found.image.id for found in described})
         return described, reclaimed
 
     async def save(self, names: Sequence[str], target: OpenFile, progress: Progress) -> int:
@@ -201,8 +218,8 @@ class Upkeep:
         """
         images = self.chosen(names)
         directory = open_directory(target.as_json())
-        _, layers = self._store.records()
         held = self._store.hold(layer for image in images for layer in image.layers)
+        _, layers = self._store.records()
         try:
             request = {
                 "kind": "save",
@@ -235,6 +252,8 @@ class Upkeep:
         return written
 
     def _saved(self, image: Image, layers: Mapping[Digest, LayerRecord]) -> dict[str, Any]:
+        if not all(layer in layers for layer in image.layers):
+            raise NotFound(f"image {image.id} is not here any more")
         by_role = {document.role: document.data for document in self._documents(image)}
         return {
             "id": image.id,
@@ -255,29 +274,28 @@ class Upkeep:
         :raises NotFound: if a name leads to none.
         """
         images = self.chosen(names)
+        wanted = [layer for image in images for layer in image.layers]
+        held = self._store.hold(wanted if names else self._store.records()[1])
         _, layers = self._store.records()
-        wanted = list(dict.fromkeys(layer for image in images for layer in image.layers))
-        if not names:
-            wanted = list(dict.fromkeys([*wanted, *layers]))
         summary = Summary(images=len(images))
-        held = self._store.hold(wanted)
         damages: list[Damage] = []
         try:
             for image in images:
                 found, count = await asyncio.to_thread(self._check_documents, image)
                 summary.documents += count
                 damages += found
-            async for event in self._check_layers([layers[layer] for layer in held]):
-                if isinstance(event, Step):
-                    yield event
-                elif isinstance(event, Damage):
-                    damages.append(event)
-                    summary.layers += 1
-                elif event is None:
-                    summary.unchecked += 1
-                else:
-                    summary.layers += 1
-                    summary.bytes += event
+            async with aclosing(self._check_layers([layers[layer] for layer in held])) as events:
+                async for event in events:
+                    if isinstance(event, Step):
+                        yield event
+                    elif isinstance(event, Damage):
+                        damages.append(event)
+                        summary.layers += 1
+                    elif event is None:
+                        summary.unchecked += 1
+                    else:
+                        summary.layers += 1
+                        summary.bytes += event
         finally:
             await asyncio.shield(asyncio.to_thread(self._store.release, held))
         if not names:
@@ -306,7 +324,7 @@ class Upkeep:
             damages.append(Damage(object=image.id, problem=error.message, images=(image.id,), names=_names(image)))
         return damages, count
 
-    async def _check_layers(self, layers: Sequence[LayerRecord]) -> AsyncIterator[Step | Damage | int | None]:
+    async def _check_layers(self, layers: Sequence[LayerRecord]) -> AsyncGenerator[Step | Damage | int | None, None]:
         """Yield steps, and for each layer a damage, the bytes of its content, or None if it cannot be checked."""
         if not layers:
             return
@@ -352,20 +370,16 @@ class Upkeep:
     def _repaired(self, damage: Damage) -> Damage:
         """Forget the images that a damage is in, or say which cannot be."""
         here, _ = self._store.records()
-        kept = [
-            f"{image} is in use {used}"
-            for image in damage.images
-            if image in here and (used := self._in_use(here[image]))
-        ]
+        images = [here[image] for image in damage.images if image in here]
+        kept = [f"{image.id} is in use {used}" for image in images if (used := self._in_use(image))]
         if kept:
             return replace(damage, kept="; ".join(kept))
-        for image in damage.images:
-            self._store.forget(image)
+        self._store.forget_images(images)
         return replace(damage, repaired=True)
 
     def _in_use(self, image: Image) -> str:
         """Say by what an image is used, or nothing."""
-        users = self._users(image.id)
+        users = self._users().get(image.id, ())
         if not users:
             return ""
         return str(users[0]) + (f" and {len(users) - 1} more" if len(users) > 1 else "")
@@ -394,13 +408,6 @@ def _config_digest(image: Image, config: bytes, manifests: Iterable[bytes]) -> D
         if described:
             return Digest(described["digest"])
     return manifest.digest_of(config)
-
-
-def _with_counts(
-    image: Image, images: Iterable[Image], layers: Mapping[Digest, LayerRecord]
-) -> tuple[tuple[LayerRecord, int], ...]:
-    counts = Counter(layer for other in images for layer in set(other.layers))
-    return tuple((layers[layer], counts[layer]) for layer in image.layers)
 
 
 def _layer_request(layer: LayerRecord) -> dict[str, Any]:

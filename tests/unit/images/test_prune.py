@@ -52,7 +52,7 @@ def test_shared_layers_give_nothing_back_until_the_last_image_goes() -> None:
     assert prune.reclaimed(images, layers, {two.id}) == 100
     assert prune.reclaimed(images, layers, {one.id, two.id}) == 111
     assert prune.reclaimed(images, layers, set()) == 0
-    assert prune.shared(one, images.values(), layers) == 10
+    assert prune.shared(one, prune.counts(images.values()), layers) == 10
 
 
 def test_files_with_the_same_content_are_on_disk_once() -> None:

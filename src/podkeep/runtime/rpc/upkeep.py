@@ -24,8 +24,9 @@ class UpkeepRpc:
         self._upkeep = Upkeep(images, self._users)
 
     async def describe(self, request: node.DescribeImagesRequest) -> AsyncIterator[node.ImageDescription]:
-        for image in self._upkeep.chosen(request.images):
-            yield _description(self._upkeep.describe(image, documents=request.documents))
+        async with aclosing(self._upkeep.describe(request.images, documents=request.documents)) as images:
+            async for found in images:
+                yield _description(found, whole=request.documents)
 
     async def save(self, request: node.SaveImagesRequest) -> node.SaveImagesResponse:
         if not request.images:
@@ -47,30 +48,27 @@ class UpkeepRpc:
         images, reclaimed = await self._upkeep.prune(
             tagged=request.all, pulled_before=request.pulled_before or None, dry_run=request.dry_run
         )
-        return node.PruneImagesResponse(images=map(_description, images), reclaimed_bytes=reclaimed)
+        return node.PruneImagesResponse(images=[_description(found) for found in images], reclaimed_bytes=reclaimed)
 
     async def verify(self, request: node.VerifyImagesRequest) -> AsyncIterator[node.VerifyEvent]:
         async with aclosing(self._upkeep.verify(request.images, repair=request.repair)) as events:
             async for event in events:
                 yield _event(event)
 
-    def _users(self, image: ImageID) -> list[ImageUser]:
+    def _users(self) -> dict[ImageID, list[ImageUser]]:
         pods = {pod.id: pod.config for pod in self._state.sandboxes()}
-        users = []
+        users: dict[ImageID, list[ImageUser]] = {}
         for container in self._state.containers():
-            volume = image in container.volume_images.values()
-            if not volume and image != container.image_id:
-                continue
             pod = pods.get(container.sandbox_id)
-            users.append(
-                ImageUser(
+            for image in {container.image_id, *container.volume_images.values()}:
+                user = ImageUser(
                     container_id=container.id,
                     container_name=container.config.name,
                     pod_namespace=pod.namespace if pod else "",
                     pod_name=pod.name if pod else container.sandbox_id,
                     volume=image != container.image_id,
                 )
-            )
+                users.setdefault(image, []).append(user)
         return users
 
 
@@ -85,7 +83,7 @@ def open_file(message: node.OpenFile) -> OpenFile:
     )
 
 
-def _description(found: Description) -> node.ImageDescription:
+def _description(found: Description, *, whole: bool = False) -> node.ImageDescription:
     image = found.image
     return node.ImageDescription(
         id=image.id,
@@ -121,7 +119,7 @@ def _description(found: Description) -> node.ImageDescription:
                 images=images,
                 title=layer.title,
             )
-            for layer, images in found.layers
+            for layer, images in (found.layers if whole else ())
         ],
     )
 

@@ -43,7 +43,7 @@ _RUNTIME_PATIENCE = 30.0
 _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at even when there is no news."""
 _LOOK_IN_BACK_OFF = 1.0
-"""Seconds between looks while the next step waits because it failed before."""
+"""Seconds between looks while a step takes long, or waits because it failed before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +134,7 @@ class PodWorker:
     async def _loop(self, admitted: Admitted) -> None:
         said = ""
         while self._end is None:
-            requested = await asyncio.to_thread(self._node.dirs.requested_deletion, admitted.uid)
-            if requested is not None:
-                self.stop(requested)
+            await self._heed_deletion(admitted)
             if self._grace is not None:
                 self._end = Finish(failed=False)
                 return
@@ -182,6 +180,7 @@ class PodWorker:
         if left > 0:
             await self._news.pause(min(left, _LOOK_IN_BACK_OFF))
             return
+        heeding = asyncio.ensure_future(self._keep_heeding_deletion(admitted))
         try:
             await self._do(action, observed, admitted)
         except StepFailed as failure:
@@ -196,6 +195,20 @@ class PodWorker:
         else:
             self._back_off.succeeded(f"start/{key}")
             await self._wait_for(key, None)
+        finally:
+            heeding.cancel()
+
+    async def _heed_deletion(self, admitted: Admitted) -> None:
+        """Stop the pod if somebody asked for its deletion."""
+        requested = await asyncio.to_thread(self._node.dirs.requested_deletion, admitted.uid)
+        if requested is not None:
+            self.stop(requested)
+
+    async def _keep_heeding_deletion(self, admitted: Admitted) -> None:
+        """Do so while a step runs: a pull may take long."""
+        while True:
+            await asyncio.sleep(_LOOK_IN_BACK_OFF)
+            await self._heed_deletion(admitted)
 
     async def _do(
         self, action: StopSandbox | CreateSandbox | StartContainer, observed: Observed, admitted: Admitted

@@ -188,6 +188,26 @@ def test_a_pod_that_waits_for_its_image_is_removed(runner: Runner, image: str) -
     assert (out, runner.rows()) == ("", [])
 
 
+def test_a_pod_whose_image_is_being_pulled_is_removed(own_runner: Runner, image: str, data: Layout) -> None:
+    gate = threading.Event()
+    held = data.layer_digests[0]
+    with HostileRegistry(
+        data, lambda path, _: Answer(body=data.blob(held), gate=gate) if path.endswith(held) else None
+    ) as slow:
+        own_runner.trust(slow.host)
+        own_runner.daemon.start()
+        volumes = [image_volume(f"{slow.host}/data:1")]
+        with own_runner.start(pod(shell(image, "true", volumeMounts=[mount()]), volumes=volumes)) as process:
+            try:
+                assert slow.paused.wait(60)
+                removed = own_runner.daemon.run("rm", "web")
+                process.communicate(timeout=60)
+            finally:
+                gate.set()
+    assert removed.returncode == 0, removed.stderr
+    assert own_runner.rows() == []
+
+
 def test_nothing_is_said_of_a_pod_whose_run_was_killed(runner: Runner, image: str) -> None:
     missing = image.rpartition("/")[0] + "/nothing:1"
     with runner.start(pod(shell(missing, "true")), options=RETRY) as process:

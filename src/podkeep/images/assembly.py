@@ -13,30 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from podkeep.base.errors import (
-    DataLoss,
-    FailedPrecondition,
-    Internal,
-    NotFound,
-    PermissionDenied,
-    PodkeepError,
-    Unavailable,
-)
+from podkeep.base.errors import Internal, PodkeepError
 from podkeep.images.channel import Channel
+from podkeep.images.fallback import ELSEWHERE, together
 from podkeep.images.layers import LayerJob, Limits, UnpackProcess, mark_opaque
 from podkeep.kernel import tree_size
-
-ELSEWHERE = (DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unavailable)
-"""Errors after which another source may do better."""
-
-
-def together(failures: Sequence[PodkeepError]) -> PodkeepError:
-    """Return one error for what failed at several places: that of the last, which counts, with the words of all."""
-    last = failures[-1]
-    earlier = dict.fromkeys(error.message.removeprefix("RegistryUnavailable: ") for error in failures[:-1])
-    if not earlier:
-        return last
-    return type(last)(f"{last.message}; and before that: {'; '.join(earlier)}", hint=last.hint)
 
 
 class BlobSource(Protocol):

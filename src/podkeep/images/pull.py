@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import Digest, parse_digest
 from podkeep.images import manifest, referrers, selection
-from podkeep.images.assembly import ELSEWHERE, Assembly, together
+from podkeep.images.assembly import Assembly
 from podkeep.images.channel import Channel
+from podkeep.images.fallback import first
 from podkeep.images.media_types import Policy
 from podkeep.images.reference import Reference
 from podkeep.images.registry import Registry
@@ -28,8 +28,6 @@ def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[
     )
     pulling = _Pull(name, _registries(request), request, assembly, channel)
     if not request["artifact_type"]:
-        if request["known"] and (digest := pulling.digest()) in request["known"]:
-            return [{"unchanged": name.with_digest(Digest(digest))}]
         return [pulling.run()]
     wanted = replace(name, artifact_type=request["artifact_type"])
     places = [referrers.Place(name=name, registries=_registries(request))]
@@ -80,13 +78,6 @@ class _Pull:
             digests=[self._name.with_digest(top)],
         )
 
-    def digest(self) -> str:
-        """Return the digest that the name stands for, as far as the registry says it without sending the manifest.
-
-        Of what was got before and verified, that is all there is to know. Registries do not count such a question.
-        """
-        return self._first(lambda registry: registry.manifest_digest(self._name.target))
-
     def digests(self) -> list[Digest]:
         """Return the digests that the name stands for: the index's, if it is one, and the manifest's."""
         return [digest for digest, _ in self._manifest()[1]]
@@ -111,16 +102,4 @@ class _Pull:
         return data, media_type
 
     def _first(self, ask: Callable[[Registry], _Answer]) -> _Answer:
-        """Ask one endpoint after the other.
-
-        :raises PodkeepError: that of the last one, the registry in the name; the text has those of all.
-        """
-        failures: list[PodkeepError] = []
-        for registry in self._registries:
-            try:
-                return ask(registry)
-            except ELSEWHERE as error:
-                failures.append(error)
-        if not failures:
-            raise FailedPrecondition(f"{self._name}: no registry to ask")
-        raise together(failures)
+        return first(self._registries, ask, str(self._name))

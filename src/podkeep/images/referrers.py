@@ -18,8 +18,8 @@ from urllib.parse import quote, urljoin, urlsplit
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.images import manifest
-from podkeep.images.assembly import ELSEWHERE
 from podkeep.images.calls import Call, ask
+from podkeep.images.fallback import ELSEWHERE
 from podkeep.images.reference import Reference
 from podkeep.images.registry import Registry
 

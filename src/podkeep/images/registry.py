@@ -12,7 +12,7 @@ import re
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PermissionDenied, PodkeepError, Unavailable
@@ -21,7 +21,9 @@ from podkeep.images.authorization import Authorizer, Grant, credentials_of
 from podkeep.images.client import Body, Client, parse_url
 from podkeep.images.dialing import Tls, TlsFailed
 from podkeep.images.http1 import PIECE, Answer, BadAnswer, BrokenOff, TransferError
-from podkeep.images.layers import LayerJob
+
+if TYPE_CHECKING:
+    from podkeep.images.layers import LayerJob
 
 _BREAKS = 4
 """Connections that may break before a blob is given up; what arrives in between makes up for them."""

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
-import traceback
 from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import PodkeepError
-from podkeep.images.assembly import Assembly
 from podkeep.images.channel import Channel
-from podkeep.images.layers import Limits
 from podkeep.kernel import allocator
 
 
@@ -37,6 +34,8 @@ def main() -> None:
 def _described(error: Exception) -> dict[str, Any]:
     if isinstance(error, PodkeepError):
         return {"event": "error", "class": type(error).__name__, "message": error.message, "hint": error.hint}
+    import traceback
+
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = f"image worker: {type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
     return {"event": "error", "class": "Internal", "message": text, "hint": ""}
@@ -53,10 +52,23 @@ def _serve(request: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
 
         verify.verify(request, channel)
         return []
+    if request.get("known"):
+        from podkeep.images import recheck
+
+        if same := recheck.unchanged(request):
+            return same
+    from podkeep.images.assembly import Assembly
+    from podkeep.images.layers import Limits
+
     assembly = Assembly(
         staging=Path(request["staging"]),
         parallel=request["parallel"],
-        limits=Limits(max_bytes=request["max_bytes"], max_inodes=request["max_inodes"], driver=request["driver"]),
+        limits=Limits(
+            max_bytes=request["max_bytes"],
+            max_inodes=request["max_inodes"],
+            max_ratio=request["max_ratio"],
+            driver=request["driver"],
+        ),
         lock=request["lock"],
         channel=channel,
     )

@@ -185,6 +185,29 @@ def test_a_large_artifact_is_there_once_for_all_pods(pods: Pods, daemon: Daemon,
         assert _du(daemon.layout.root) - held < 4 << 20
 
 
+@pytest.mark.requirement("V103")
+def test_five_gibibytes_are_mounted_in_a_second_pod_without_a_copy(
+    pods: Pods, daemon: Daemon, registry: Registry, tmp_path: Path
+) -> None:
+    size = 5 << 30
+    with (tmp_path / "weights").open("wb") as weights:
+        weights.write(b"start")
+        weights.seek(size - 3)
+        weights.write(b"end")
+    command = ["tar", "-C", tmp_path, "--sparse", "--format=pax", "-cf", tmp_path / "weights.tar", "weights"]
+    subprocess.run(command, check=True)
+    wanted = artifact([tar_part((tmp_path / "weights.tar").read_bytes())])
+    before = _du(daemon.layout.root)
+    for reference in _pulled(pods, wanted, registry, "artifact/sparse:v1"):
+        users = (None, BLOCK)
+        sandboxes = [pods.run(pod(f"p{n}", options=namespaces(user=user))) for n, user in enumerate(users)]
+        for sandbox in sandboxes:
+            container = pods.launch(sandbox, mounts=[volume(reference)])
+            script = "cd /volume; stat -c %s weights; head -c 5 weights; tail -c 3 weights"
+            assert pods.read(container, script) == f"{size}\nstartend"
+        assert _du(daemon.layout.root) - before < 4 << 20
+
+
 @pytest.mark.requirement("V48")
 def test_artifacts_outlive_a_killed_daemon(mortal: Mortal, registry: Registry) -> None:
     reference = THING.push(registry, "artifact/killed:v1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ def counted(data: Layout) -> Iterator[Counted]:
 # ---------------------------------------------------------------------------------------------------------- how often
 
 
-@pytest.mark.requirement("V21", "V31")
+@pytest.mark.requirement("V21")
 def test_a_volume_is_pulled_once_per_pod(own_runner: Runner, image: str, counted: Counted) -> None:
     """Two volumes and two containers name it, and one of them is started again."""
     own_runner.trust(counted.host)
@@ -252,3 +253,71 @@ def test_an_image_and_a_volume_from_a_private_registry(
     assert (
         "podkeep: Unable to retrieve some image pull secrets (missing); attempting to pull the image may not succeed.\n"
     ) in err
+
+
+@pytest.fixture
+def volume_pod(private: Registry, data: Layout, image: str) -> dict[str, Any]:
+    """A pod with a volume from the private registry."""
+    volume = private.push(data, "team/data:1", headers=LOGIN)
+    return pod(shell(image, "cat /volume/file", volumeMounts=[mount()]), volumes=[image_volume(volume)])
+
+
+@pytest.mark.requirement("V29")
+def test_what_the_node_has_is_tried_after_the_pull_secrets(
+    own_runner: Runner, private: Registry, volume_pod: dict[str, Any], tmp_path: Path
+) -> None:
+    auths = {private.host: {"auth": basic()}}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+    own_runner.daemon.extra += f'[images]\ndocker_config = "{tmp_path / "config.json"}"\n'
+    own_runner.trust(private.host)
+    own_runner.daemon.start()
+    wrong = pull_secret("wrong", private.host, auth=basic(password="hunter2"))
+    volume_pod["spec"]["imagePullSecrets"] = [{"name": "wrong"}]
+    done = own_runner.run(wrong, volume_pod)
+    assert (done.returncode, done.stdout) == (0, "data\n"), done.stderr
+
+
+@pytest.mark.requirement("V30")
+def test_a_plugin_of_the_node_is_asked_for_volumes_as_well(
+    own_runner: Runner, private: Registry, volume_pod: dict[str, Any], tmp_path: Path
+) -> None:
+    answer = {
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+        "kind": "CredentialProviderResponse",
+        "cacheKeyType": "Registry",
+        "auth": {private.host: {"username": "user", "password": "secret"}},
+    }
+    plugin = tmp_path / "plugins" / "cloud"
+    plugin.parent.mkdir()
+    plugin.write_text(f"#!/bin/sh\ncat >{tmp_path}/asked\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
+    plugin.chmod(0o755)
+    provider = {
+        "name": "cloud",
+        "matchImages": [private.host],
+        "defaultCacheDuration": "0s",
+        "apiVersion": answer["apiVersion"],
+    }
+    document = {"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [provider]}
+    (tmp_path / "providers.json").write_text(json.dumps(document))
+    own_runner.daemon.extra += (
+        f'[images]\ncredential_providers = "{tmp_path}/providers.json"\n'
+        f'credential_provider_dir = "{tmp_path}/plugins"\n'
+    )
+    own_runner.trust(private.host)
+    own_runner.daemon.start()
+    done = own_runner.run(volume_pod)
+    assert (done.returncode, done.stdout) == (0, "data\n"), done.stderr
+    assert json.loads((tmp_path / "asked").read_text())["image"].startswith(f"{private.host}/team/data")
+
+
+@pytest.mark.requirement("V18")
+def test_a_volume_from_a_registry_that_is_not_allowed(
+    own_runner: Runner, private: Registry, registry: Registry, volume_pod: dict[str, Any]
+) -> None:
+    own_runner.daemon.extra += f'[images]\nallowed_registries = ["{registry.host}"]\n'
+    own_runner.trust(private.host)
+    own_runner.daemon.start()
+    done = own_runner.run(volume_pod)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f'podkeep: Failed to pull image "{private.host}/team/data:1": ' in done.stderr
+    assert "images.allowed_registries" in done.stderr

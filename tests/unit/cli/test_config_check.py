@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -44,6 +45,18 @@ def test_defaults_are_in_order(tmp_path: Path) -> None:
         ("[images]\nparallel_layers = 0", "images.parallel_layers: 0 is less than 1"),
         ("[images]\nmax_layer_bytes = -1", "images.max_layer_bytes: -1 is less than 1"),
         ("[images]\nmax_layer_inodes = 0", "images.max_layer_inodes: 0 is less than 1"),
+        ("[images]\nprogress_timeout = 0", "images.progress_timeout: 0 is no time"),
+        ("[images]\nprogress_timeout = nan", "images.progress_timeout: nan is no time"),
+        (
+            '[images]\nallowed_registries = ["https://r.example"]',
+            "images.allowed_registries: 'https://r.example' is not",
+        ),
+        ('[images]\ndocker_config = "config.json"', "images.docker_config: 'config.json' is not an absolute path"),
+        (
+            '[images]\ncredential_providers = "/x"',
+            "images: credential_providers and credential_provider_dir go together",
+        ),
+        ('[registries."r.example"]\nkey_file = "/x"', 'registries."r.example": key_file without cert_file'),
         ('[runtime]\ncgroup_parent = "a/../b"', "runtime.cgroup_parent: 'a/../b' is not"),
         ('[runtime]\ncgroup_parent = "podkeep"', "runtime.cgroup_parent: 'podkeep' is not"),
         ('[runtime]\ncgroup_parent = "/a/../b"', "runtime.cgroup_parent: '/a/../b' is not"),
@@ -105,3 +118,36 @@ def test_only_packages_that_have_the_file_are_named(tmp_path: Path) -> None:
     assert isinstance(done.exception, FailedPrecondition)
     assert "apt-get" not in done.output
     assert "runtime.handlers.crun.path" in done.output
+
+
+def test_files_of_registries_and_credentials_are_looked_at(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    provider = {
+        "name": "mine",
+        "matchImages": ["*.example"],
+        "defaultCacheDuration": "1h",
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+    }
+    document = {"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [provider]}
+    (tmp_path / "plugins.json").write_text(json.dumps(document))
+    (tmp_path / "docker.json").write_text("{")
+    text = f"""
+[images]
+docker_config = "{tmp_path}/docker.json"
+credential_providers = "{tmp_path}/plugins.json"
+credential_provider_dir = "{tmp_path}/plugins"
+[registries."r.example"]
+cert_file = "{certificate[0]}"
+key_file = "{certificate[1]}"
+"""
+    done = check(tmp_path, text)
+    assert isinstance(done.exception, FailedPrecondition)
+    assert 'registries."r.example".cert_file' in str(done.exception)
+    said = done.output
+    assert f"{tmp_path}/docker.json: not valid JSON" in said
+    assert f"{tmp_path}/plugins/mine cannot be run" in said
+
+    (tmp_path / "docker.json").write_text("{}")
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins/mine").touch(mode=0o755)
+    done = check(tmp_path, text.partition("[registries")[0])
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"{tmp_path}/config.toml: in order")

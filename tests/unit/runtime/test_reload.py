@@ -24,7 +24,9 @@ def test_changes_are_named_by_key() -> None:
         "log.level",
         "registries",
         "registries.a.b:5.ca_file",
+        "registries.a.b:5.cert_file",
         "registries.a.b:5.insecure",
+        "registries.a.b:5.key_file",
         "registries.a.b:5.mirrors",
         "runtime.socket",
     )

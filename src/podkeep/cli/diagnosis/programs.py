@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podkeep.base import spawn
-from podkeep.base.errors import PodkeepError
+from podkeep.base import docker_config, spawn
+from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 
@@ -87,7 +88,61 @@ def examine_files(config: Config) -> list[Finding]:
         for host, registry in config.registries.items()
         if registry.ca_file
     ]
-    return [*found, *_examine_streaming(config.streaming)]
+    return [
+        *found,
+        *_examine_own_certificates(config),
+        *_examine_credentials(config),
+        *_examine_streaming(config.streaming),
+    ]
+
+
+def _examine_own_certificates(config: Config) -> list[Finding]:
+    found = []
+    for host, registry in config.registries.items():
+        if registry.cert_file:
+            name = f'registries."{host}".cert_file'
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
+                    registry.cert_file, registry.key_file or None, password=lambda: ""
+                )
+            except OSError as error:
+                why = "we prove ourselves to this registry with it"
+                reason = f"{registry.cert_file} cannot be used: {error.strerror or error}"
+                mend = "name a certificate and its key (PEM, not encrypted), or leave the keys out"
+                found.append(finding.missing(name, reason, why=why, mend=mend))
+            else:
+                found.append(finding.ok(name, registry.cert_file))
+    return found
+
+
+def _examine_credentials(config: Config) -> list[Finding]:
+    found = []
+    path = config.images.docker_config
+    if path:
+        name = "images.docker_config"
+        try:
+            docker_config.parse(Path(path).read_bytes())
+        except (OSError, InvalidArgument) as error:
+            reason = error.message if isinstance(error, InvalidArgument) else error.strerror or str(error)
+            mend = "name a file like docker's config.json, or leave the key out"
+            found.append(
+                finding.warning(name, f"{path}: {reason}", why="pulls get their credentials from it", mend=mend)
+            )
+        else:
+            found.append(finding.ok(name, path))
+    if config.images.credential_providers:
+        from podkeep.images import credential_providers
+
+        providers = credential_providers.load(config.images.credential_providers, config.images.credential_provider_dir)
+        for provider in providers:
+            name = f"credential provider {provider.name}"
+            if os.access(provider.path, os.X_OK):
+                found.append(finding.ok(name, provider.path))
+            else:
+                why = f"it is asked for credentials for {', '.join(provider.match_images)}"
+                mend = "put it there, or leave it out of images.credential_providers"
+                found.append(finding.warning(name, f"{provider.path} cannot be run", why=why, mend=mend))
+    return found
 
 
 def _examine_ca_file(name: str, path: str) -> Finding:

@@ -25,12 +25,17 @@ class SingleFlight(Generic[Result]):
         if task is None:
             task = asyncio.ensure_future(self._run(operation))
             self._running[key] = task
-            task.add_done_callback(lambda _: self._running.pop(key, None))
+            task.add_done_callback(lambda ended: self._end(key, ended))
         return await asyncio.shield(task)
 
     @staticmethod
     async def _run(operation: Callable[[], Awaitable[Result]]) -> Result:
         return await operation()
+
+    def _end(self, key: Hashable, ended: asyncio.Task[Result]) -> None:
+        self._running.pop(key, None)
+        if not ended.cancelled():
+            ended.exception()  # seen, also when every caller left before: asyncio would report it as lost
 
     def keys(self) -> frozenset[Hashable]:
         """Return the keys of the operations that are running now."""

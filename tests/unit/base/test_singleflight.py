@@ -1,0 +1,56 @@
+"""One operation per key, whoever asks and whoever leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from podkeep.base.errors import NotFound
+from podkeep.base.singleflight import SingleFlight
+
+
+def test_callers_of_one_key_share_one_operation() -> None:
+    async def scenario() -> tuple[list[int], int]:
+        flights: SingleFlight[int] = SingleFlight()
+        runs = 0
+
+        async def operation() -> int:
+            nonlocal runs
+            runs += 1
+            await asyncio.sleep(0)
+            return runs
+
+        return await asyncio.gather(*(flights.do("key", operation) for _ in range(3))), runs
+
+    assert asyncio.run(scenario()) == ([1, 1, 1], 1)
+
+
+def test_failure_that_nobody_waited_for_is_not_reported_as_lost() -> None:
+    reported: list[dict[str, Any]] = []
+
+    async def scenario() -> frozenset[object]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        flights: SingleFlight[int] = SingleFlight()
+        go_on = asyncio.Event()
+
+        async def operation() -> int:
+            await go_on.wait()
+            raise NotFound("nothing here")
+
+        caller = asyncio.ensure_future(flights.do("key", operation))
+        await asyncio.sleep(0)
+        assert flights.keys() == {"key"}
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        go_on.set()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(others)
+        return flights.keys()
+
+    assert asyncio.run(scenario()) == frozenset()
+    gc.collect()
+    assert reported == []

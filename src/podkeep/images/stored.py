@@ -30,16 +30,22 @@ class StoredLayers:
     def __init__(self, root: Path) -> None:
         self._drivers = open_drivers(root)
 
+    def require(self, layer: dict[str, Any]) -> None:
+        """Return if all files of a layer are there.
+
+        :raises DataLoss: if they are not.
+        """
+        if not self._drivers[layer["driver"]].has(Digest(layer["id"])):
+            raise DataLoss(f"layer {layer['id']}: it is gone from disk", hint="remove the image and pull it again")
+
     def pieces(self, layer: dict[str, Any]) -> Iterator[bytes]:
         """Yield the plain tar of a layer, or its file.
 
         :raises DataLoss: if it cannot be read, also between two pieces.
         :raises FailedPrecondition: if what is needed for it was never kept.
         """
-        driver, key = self._drivers[layer["driver"]], Digest(layer["id"])
-        if not driver.has(key):
-            raise DataLoss(f"layer {key}: it is gone from disk")
-        return driver.tar(key)
+        self.require(layer)
+        return self._drivers[layer["driver"]].tar(Digest(layer["id"]))
 
     def metadata(self, layer: dict[str, Any]) -> Path | None:
         """Return where the metadata image of a layer is; None if it has none."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,9 @@ from podkeep.images.erofs import keeping
 from podkeep.images.layers import LayerJob, Limits, UnpackProcess
 from podkeep.images.stored import StoredLayers, give_way
 
-_LIMITS = Limits(max_bytes=1 << 62, max_inodes=1 << 62, driver="erofs-metadata", max_memory=512 << 20)
+_LIMITS = Limits(
+    max_bytes=1 << 62, max_inodes=1 << 62, max_ratio=1 << 62, driver="erofs-metadata", max_memory=512 << 20
+)
 """More than any layer was made with."""
 
 
@@ -46,7 +49,7 @@ def verify(request: dict[str, Any], channel: Channel) -> None:
         except PodkeepError as error:
             problem = error.message.removeprefix(f"layer {layer['digest']}: ").removeprefix(f"layer {layer['id']}: ")
             channel.emit({"event": "damage", "problem": problem, **report})
-        except OSError as error:
+        except (OSError, struct.error) as error:
             channel.emit({"event": "damage", "problem": f"cannot be read: {error}", **report})
         before += layer["bytes"]
 
@@ -73,6 +76,7 @@ class _Check:
         :raises FailedPrecondition: if it cannot be told.
         :raises OSError: if it cannot be read.
         """
+        self._layers.require(self._layer)
         metadata = self._layers.metadata(self._layer)
         if metadata is None or self._layer["kind"] == "file":
             self._hash()
@@ -82,7 +86,7 @@ class _Check:
         if self._layer["kind"] == "file":
             keeping.write_file_image(str(staging / keeping.METADATA), self._layer["title"], self.read)
         else:
-            self._rebuild(staging, keeping.content(metadata.parent).stat().st_size)
+            self._rebuild(staging, keeping.tar_size(metadata.parent))
         if not filecmp.cmp(metadata, staging / keeping.METADATA, shallow=False):
             raise DataLoss(f"{metadata.name} is not what the layer's content makes")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from podkeep.images.zstdframes import FrameWatcher
+
 CHUNK = 1 << 18
 """Bytes handed on at a time, at most."""
 _MAX_WINDOW = 128 << 20
@@ -64,20 +66,27 @@ def _gzip(read: Callable[[int], bytes]) -> Callable[[], bytes]:
 def _zstd(read: Callable[[int], bytes]) -> Callable[[], bytes]:
     import zstandard  # imported only where a layer is zstd: start-up time counts
 
+    watcher = FrameWatcher()
+
     class Source:
         """The one method zstandard asks for."""
 
         def read(self, count: int) -> bytes:
-            return read(min(count, CHUNK) if count > 0 else CHUNK)
+            data = read(min(count, CHUNK) if count > 0 else CHUNK)
+            watcher.feed(data)
+            return data
 
     factory = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
     reader = factory.stream_reader(Source(), read_across_frames=True)  # type: ignore[arg-type]
 
     def pull() -> bytes:
         try:
-            return reader.read(CHUNK)
+            piece = reader.read(CHUNK)
         except zstandard.ZstdError as error:
             raise CompressionError(f"the zstd stream is damaged: {error}") from error
+        if not piece and not watcher.between_frames:
+            raise CompressionError("the zstd stream ends too early")
+        return piece
 
     return pull
 

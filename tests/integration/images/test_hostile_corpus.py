@@ -3,14 +3,18 @@ nothing outside."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from podkeep.images.snapshots import erofs
 from support.hostile import CORPUS
+from support.tarmaker import END, base256, header
 from support.unpacking import census, mounted_layer, outline, unpack
 
 MOST_MEMORY = 150_000_000
@@ -35,8 +39,9 @@ def canary(driver: str, tmp_path: Path) -> Iterator[Path]:
     mounts = Path("/proc/self/mountinfo").read_text()
     yield tmp_path / "layer"
     after = census(tmp_path, without=tmp_path / "layer")
-    # The directory that the root is in has got the root.
-    assert {**after, ".": None, "layer": None} == {**before, ".": None, "layer": None}
+    # The directory that the root is in has got the root, and its record beside it.
+    made = {".": None, "layer": None, "layer.headers": None}
+    assert {**after, **made} == {**before, **made}
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
@@ -70,3 +75,42 @@ def test_all_drivers_make_the_same_tree(name: str, tmp_path: Path) -> None:
             about["."] = about["."][:4] + about["."][5:]
             trees.append(about)
     assert trees[0] == trees[1]
+
+
+def _gzip_bomb() -> Iterator[bytes]:
+    zeros = zlib.compressobj(9, zlib.DEFLATED, 31)
+    yield zeros.compress(header(b"x", size=base256(1 << 36, 12)))
+    for _ in range(1 << 16):
+        yield zeros.compress(bytes(1 << 20))
+
+
+def _zstd_bomb() -> Iterator[bytes]:
+    zeros = zstandard.ZstdCompressor(level=1).compressobj()
+    yield zeros.compress(header(b"x", size=base256(1 << 36, 12)))
+    for _ in range(1 << 16):
+        yield zeros.compress(bytes(1 << 20))
+
+
+def _wide_window() -> Iterator[bytes]:
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=27, enable_ldm=True)
+    noise = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    yield noise.compress(header(b"x", size=300 << 20))
+    for _ in range(300):
+        yield noise.compress(os.urandom(1 << 20))
+    yield noise.compress(END) + noise.flush()
+
+
+@pytest.mark.requirement("V62")
+@pytest.mark.parametrize(("compression", "bomb"), [("gzip", _gzip_bomb), ("zstd", _zstd_bomb)])
+def test_a_bomb_is_given_up_early(compression: str, bomb: Callable[[], Iterator[bytes]], canary: Path) -> None:
+    done = unpack(canary, bomb(), compression=compression, max_ratio=500)
+    assert re.fullmatch(r"grows more than 500-fold: \d+ bytes to \d+ \(images.max_unpack_ratio\)", done.error)
+    assert int(done.error.split()[-2]) <= (64 << 20) + (1 << 18)
+    assert done.peak < MOST_MEMORY
+
+
+@pytest.mark.requirement("V62")
+def test_the_widest_window_fits_into_the_memory(canary: Path) -> None:
+    done = unpack(canary, _wide_window(), compression="zstd", max_ratio=500)
+    assert done.error == ""
+    assert done.peak < MOST_MEMORY + (20 << 20)

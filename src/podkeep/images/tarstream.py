@@ -127,6 +127,11 @@ class ByteSource:
             missing -= len(piece)
         return b"".join(pieces)
 
+    def skip_if_there(self, count: int) -> None:
+        """Pass over ``count`` bytes, or over what is left."""
+        while count and (piece := self.some(count)):
+            count -= len(piece)
+
     def skip(self, count: int) -> None:
         """Pass over ``count`` bytes.
 
@@ -176,7 +181,9 @@ class TarReader:
         # What the special entries before a real one say of it, by their type.
         special: dict[bytes, bytes] = {}
         while True:
-            self._source.skip(self._left + self._padding)
+            self._source.skip(self._left)
+            # What only fills the last block, umoci and others leave out at the end of an archive.
+            self._source.skip_if_there(self._padding)
             self._left = self._padding = 0
             block = self._header_block()
             if block is None:

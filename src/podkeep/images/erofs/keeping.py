@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podkeep.images import directory_layers
 from podkeep.images.datafile import DataFile
+from podkeep.images.directory_layers import Bounds
 from podkeep.images.erofs import image, layout
 from podkeep.images.erofs.tree import TooLarge, Tree
+from podkeep.images.recording import SUFFIX
 from podkeep.images.rules import TreeError
 from podkeep.images.stages import Aside
 from podkeep.images.tarstream import ByteSource, Entry, EntryKind, TarReader
-from podkeep.images.tree import BLOCK_BYTES, TreeWriter
+from podkeep.images.tree import BLOCK_BYTES
 
 DATA = "data"
 FILE = "file"
@@ -27,15 +29,6 @@ METADATA = "meta.erofs"
 TREE = "tree"
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """What a layer may have: entries, bytes of files with their holes, and bytes of memory for its tree."""
-
-    inodes: int
-    bytes: int
-    memory: int
 
 
 def keep_tar(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> dict[str, Any]:
@@ -100,6 +93,12 @@ def file_size(metadata: Path) -> int:
         return layout.size_of(image_file.read(layout.INODE))
 
 
+def tar_size(directory: Path) -> int:
+    """Return the size of the plain tar of a layer, which may end within a block."""
+    with (directory / METADATA).open("rb") as image_file:
+        return (directory / DATA).stat().st_size - layout.filler_of(image_file.read(layout.FIRST_INODE_OFFSET))
+
+
 def content(directory: Path) -> Path:
     """Return which file of a layer's directory has the content."""
     file = directory / FILE
@@ -112,9 +111,11 @@ def _stored(pull: Callable[[], bytes], fd: int) -> Iterator[ByteSource]:
     file = DataFile(fd)
     writing = Aside(file.write)
     source = ByteSource(writing.passing(pull))
-    yield source
-    source.drain()
-    writing.finish()
+    try:
+        yield source
+        source.drain()
+    finally:
+        writing.finish()  # also if it failed: nothing may be written once the caller closes the file
     file.finish()
 
 
@@ -129,6 +130,7 @@ def _tree_of(source: ByteSource, bounds: Bounds) -> Tree | None:
 
 
 def _finish(directory: str, tree: Tree, size: int) -> dict[str, Any]:
+    os.truncate(f"{directory}/{DATA}", size + -size % layout.BLOCK)
     _write_image(f"{directory}/{METADATA}", tree, size)
     return _report(directory, DATA)
 
@@ -140,7 +142,7 @@ def _write_image(path: str, tree: Tree, data_bytes: int) -> None:
 
 
 def _report(directory: str, name: str) -> dict[str, Any]:
-    data, metadata = (_rounded(os.stat(f"{directory}/{file}").st_size) for file in (name, METADATA))
+    data, metadata = (directory_layers.rounded(os.stat(f"{directory}/{file}").st_size) for file in (name, METADATA))
     return {
         "kind": "file" if name == FILE else "tar",
         "driver": "erofs",
@@ -152,29 +154,14 @@ def _report(directory: str, name: str) -> dict[str, Any]:
     }
 
 
-def _rounded(size: int) -> int:
-    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
-
-
 def _unpack_again(directory: str, data: int, bounds: Bounds) -> dict[str, Any]:
     """Make files of a tar that was stored already."""
     os.lseek(data, 0, os.SEEK_SET)
-    os.mkdir(f"{directory}/{TREE}", 0o755)
-    root = os.open(f"{directory}/{TREE}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    tree = f"{directory}/{TREE}"
+    os.mkdir(tree, 0o755)
+    record = os.open(tree + SUFFIX, _CREATE, 0o600)
     try:
-        writer = TreeWriter(root, max_inodes=bounds.inodes, max_bytes=bounds.bytes)
-        reader = TarReader(ByteSource(lambda: os.read(data, _PIECE)))
-        for entry in reader:
-            writer.apply(entry, reader.content())
-        writer.finish()
+        result = directory_layers.keep_tar(tree, record, lambda: os.read(data, _PIECE), bounds)
     finally:
-        os.close(root)
-    return {
-        "kind": "tar",
-        "driver": "directories",
-        "path": TREE,
-        "bytes": writer.size,
-        "inodes": writer.inodes,
-        "data_bytes": 0,
-        "opaque": [os.fsdecode(path) for path in writer.opaque],
-    }
+        os.close(record)
+    return result | {"path": TREE}

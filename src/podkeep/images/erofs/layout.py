@@ -62,7 +62,8 @@ def superblock(*, root: int, inodes: int, blocks: int, metadata_block: int, data
     :param root: node ID of the root directory, less than 65536.
     :param blocks: of the metadata image.
     :param metadata_block: where node ID 0 is.
-    :param data_bytes: size of the further device.
+    :param data_bytes: size of the further device without what fills its last block, of which the volume's name is the
+        number of bytes: archives of some tools do not end with a whole block.
     """
     fields = _SUPERBLOCK.pack(
         _MAGIC,
@@ -78,7 +79,7 @@ def superblock(*, root: int, inodes: int, blocks: int, metadata_block: int, data
         metadata_block,
         0,
         bytes(16),
-        bytes(16),
+        str(-data_bytes % BLOCK).encode() if data_bytes % BLOCK else b"",
         _INCOMPAT_CHUNKED_FILE | _INCOMPAT_DEVICE_TABLE,
         0,
         1,
@@ -90,6 +91,12 @@ def superblock(*, root: int, inodes: int, blocks: int, metadata_block: int, data
     )
     slot = _DEVICE_SLOT.pack(b"", -(-data_bytes // BLOCK), DATA_BLOCK, 0, 0)
     return (bytes(_SUPERBLOCK_OFFSET) + fields + slot).ljust(FIRST_INODE_OFFSET, b"\0")
+
+
+def filler_of(superblock: bytes) -> int:
+    """Return the bytes that fill the last block of the further device, from the first of :data:`FIRST_INODE_OFFSET`."""
+    name = _SUPERBLOCK.unpack_from(superblock, _SUPERBLOCK_OFFSET)[13]
+    return int(name.rstrip(b"\0") or b"0")
 
 
 def inode(

@@ -101,7 +101,7 @@ class ErofsDriver:
         content = keeping.content(here)
         try:
             is_file = content.name == keeping.FILE
-            left = keeping.file_size(here / keeping.METADATA) if is_file else content.stat().st_size
+            left = keeping.file_size(here / keeping.METADATA) if is_file else keeping.tar_size(here)
             with content.open("rb", buffering=0) as data:
                 while left and (piece := data.read(min(left, _PIECE))):
                     left -= len(piece)

@@ -136,6 +136,8 @@ class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_layer_bytes: int = 64 << 30
     """Uncompressed bytes after which a layer is refused."""
     max_layer_inodes: int = 5_000_000
+    max_unpack_ratio: int = 500
+    """How many times as large as its blob a layer may become; up to 64 MiB are no question."""
     pinned: tuple[str, ...] = ()
     """Patterns (``*``, ``?``, ``[...]``) of whole names of images that garbage collection leaves alone."""
     allowed_registries: tuple[str, ...] = ()
@@ -383,6 +385,7 @@ def _check_values(config: Config) -> None:
         ("images.parallel_layers", config.images.parallel_layers),
         ("images.max_layer_bytes", config.images.max_layer_bytes),
         ("images.max_layer_inodes", config.images.max_layer_inodes),
+        ("images.max_unpack_ratio", config.images.max_unpack_ratio),
     ):
         if number < 1:
             raise InvalidArgument(f"{key}: {number} is less than 1", hint="use 1 or more")

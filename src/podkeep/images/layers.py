@@ -89,13 +89,14 @@ def file_layer_id(blob: Digest, title: str) -> Digest:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one layer may hold: plain ``max_bytes`` of the archive, and ``max_inodes``.
+    """What one layer may hold: plain ``max_bytes`` of the archive, ``max_inodes``, and ``max_ratio`` times its blob.
 
     ``driver`` keeps it, if it can in ``max_memory`` (bytes of a tree in memory); else it is kept as a directory.
     """
 
     max_bytes: int
     max_inodes: int
+    max_ratio: int = 500
     driver: str = "directories"
     max_memory: int = 64 << 20
 
@@ -134,6 +135,7 @@ class UnpackProcess:
             "algorithm": (job.layer or "sha256:").partition(":")[0],
             "max_bytes": limits.max_bytes,
             "max_inodes": limits.max_inodes,
+            "max_ratio": limits.max_ratio,
             "driver": limits.driver,
             "max_memory": limits.max_memory,
         }
@@ -148,7 +150,7 @@ class UnpackProcess:
                 break
             channel.progress(job.shown, "downloading", done, job.size)
         else:
-            _check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
+            check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
         channel.progress(job.shown, "unpacking", done, job.size)
         return self._result(job)
 
@@ -194,7 +196,11 @@ class UnpackProcess:
         return result | {"layer": result["digest"]}
 
 
-def _check_blob(job: LayerJob, done: int, found: str) -> None:
+def check_blob(job: LayerJob, done: int, found: str) -> None:
+    """Compare what arrived of a blob, ``done`` bytes with the digest ``found``, with what it should be.
+
+    :raises DataLoss: if it is something else.
+    """
     if job.digest is not None and found != job.digest:
         size = f" ({done} of {job.size} bytes)" if done != job.size else ""
         raise DataLoss(f"layer {job.digest}: expected digest {job.digest}, the content has {found}{size}")

@@ -21,17 +21,18 @@ from rich.progress import (
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
 from rich.table import Column
+from rich.text import Text
 
+from podkeep.cli import output
 from podkeep.cli.pullprogress import short
 
 if TYPE_CHECKING:
     from podkeep.cri.v1.podkeep_pb2 import PullProgress
 
-_WIDE, _NARROW = 100, 60
-"""Columns of the terminal from which there is room for everything, and for a bar."""
+_WIDE, _NARROW = 100, 72
+"""Columns of the terminal from which there is room for everything, and for more than a percentage."""
 _FINISHED = frozenset({"done", "exists"})
 _OTHER_LINES = 2
 """Lines of the terminal that are left alone."""
@@ -47,6 +48,15 @@ class _Layer:
     total: int
 
 
+class _Rate(ProgressColumn):
+    """Bytes per second, in the units of the other numbers."""
+
+    def render(self, task: Task) -> Text:
+        """Return nothing until there is something to say."""
+        speed = task.finished_speed or task.speed
+        return Text(f"{output.size(int(speed))}/s" if speed else "", style="progress.data.speed")
+
+
 class _Fitting(Progress):
     """Chooses columns and rows anew each time it is drawn."""
 
@@ -56,10 +66,16 @@ class _Fitting(Progress):
             TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
             DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
+            _Rate(),
             TimeRemainingColumn(),
         )
-        self._middle: tuple[ProgressColumn, ...] = (name, BarColumn(bar_width=12), TaskProgressColumn())
+        self._middle: tuple[ProgressColumn, ...] = (
+            name,
+            BarColumn(bar_width=10),
+            TaskProgressColumn(),
+            _Rate(),
+            TimeRemainingColumn(compact=True),
+        )
         self._narrow: tuple[ProgressColumn, ...] = (name, TaskProgressColumn())
         self._bars = bars
         self._terminal = console

@@ -37,7 +37,7 @@ class TreeWriter:
 
     ``inodes`` and ``size`` (bytes on disk, rounded up to blocks) are what the tree takes; ``opaque`` are the
     directories that hide what lower layers have (the extended attribute that says so needs more rights than this
-    process has), by their own paths, sorted.
+    process has), by their own paths, sorted. ``lost`` says whether content was written and removed again.
     """
 
     def __init__(self, root: int, *, max_inodes: int, max_bytes: int = rules.NO_LIMIT) -> None:
@@ -52,16 +52,17 @@ class TreeWriter:
             with suppress(OSError):
                 os.removexattr(root, name)
         self.opaque: list[bytes] = []
+        self.lost = False
         self.inodes = 1
         self.size = BLOCK_BYTES
 
-    def apply(self, entry: Entry, content: Iterable[memoryview]) -> None:
-        """Write one entry.
+    def apply(self, entry: Entry, content: Iterable[memoryview]) -> bytes | None:
+        """Write one entry. Of a file return its own path, in which no link is.
 
         :raises TreeError: naming the entry, if it breaks a rule or the file system refuses it.
         """
         try:
-            self._apply(entry, content)
+            return self._apply(entry, content)
         except (OSError, KernelCallError, ValueError) as error:
             number = error.errno if isinstance(error, (OSError, KernelCallError)) else None
             reason = os.strerror(number) if number else str(error)
@@ -93,31 +94,33 @@ class TreeWriter:
         finally:
             self._journal.close()
 
-    def _apply(self, entry: Entry, content: Iterable[memoryview]) -> None:
+    def _apply(self, entry: Entry, content: Iterable[memoryview]) -> bytes | None:
         path = rules.checked_name(entry.name, "its name", entry)
         if entry.xattrs:
             rules.refuse_trusted(entry)
         if not path:
             self._root_directory(entry)
-            return
+            return None
         if rules.is_ignored(path, entry):
-            return
+            return None
         directory, _, name = path.rpartition(b"/")
         parent = self._parent(directory, entry)
         if name.startswith(rules.WHITEOUT):
             self._whiteout(entry, parent, name)
-            return
+            return None
         self._budget.entry(entry.size)
         own = _below(parent, name)
         rules.check_path(len(own), entry)
         if entry.kind is EntryKind.FILE:
             self._file(entry, parent.fd, name, own, content)
-        elif entry.kind is EntryKind.DIRECTORY:
+            return own
+        if entry.kind is EntryKind.DIRECTORY:
             self._directory(entry, parent.fd, name, own)
         elif entry.kind is EntryKind.HARDLINK:
             self._hard_link(entry, parent.fd, name, own)
         else:
             self._node(entry, parent.fd, name, own)
+        return None
 
     def _root_directory(self, entry: Entry) -> None:
         if entry.kind is not EntryKind.DIRECTORY:
@@ -331,6 +334,7 @@ class TreeWriter:
     def _replace(self, parent: int, name: bytes, path: bytes) -> None:
         """Remove what an earlier entry put there: in a tar the last one wins."""
         there = _look(name, parent)
+        self.lost = self.lost or stat.S_ISDIR(there.st_mode) or (stat.S_ISREG(there.st_mode) and there.st_size > 0)
         if stat.S_ISDIR(there.st_mode):
             first, last = (bisect.bisect_left(self.opaque, path + after) for after in (b"/", b"0"))
             del self.opaque[first:last]

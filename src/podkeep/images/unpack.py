@@ -5,8 +5,8 @@ compressed layer; standard output is one JSON line with the result. Between the 
 layer's directory, the network, and all capabilities but those that making files of other users needs.
 
 Request: ``root`` (directory), ``driver`` that will keep the layer (``erofs-metadata``: only what that is to be compared
-with), ``kind``, ``title`` of a file, ``compression``,
-``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``, ``max_memory`` (bytes) of a tree in memory.
+with), ``kind``, ``title`` of a file, ``compression``, ``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``,
+``max_ratio`` of plain to compressed bytes, ``max_memory`` (bytes) of a tree in memory.
 Result: ``kind`` (of ``auto`` it is one or the other), ``digest`` of the plain tar, ``bytes`` and ``inodes`` on disk,
 ``data_bytes`` of a file's content, ``opaque`` directories, the ``driver`` that can keep it and the ``path`` below
 ``root`` of what is for it; or ``error``.
@@ -24,11 +24,12 @@ from typing import Any
 
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
-from podkeep.images import decompress, stages
+from podkeep.images import decompress, directory_layers, stages
+from podkeep.images.directory_layers import Bounds
 from podkeep.images.erofs import keeping
+from podkeep.images.recording import SUFFIX
 from podkeep.images.rules import TreeError
-from podkeep.images.tarstream import BLOCK, ByteSource, TarError, TarReader, is_tar
-from podkeep.images.tree import BLOCK_BYTES, TreeWriter
+from podkeep.images.tarstream import BLOCK, TarError, is_tar
 from podkeep.kernel import allocator, confine
 from podkeep.kernel.confine import Capability
 
@@ -40,8 +41,11 @@ _KEPT = (
     Capability.MKNOD,
     Capability.SETFCAP,
 )
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_MEMORY = 1 << 30
 """Bytes of address space; a zstd window is the largest thing in it."""
+_RATIO_FLOOR = 64 << 20
+"""Bytes that are not too many, whatever they came from."""
 
 
 def main() -> None:
@@ -75,6 +79,8 @@ def _request_line() -> tuple[bytes, bytes]:
 def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     decompress.preload(request["compression"])
     hashing = hashlib.new(request["algorithm"])
+    # Beside the directory, which it is not to be a part of, and so before this process loses sight of it.
+    record = os.open(request["root"] + SUFFIX, _CREATE, 0o600) if request["driver"] == "directories" else -1
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     confine.enter_root(request["root"])
@@ -88,62 +94,25 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
         start = _start(pull)
         kind, pull = "tar" if is_tar(start) else "file", _resumed(start, pull)
     if kind == "file":
-        keep_file = keeping.keep_file if request["driver"] == "erofs" else _keep_file
-        return keep_file("", request["title"], pull) | {"digest": ""}
-    keep_tar = {"erofs": keeping.keep_tar, "erofs-metadata": keeping.rebuild}.get(request["driver"], _keep_tar)
-    bounds = keeping.Bounds(inodes=request["max_inodes"], bytes=request["max_bytes"], memory=request["max_memory"])
+        return _keep_file(request, record, pull) | {"digest": ""}
     aside = stages.Aside(hashing.update)
-    result = keep_tar("", aside.passing(pull), bounds)
+    result = _keep_tar(request, record, aside.passing(pull))
     aside.finish()
     return result | {"digest": f"{request['algorithm']}:{hashing.hexdigest()}"}
 
 
-def _keep_tar(directory: str, pull: Callable[[], bytes], bounds: keeping.Bounds) -> dict[str, Any]:
-    """Keep a tar as files and directories."""
-    root = os.open(f"{directory}/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    source = ByteSource(pull)
-    writer = TreeWriter(root, max_inodes=bounds.inodes, max_bytes=bounds.bytes)
-    reader = TarReader(source)
-    for entry in reader:
-        writer.apply(entry, reader.content())
-    writer.finish()
-    source.drain()  # the digest covers what follows the archive's end, too
-    return {
-        "kind": "tar",
-        "driver": "directories",
-        "path": "",
-        "bytes": writer.size,
-        "inodes": writer.inodes,
-        "data_bytes": 0,
-        "opaque": [os.fsdecode(path) for path in writer.opaque],
-    }
+def _keep_tar(request: dict[str, Any], record: int, pull: Callable[[], bytes]) -> dict[str, Any]:
+    bounds = Bounds(inodes=request["max_inodes"], bytes=request["max_bytes"], memory=request["max_memory"])
+    if request["driver"] == "directories":
+        return directory_layers.keep_tar("/", record, pull, bounds)
+    keep = keeping.keep_tar if request["driver"] == "erofs" else keeping.rebuild
+    return keep("", pull, bounds)
 
 
-def _keep_file(directory: str, title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
-    """Keep the content as one file, as it is."""
-    try:
-        fd = os.open(f"{directory}/{title}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            while piece := pull():
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(fd, view) :]
-            data = -(-os.fstat(fd).st_size // BLOCK_BYTES) * BLOCK_BYTES
-        finally:
-            os.close(fd)
-        for path in (f"{directory}/{title}", f"{directory}/"):  # the registry knows no times
-            os.utime(path, (0, 0))
-    except OSError as error:
-        raise TreeError(f"{title!r}: {error.strerror}") from error
-    return {
-        "kind": "file",
-        "driver": "directories",
-        "path": "",
-        "bytes": BLOCK_BYTES + data,
-        "inodes": 2,
-        "data_bytes": data,
-        "opaque": [],
-    }
+def _keep_file(request: dict[str, Any], record: int, pull: Callable[[], bytes]) -> dict[str, Any]:
+    if request["driver"] == "directories":
+        return directory_layers.keep_file("/", record, request["title"], pull)
+    return keeping.keep_file("", request["title"], pull)
 
 
 def _reader(rest: bytes) -> Callable[[int], bytes]:
@@ -176,8 +145,16 @@ def _resumed(start: bytes, pull: Callable[[], bytes]) -> Callable[[], bytes]:
 
 def _measured(read: Callable[[int], bytes], request: dict[str, Any]) -> Callable[[], bytes]:
     """Decompress and count."""
-    pull_piece = decompress.decompressor(request["compression"], read)
-    limit, seen = request["max_bytes"], 0
+    limit, ratio = request["max_bytes"], request["max_ratio"]
+    taken = seen = 0
+
+    def read_counted(count: int) -> bytes:
+        nonlocal taken
+        data = read(count)
+        taken += len(data)
+        return data
+
+    pull_piece = decompress.decompressor(request["compression"], read_counted)
 
     def pull() -> bytes:
         nonlocal seen
@@ -185,6 +162,8 @@ def _measured(read: Callable[[int], bytes], request: dict[str, Any]) -> Callable
         seen += len(piece)
         if seen > limit:
             raise TarError(f"more than {limit} bytes uncompressed (images.max_layer_bytes)")
+        if seen > _RATIO_FLOOR and seen > ratio * taken:
+            raise TarError(f"grows more than {ratio}-fold: {taken} bytes to {seen} (images.max_unpack_ratio)")
         return piece
 
     return pull

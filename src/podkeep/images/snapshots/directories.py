@@ -1,19 +1,20 @@
 """Layers as plain directories, the form overlayfs takes as lower directories. Works on every local file system.
 
-Owns ``layers/`` below its root, through a ``Shelf``.
+Owns ``layers/`` below its root, through a ``Shelf``, and ``headers/``: what of each tar is not in its tree.
 
-The blobs are not kept: the tree is the only copy, so an image takes its unpacked size and no more. A damaged layer
-is pulled again; an image cannot be pushed from here.
+The blobs are not kept: the tree is the only copy, so an image takes its unpacked size and little more.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from podkeep.base.errors import DataLoss, FailedPrecondition
+from podkeep.base.errors import DataLoss
 from podkeep.base.ids import Digest
+from podkeep.images.recording import SUFFIX, record_file, replay
 from podkeep.images.snapshots.shelf import Shelf
 from podkeep.kernel import mounts
 from podkeep.kernel.removal import remove_tree
@@ -26,6 +27,8 @@ class DirectoriesDriver:
 
     def __init__(self, root: Path) -> None:
         self._shelf = Shelf(root, "layers")
+        self._records = root / "headers"
+        self._records.mkdir(mode=0o700, exist_ok=True)
 
     def stage(self) -> Path:
         """Return a new, empty staging directory."""
@@ -36,7 +39,9 @@ class DirectoriesDriver:
         remove_tree(doomed)
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
-        """Move an unpacked tree into place; one that is there already wins."""
+        """Move an unpacked tree and its record into place; a tree that is there already wins."""
+        with suppress(FileNotFoundError):
+            os.rename(_beside(unpacked), self._record(layer))
         self._shelf.put(unpacked, layer)
 
     def link(self, source: Digest, title: str, staged: Path) -> None:
@@ -46,6 +51,11 @@ class DirectoriesDriver:
         staged.chmod(0o755)  # whatever the umask
         os.link(file, staged / title, follow_symlinks=False)
         os.utime(staged, (0, 0))
+        record = os.open(_beside(staged), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            record_file(record, os.fsencode(title), (staged / title).stat().st_size)
+        finally:
+            os.close(record)
 
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
@@ -57,10 +67,16 @@ class DirectoriesDriver:
 
     def retire(self, layer: Digest) -> Path:
         """Take the layer out of ``layers/`` in one step."""
-        return self._shelf.retire(layer)
+        doomed = self._shelf.retire(layer)
+        self._record(layer).unlink(missing_ok=True)
+        return doomed
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
         """Remove what no record knows; return the known layers that are gone."""
+        names = {self._record(layer).name for layer in known}
+        for left in self._records.iterdir():
+            if left.name not in names:
+                left.unlink()
         return self._shelf.recover(known)
 
     def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
@@ -82,8 +98,8 @@ class DirectoriesDriver:
         return fds
 
     def tar(self, layer: Digest) -> Iterator[bytes]:
-        """Yield the file of a layer that is one; a tar is not kept yet."""
-        raise FailedPrecondition(f"layer {layer} is kept as a directory, without the archive that it came in")
+        """Yield the recorded headers and the files' content."""
+        return replay(self._record(layer), self._path(layer))
 
     def release(self, keep: frozenset[Digest]) -> None:
         """Do nothing: nothing is mounted between uses."""
@@ -93,3 +109,10 @@ class DirectoriesDriver:
 
     def _path(self, layer: Digest) -> Path:
         return self._shelf.path(layer)
+
+    def _record(self, layer: Digest) -> Path:
+        return self._records / layer.replace(":", "-")
+
+
+def _beside(tree: Path) -> Path:
+    return tree.with_name(tree.name + SUFFIX)

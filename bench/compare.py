@@ -21,7 +21,7 @@ from pathlib import Path
 
 import grpc
 
-from bench import images, isolation, measure, memory, report
+from bench import images, isolation, measure, memory, pulls, report
 from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
 from bench.measure import Scale
 from bench.pods import PodOptions, Pods, Unmeasurable
@@ -116,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrency", type=int, default=4, help="pods at a time in the churn (default 4)")
     parser.add_argument("--churn", type=int, default=24, help="pods per round of churn (default 24)")
     parser.add_argument("--alive", type=int, default=110, help="pods alive while memory is measured (default 110)")
+    parser.add_argument("--part", choices=("all", "pods", "pulls"), default="all", help="what to measure (default all)")
+    parser.add_argument("--pulls", type=int, default=3, help="rounds of pulls of large images (default 3)")
+    parser.add_argument("--artifact", type=int, default=5, help="GiB of the artifact, 0 for none (default 5)")
     parser.add_argument(
         "--directory", type=Path, default=Path("/var/tmp"), help="where the run works (default /var/tmp)"
     )
@@ -140,13 +143,36 @@ def _inside(arguments: argparse.Namespace) -> int:
             busybox=images.push(images.busybox(), REGISTRY, "bench/busybox"),
             pause=images.push(images.pause(), REGISTRY, "bench/pause"),
         )
-        contenders = _alternate(place, plan)
-        alone = {name: _alone(place, name, plan) for name in (CONTAINERD, PODKEEP)}
-    text = report.markdown(_rows(contenders, alone, plan), _facts(contenders, alone, plan))
-    print(text)
-    if arguments.write:
-        report.write(text)
+        texts = {}
+        if arguments.part != "pulls":
+            contenders = _alternate(place, plan)
+            alone = {name: _alone(place, name, plan) for name in (CONTAINERD, PODKEEP)}
+            texts["results"] = report.markdown(_rows(contenders, alone, plan), _facts(contenders, alone, plan))
+        if arguments.part != "pods":
+            texts["pulls"] = _pulls(place, arguments)
+    for name, text in texts.items():
+        print(text)
+        if arguments.write:
+            report.write(name, text)
     return 0
+
+
+def _pulls(place: Place, arguments: argparse.Namespace) -> str:
+    plan = pulls.Plan(rounds=arguments.pulls, pods=arguments.pods, artifact_gib=arguments.artifact)
+    with ExitStack() as stack:
+        pullers = []
+        for name in (CONTAINERD, PODKEEP):
+            daemon = stack.enter_context(place.daemon(name, "pulls"))
+            pods = stack.enter_context(Pods(daemon.socket))
+            pods.version(wait_seconds=30)
+            pullers.append(pulls.Puller(daemon=daemon, pods=pods, options=place.options(pods, name)))
+        rows = pulls.measure(pullers[0], pullers[1], place.busybox, plan)
+    facts = [
+        _machine(),
+        f"median (95th percentile) of {plan.rounds} alternating rounds of large images, {pulls.SMALL_PULLS} of small"
+        f" ones, {plan.pods} pods",
+    ]
+    return report.markdown(rows, facts)
 
 
 def _alternate(place: Place, plan: Plan) -> dict[str, Contender]:
@@ -269,8 +295,7 @@ def _facts(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan
     }
     samples = contenders[CONTAINERD].samples.summary("pod up").n
     facts = [
-        f"{datetime.now(UTC):%Y-%m-%d}, kernel {platform.release()}, {os.cpu_count()} CPUs,"
-        f" Python {platform.python_version()}",
+        _machine(),
         *(f"{alone[name].runtime} with {', '.join(programs[name])}" for name in (CONTAINERD, PODKEEP)),
         f"median (95th percentile) of {samples} pods each in {plan.rounds} alternating rounds;"
         f" churn: median of {plan.rounds} rounds of {plan.churn} pods",
@@ -282,6 +307,13 @@ def _facts(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan
         if failed:
             facts.append(f"{name} answers " + ", ".join(f"{poll} with {code}" for poll, code in failed.items()))
     return facts
+
+
+def _machine() -> str:
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, kernel {platform.release()}, {os.cpu_count()} CPUs,"
+        f" Python {platform.python_version()}"
+    )
 
 
 def _progress(text: str) -> None:

@@ -67,6 +67,12 @@ class Daemon(AbstractContextManager["Daemon"]):
         self.socket = directory / f"{name}.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """The process's ID while the context lasts."""
+        assert self._process is not None
+        return self._process.pid
+
     def command(self) -> list[str]:
         """Write the configuration and return the command that serves."""
         raise NotImplementedError

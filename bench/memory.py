@@ -6,9 +6,12 @@ PSS divides shared pages among those who share them, so sums over many processes
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 _PROC = Path("/proc")
 _INTERPRETERS = ("python", "sh", "bash")
@@ -76,14 +79,55 @@ def beside(known: Collection[int], workload: Sequence[str]) -> list[Process]:
     ]
 
 
+def tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    below: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                below.setdefault(int(parent), []).append(int(entry.name))
+    found = [pid]
+    for process in found:
+        found += below.get(process, [])
+    return found
+
+
+class Peak(AbstractContextManager["Peak"]):
+    """The most PSS that a process and all below it have at one time, ``kib``; looked at ten times a second."""
+
+    def __init__(self, pid: int) -> None:
+        self.kib = 0
+        self._pid = pid
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(0.1):
+            self.kib = max(self.kib, sum(_pss(pid) for pid in tree(self._pid)))
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
 def pss_kib(of: Iterable[Process]) -> dict[str, int]:
     """PSS in KiB by program name; a process that ended meanwhile counts nothing."""
     sums: dict[str, int] = {}
     for process in of:
-        try:
-            lines = (_PROC / str(process.pid) / "smaps_rollup").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        kib = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-        sums[process.name] = sums.get(process.name, 0) + kib
+        sums[process.name] = sums.get(process.name, 0) + _pss(process.pid)
     return sums

@@ -33,6 +33,9 @@ IDS_PER_POD = 65536
 """KEP-127: each pod has its own 64k block of IDs."""
 
 
+MOUNTED = "/volume"
+
+
 class Unmeasurable(Exception):
     """The runtime answered, but not with what was to be measured; the message says what is wrong."""
 
@@ -46,6 +49,8 @@ class PodOptions:
     host_network: bool = False
     handler: str = ""
     cgroup_parent: str = ""
+    volume: str = ""
+    """An image that the container sees at :data:`MOUNTED`."""
     command: tuple[str, ...] = ("sleep", "3600")
 
 
@@ -87,6 +92,11 @@ class Pods(AbstractContextManager["Pods"]):
         """Pull ``image`` and return the reference the runtime gives it."""
         request = pb.PullImageRequest(image=pb.ImageSpec(image=image))
         return self.images.PullImage(request, timeout=CALL_SECONDS).image_ref
+
+    def remove_image(self, image: str) -> None:
+        """Remove ``image``, if it is there."""
+        request = pb.RemoveImageRequest(image=pb.ImageSpec(image=image))
+        self.images.RemoveImage(request, timeout=CALL_SECONDS)
 
     def up(self, options: PodOptions, samples: Samples) -> Pod:
         """Sandbox, container and start, timed as RunPodSandbox, CreateContainer, StartContainer and ``pod up``."""
@@ -161,10 +171,12 @@ def _container_config(options: PodOptions, sandbox: pb.PodSandboxConfig) -> pb.C
     security = pb.LinuxContainerSecurityContext(
         namespace_options=sandbox.linux.security_context.namespace_options,
     )
+    mounts = [pb.Mount(container_path=MOUNTED, image=pb.ImageSpec(image=options.volume), readonly=True)]
     return pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name="main"),
         image=pb.ImageSpec(image=options.image, user_specified_image=options.image),
         command=list(options.command),
+        mounts=mounts if options.volume else [],
         log_path="main.log",
         linux=pb.LinuxContainerConfig(security_context=security),
     )

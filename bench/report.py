@@ -12,8 +12,8 @@ from pathlib import Path
 from bench.samples import Summary
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
-_BEGIN = "<!-- results: written by `python -m bench --write` -->"
-_END = "<!-- end of results -->"
+_BEGIN = "<!-- {name}: written by `python -m bench --write` -->"
+_END = "<!-- end of {name} -->"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,9 @@ class Cell:
         return cls(value=kib, text=f"{kib / 1024:.1f} MiB")
 
     @classmethod
-    def seconds(cls, seconds: float) -> Cell:
-        return cls(value=seconds, text=f"{seconds:.2f} s")
+    def seconds(cls, summary: Summary) -> Cell:
+        """Of times in milliseconds that are better read in seconds."""
+        return cls(value=summary.p50, text=f"{summary.p50 / 1e3:.2f} s ({summary.p95 / 1e3:.2f})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +67,14 @@ def markdown(rows: Sequence[Row], facts: Sequence[str]) -> str:
     return "\n".join([*table, "", *(f"- {fact}" for fact in facts)])
 
 
-def write(text: str, document: Path = DOCUMENT) -> None:
-    """Put ``text`` between the markers of ``document``.
+def write(name: str, text: str, document: Path = DOCUMENT) -> None:
+    """Put ``text`` between the markers called ``name`` of ``document``.
 
     :raises ValueError: if the markers are not there, once and in order.
     """
-    before, begin, rest = document.read_text(encoding="utf-8").partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+    first, last = _BEGIN.format(name=name), _END.format(name=name)
+    before, begin, rest = document.read_text(encoding="utf-8").partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{document}: the markers {_BEGIN} and {_END} are missing")
+        raise ValueError(f"{document}: the markers {first} and {last} are missing")
     document.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from bench import images, isolation, memory, report
+from bench import bulk, images, isolation, memory, report
 from bench.report import Cell, Row
 from bench.samples import Samples, Summary
 
@@ -48,12 +48,13 @@ def test_a_ratio_needs_both_sides() -> None:
     assert Row(title="x", containerd=None, podkeep=Cell.rate(25.0)).markdown() == "| x | – | 25.0 pods/s | – |"
 
 
-def test_results_replace_only_what_is_between_the_markers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["results", "pulls"])
+def test_results_replace_only_what_is_between_the_markers(tmp_path: Path, name: str) -> None:
     document = tmp_path / "benchmarks.md"
     document.write_text(report.DOCUMENT.read_text())
-    report.write("| older |", document)
-    report.write("| newer |", document)
-    begin, end = "<!-- results", "<!-- end of results -->"
+    report.write(name, "| older |", document)
+    report.write(name, "| newer |", document)
+    begin, end = f"<!-- {name}", f"<!-- end of {name} -->"
     text, original = document.read_text(), report.DOCUMENT.read_text()
     assert "| newer |" in text
     assert "| older |" not in text
@@ -65,8 +66,40 @@ def test_results_need_their_markers(tmp_path: Path) -> None:
     document = tmp_path / "benchmarks.md"
     document.write_text("# Benchmarks\n")
     with pytest.raises(ValueError, match="markers"):
-        report.write("first", document)
+        report.write("results", "first", document)
     assert document.read_text() == "# Benchmarks\n"
+
+
+def test_large_images_are_streamed_and_the_same_each_time() -> None:
+    first, again = (b"".join(bulk.many_files(3000)) for _ in range(2))
+    with tarfile.open(fileobj=BytesIO(first)) as archive:
+        names = archive.getnames()
+
+    assert first == again
+    assert len(names) == len(set(names)) == 3000
+
+
+def test_a_model_is_one_file_of_its_size() -> None:
+    size = (3 << 20) + 17
+    with tarfile.open(fileobj=BytesIO(b"".join(bulk.model(size)))) as archive:
+        (member,) = archive.getmembers()
+        content = archive.extractfile(member)
+        assert content is not None
+        assert content.read() == b"".join(bulk.noise(size))
+
+
+def test_the_most_memory_of_a_process_and_its_children_is_found() -> None:
+    script = "import sys; data = b'.' * (32 << 20); sys.stdout.write('.'); sys.stdout.flush(); input()"
+    command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {script!r}])"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"."
+        with memory.Peak(process.pid) as peak:
+            deadline = time.monotonic() + PATIENCE_S
+            while peak.kib <= 32 << 10:
+                assert time.monotonic() < deadline, "the child was not seen"
+        process.communicate(b"\n")
+    assert peak.kib > 32 << 10
 
 
 @pytest.fixture

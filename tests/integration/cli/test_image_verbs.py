@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -138,6 +139,7 @@ def test_credentials_come_from_standard_input(own_daemon: Daemon, tmp_path: Path
 # Listing and inspecting
 
 
+@pytest.mark.requirement("V67")
 def test_an_artifact_is_listed_inspected_and_removed(store: Daemon, registry: Registry) -> None:
     made = pushed(registry, "things/model:v1")
     name = f"{registry.host}/things/model:v1"
@@ -202,6 +204,7 @@ def test_an_id_means_the_image_with_all_its_names(store: Daemon, registry: Regis
     assert listed(store) == []
 
 
+@pytest.mark.requirement("V46")
 def test_an_image_in_use_stays_and_its_user_is_named(store: Daemon, registry: Registry, busybox: Layout) -> None:
     names = [registry.push(busybox, f"used:{tag}") for tag in ("a", "b")]
     store.run("image", "pull", "-q", *names, check=True)
@@ -260,6 +263,33 @@ def test_a_saved_image_is_the_same_image_for_skopeo_and_for_us(store: Daemon, la
     assert again.read_bytes() == archive.read_bytes()
 
 
+@pytest.mark.parametrize("driver", ["directories", "erofs"])
+def test_the_driver_does_not_show_in_what_is_saved(
+    driver: str, own_daemon: Daemon, registry: Registry, layout: Layout, tmp_path: Path
+) -> None:
+    own_daemon.extra += f'[images]\nsnapshot_driver = "{driver}"\n'
+    own_daemon.write()
+    own_daemon.start()
+    made = pushed(registry, "driver/thing:v1")
+    name = f"{registry.host}/driver/thing:v1"
+    own_daemon.run("image", "pull", "-q", name, check=True)
+    load(own_daemon, layout.path)
+    archive = tmp_path / "saved.tar"
+    own_daemon.run("image", "save", "-o", str(archive), name, "localhost/two:1", check=True)
+    out = tmp_path / "out"
+    out.mkdir()
+    subprocess.run(["tar", "-C", out, "-xf", archive], check=True)
+    for diff_id in layout.diff_ids:
+        assert digest((out / "blobs" / diff_id.replace(":", "/")).read_bytes()) == diff_id
+    index = json.loads((out / "index.json").read_bytes())
+    assert made.digest not in [entry["digest"] for entry in index["manifests"]]  # its archive was compressed
+    weights = digest(b"w" * 5000)
+    assert (out / "blobs" / weights.replace(":", "/")).read_bytes() == b"w" * 5000
+    checked = own_daemon.run("image", "verify", check=True).stdout
+    assert checked.startswith("checked 2 images, 4 layers,")
+    assert checked.endswith(": all well\n")
+
+
 def test_what_is_saved_is_the_same_wherever_it_goes(
     store: Daemon, layout: Layout, busybox: Layout, tmp_path: Path
 ) -> None:
@@ -288,6 +318,7 @@ def test_what_is_saved_is_the_same_wherever_it_goes(
     assert store.run("image", "save", "--format", "oci-dir", "-o", str(directory), *names).returncode == 1
 
 
+@pytest.mark.requirement("V67")
 def test_an_artifact_survives_save_and_load(store: Daemon, registry: Registry, tmp_path: Path) -> None:
     made = artifact([file_part("a.bin", os.urandom(5000), "application/x-a"), file_part("b.txt", b"b", "text/plain")])
     made.push(registry, "round/trip:v1")
@@ -299,6 +330,32 @@ def test_an_artifact_survives_save_and_load(store: Daemon, registry: Registry, t
     load(store, archive)
     (image,) = listed(store)
     assert (image["id"], image["kind"], image["repo_tags"]) == (made.digest, "artifact", [name])
+
+
+def test_an_image_without_a_tag_keeps_its_repository(store: Daemon, registry: Registry, layout: Layout) -> None:
+    registry.push(layout, "untagged:1")
+    name = f"{registry.host}/untagged@{layout.manifest_digest}"
+    store.run("image", "pull", "-q", name, check=True)
+    saved = subprocess.run(store.command("image", "save", "-q", name), capture_output=True, check=True, timeout=60)
+    store.run("image", "rm", name, check=True)
+    subprocess.run(store.command("image", "load", "-q"), input=saved.stdout, check=True, timeout=60)
+    (image,) = listed(store, f"{registry.host}/untagged")
+    assert (image["id"], image["repo_tags"], len(image["repo_digests"])) == (layout.image_id, [], 1)
+
+
+def test_standard_output_that_is_full_is_told(store: Daemon, layout: Layout) -> None:
+    load(store, layout.path)
+    with Path("/dev/full").open("wb") as full:
+        command = store.command("image", "save", "-q", "localhost/two:1")
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "podkeep: standard output cannot be written: No space left on device\n",
+    )
+    script = f"{shlex.join(command)} | head -c 10 >&2; echo ${{PIPESTATUS[0]}}"
+    piped = subprocess.run(["bash", "-c", script], capture_output=True, timeout=60, check=True)
+    assert piped.stdout == b"1\n"
+    assert b"Broken pipe" in piped.stderr
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "gzip", "socket", "offset"])
@@ -497,6 +554,42 @@ def test_verify_goes_on_beside_pulls_and_removals(
         verifying.communicate()
     assert listed(store) == []
     assert used_bytes(store) < 1 << 20
+
+
+def test_a_verify_that_is_given_up_leaves_nothing(store: Daemon, large: Layout) -> None:
+    load(store, large.path)
+    verifying = subprocess.Popen(store.command("image", "verify"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert verifying.stderr is not None
+    assert b"verifying" in verifying.stderr.readline()
+    verifying.kill()
+    verifying.communicate()
+    wait_until_nothing_is_staged(store)
+    store.run("image", "rm", "localhost/large:1", check=True)
+    assert used_bytes(store) < 1 << 20
+
+
+def test_prune_beside_pulls_leaves_only_whole_images(store: Daemon, registry: Registry, tmp_path: Path) -> None:
+    names = []
+    for number in range(4):
+        members = [[file("shared", "s" * 50_000)], [file("own", str(number) * 50_000)]]
+        names.append(registry.push(layers_layout(tmp_path / str(number), members), f"beside:{number}"))
+    pulls = [
+        subprocess.Popen(
+            store.command("image", "pull", "-q", *order), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        for order in (names, names[::-1])
+    ]
+    while any(pull.poll() is None for pull in pulls):
+        assert store.run("image", "prune", "-a").returncode == 0
+        store.run("image", "rm", names[0])
+    for pull in pulls:
+        _, said = pull.communicate()
+        # An image may be gone between its pull and the look at its names.
+        assert b"Traceback" not in said
+    assert store.run("image", "verify").returncode == 0
+    store.run("image", "prune", "-a", check=True)
+    assert listed(store) == []
+    assert used_bytes(store) < 100_000
 
 
 # Completion

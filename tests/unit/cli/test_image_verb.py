@@ -126,6 +126,12 @@ def test_credentials() -> None:
             pull.credentials(creds, password_stdin=from_stdin)
 
 
+def test_a_password_is_for_one_registry() -> None:
+    pull.require_one_registry(["busybox", "docker.io/library/busybox:1"])
+    with pytest.raises(click.UsageError, match=r"not for docker\.io, registry\.example"):
+        pull.require_one_registry(["busybox", "registry.example/busybox"])
+
+
 def test_a_password_is_asked_for_only_at_a_terminal() -> None:
     invocation = Invocation(config_path=None, debug=False)
     done = CliRunner().invoke(image.command, ["pull", "--creds", "me", "b"], input="secret\n", obj=invocation)

@@ -39,7 +39,7 @@ def piped_in(source: int) -> Iterator[int]:
 def piped_out(target: int) -> Iterator[int]:
     """Yield the end of a pipe into which the runtime writes what goes to ``target``; all of it is there at the end.
 
-    :raises OSError: at the end, if ``target`` could not be written.
+    :raises OSError: if ``target`` could not be written.
     """
     reading, writing = os.pipe()
     failures: list[OSError] = []
@@ -57,8 +57,12 @@ def piped_out(target: int) -> Iterator[int]:
     copier.start()
     try:
         yield writing
-    finally:
+    except BaseException:
         os.close(writing)
+        if failures:  # that is why the runtime could not write
+            raise failures[0] from None
+        raise
+    os.close(writing)
     copier.join()
     if failures:
         raise failures[0]

@@ -65,6 +65,8 @@ def command(
       podkeep image pull --creds alice registry.example/team/app:1
       podkeep image pull --creds alice --password-stdin registry.example/team/app:1 < password
     """
+    if creds is not None:
+        require_one_registry(references)
     auth = credentials(creds, password_stdin=password_stdin)
     failures = Failures(len(references))
 
@@ -73,6 +75,18 @@ def command(
 
     _show(connection.run(invocation, pull_all), quiet=quiet, form=output)
     return failures.status
+
+
+def require_one_registry(references: Sequence[str]) -> None:
+    """Return if all references are of one registry: no other is to see the password.
+
+    :raises click.UsageError: if they are not.
+    """
+    from podkeep.base.reference import parse
+
+    hosts = {parse(reference).host for reference in references}
+    if len(hosts) > 1:
+        raise click.UsageError(f"--creds are for one registry, not for {', '.join(sorted(hosts))}")
 
 
 def credentials(creds: str | None, *, password_stdin: bool) -> tuple[str, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +12,14 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import OpenStore, children, layer_directory, leftovers
+from conftest import OpenStore, children, leftovers
 
 from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import DataLoss, FailedPrecondition, Internal
 from podkeep.images import store as image_store
+from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
+from podkeep.kernel import mountinfo
 from support.images import BUSYBOX, Layout, busybox_layout, file
 from support.registry import Answer, HostileRegistry, Registry
 
@@ -25,12 +28,30 @@ import asyncio, sys
 from pathlib import Path
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.images.store import ImageStore
-root, host = sys.argv[1:]
-registries = {host: RegistryConfig(insecure=True)}
-store = ImageStore.open(Path(root), config=ImagesConfig(), registries=registries)
-asyncio.run(store.pull(host + "/app:v1"))
-store.close()
+root, host, driver = sys.argv[1:]
+registries, config = {host: RegistryConfig(insecure=True)}, ImagesConfig(snapshot_driver=driver)
+store = ImageStore.open(Path(root), config=config, registries=registries, mounted=Path(root).parent / "mounted")
+image = asyncio.run(store.pull(host + "/app:v1"))
 """
+ENDS = OWNER + "store.close()"
+IS_USED = (
+    OWNER
+    + """
+store.lowers(image, userns=None)
+print("mounted", flush=True)
+sys.stdin.read()
+"""
+)
+
+
+@pytest.fixture(params=["directories", "erofs"])
+def snapshot_driver(request: pytest.FixtureRequest) -> str:
+    """Both ways to keep layers."""
+    return str(request.param)
+
+
+def _layer(root: Path, driver: str, layer: str) -> Path:
+    return root / {"directories": "layers", "erofs": "erofs"}[driver] / layer.replace(":", "-")
 
 
 def _held(layout: Layout, gate: threading.Event) -> HostileRegistry:
@@ -89,11 +110,11 @@ def test_a_cancelled_load_leaves_nothing(tmp_path: Path, root: Path, open_store:
 
 
 def test_a_killed_owner_takes_its_workers_along_and_the_next_store_cleans_up(
-    root: Path, busybox: Layout, open_store: OpenStore
+    root: Path, busybox: Layout, snapshot_driver: str, open_store: OpenStore
 ) -> None:
     gate = threading.Event()
     with _held(busybox, gate) as registry:
-        owner = subprocess.Popen([sys.executable, "-c", OWNER, str(root), registry.host])
+        owner = subprocess.Popen([sys.executable, "-c", ENDS, str(root), registry.host, snapshot_driver])
         assert registry.paused.wait(30)
         assert leftovers(root) != []
         owner.kill()
@@ -107,31 +128,86 @@ def test_a_killed_owner_takes_its_workers_along_and_the_next_store_cleans_up(
 
 @pytest.mark.parametrize("point", ["images-before-commit", "images-before-record"])
 def test_an_owner_killed_between_its_steps_leaves_nothing(
-    point: str, root: Path, registry: Registry, busybox: Layout, open_store: OpenStore
+    point: str, root: Path, registry: Registry, busybox: Layout, snapshot_driver: str, open_store: OpenStore
 ) -> None:
     name = registry.push(busybox, "app:v1")
     environment = os.environ | {"PODKEEP_FAILPOINTS": f"{point}=kill"}
-    owner = subprocess.run(
-        [sys.executable, "-c", OWNER, str(root), registry.host], env=environment, check=False, timeout=60
-    )
+    command = [sys.executable, "-c", ENDS, str(root), registry.host, snapshot_driver]
+    owner = subprocess.run(command, env=environment, check=False, timeout=60)
     assert owner.returncode == -signal.SIGKILL
     assert leftovers(root) != []
     store = open_store()
-    assert (store.images(), leftovers(root), list((root / "layers").iterdir())) == ([], [], [])
+    left = [path for name in ("layers", "erofs", "headers") for path in (root / name).iterdir()]
+    assert (store.images(), leftovers(root), left) == ([], [], [])
     assert asyncio.run(store.pull(name)).id == busybox.image_id
 
 
-def test_an_image_outlives_its_owner(root: Path, registry: Registry, busybox: Layout, open_store: OpenStore) -> None:
+def test_an_image_outlives_its_owner(
+    root: Path, registry: Registry, busybox: Layout, snapshot_driver: str, open_store: OpenStore
+) -> None:
     registry.push(busybox, "app:v1")
-    subprocess.run([sys.executable, "-c", OWNER, str(root), registry.host], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", ENDS, str(root), registry.host, snapshot_driver], check=True, timeout=60)
     store = open_store()
     image = store.find(f"{registry.host}/app:v1")
     assert image is not None
-    assert (layer_directory(root, image.layers[0]) / "bin/busybox").read_bytes() == BUSYBOX.read_bytes()
+    assert _read(store, image, "bin/busybox") == BUSYBOX.read_bytes()
+
+
+def _read(store: ImageStore, image: Image, name: str) -> bytes:
+    """Return a file of the image's top layer."""
+    lowers = store.lowers(image, userns=None)
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=lowers[0])
+        with os.fdopen(file, "rb") as content:
+            return content.read()
+    finally:
+        for fd in lowers:
+            os.close(fd)
+
+
+def test_mounts_of_a_killed_owner_are_gone(
+    root: Path, registry: Registry, busybox: Layout, snapshot_driver: str, open_store: OpenStore
+) -> None:
+    registry.push(busybox, "app:v1")
+    command = [sys.executable, "-c", IS_USED, str(root), registry.host, snapshot_driver]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"mounted\n"
+        owner.kill()
+    left = mountinfo.under(root.parent / "mounted")
+    assert bool(left) == (snapshot_driver == "erofs")
+    store = open_store()
+    assert mountinfo.under(root.parent / "mounted") == []
+    image = store.find(f"{registry.host}/app:v1")
+    assert image is not None
+    assert _read(store, image, "bin/busybox") == BUSYBOX.read_bytes()
+
+
+def test_a_mounted_layer_outlives_its_image_and_its_store(
+    root: Path, registry: Registry, busybox: Layout, snapshot_driver: str, open_store: OpenStore
+) -> None:
+    store = open_store()
+    image = asyncio.run(store.pull(registry.push(busybox, "app:v1")))
+    first, second = (store.lowers(image, userns=None)[0] for _ in range(2))
+    try:
+        store.unmount_unused([image.id])
+        store.unmount_unused([])
+        assert mountinfo.under(root.parent / "mounted") == []
+        if snapshot_driver == "erofs":  # of a directory the files would go
+            store.remove(image.id)
+        store.close()
+        for fd in (first, second):
+            file = os.open("bin/busybox", os.O_RDONLY | os.O_CLOEXEC, dir_fd=fd)
+            with os.fdopen(file, "rb") as content:
+                assert content.read() == BUSYBOX.read_bytes()
+        assert os.fstat(first).st_dev == os.fstat(second).st_dev
+    finally:
+        os.close(first)
+        os.close(second)
 
 
 def test_a_layer_that_is_gone_takes_its_images_along(
-    tmp_path: Path, root: Path, registry: Registry, busybox: Layout, open_store: OpenStore
+    tmp_path: Path, root: Path, registry: Registry, busybox: Layout, snapshot_driver: str, open_store: OpenStore
 ) -> None:
     more = busybox_layout(tmp_path / "more", layers=[[file("more")]])
     names = [registry.push(busybox, "gone/one:v1"), registry.push(more, "gone/two:v1")]
@@ -139,9 +215,7 @@ def test_a_layer_that_is_gone_takes_its_images_along(
     for name in names:
         asyncio.run(store.pull(name))
     store.close()
-    layer = layer_directory(root, more.diff_ids[1])
-    (layer / "more").unlink()
-    layer.rmdir()
+    shutil.rmtree(_layer(root, snapshot_driver, more.diff_ids[1]))
     store = open_store()
     assert [image.repo_tags for image in store.images()] == [(names[0],)]
     assert asyncio.run(store.pull(names[1])).id == more.image_id

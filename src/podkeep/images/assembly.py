@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from podkeep.base.errors import Internal, PodkeepError
+from podkeep.images import file_layers
 from podkeep.images.channel import Channel
 from podkeep.images.fallback import ELSEWHERE, together
 from podkeep.images.layers import LayerJob, Limits, UnpackProcess, mark_opaque
+from podkeep.images.recording import SUFFIX
 from podkeep.kernel import tree_size
 
 
@@ -56,18 +58,18 @@ class _Lane(threading.Thread):
             return
         try:
             task, assembly = self.inbox.get()
-            assembly.outcomes.put((task, self._outcome(task, assembly, process)))
+            assembly.outcomes.put((task, _outcome(task, lambda: assembly.unpack(task, process))))
         finally:
             process.close()
 
-    @staticmethod
-    def _outcome(task: _Task, assembly: Assembly, process: UnpackProcess) -> dict[str, Any] | PodkeepError:
-        try:
-            return assembly.unpack(task, process)
-        except PodkeepError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - the coordinator waits for an outcome and raises it
-            return Internal(f"layer {task.job.shown}: {type(error).__name__}: {error}")
+
+def _outcome(task: _Task, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | PodkeepError:
+    try:
+        return make()
+    except PodkeepError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - the coordinator waits for an outcome and raises it
+        return Internal(f"layer {task.job.shown}: {type(error).__name__}: {error}")
 
 
 class Assembly:
@@ -119,12 +121,30 @@ class Assembly:
     def unpack(self, task: _Task, process: UnpackProcess) -> dict[str, Any]:
         """Unpack one layer on the calling thread."""
         blob = self._sources[task.source].blob(task.job)
-        result = process.unpack(task.job, task.root, self._limits, blob, self._channel)
+        return self._record(task, process.unpack(task.job, task.root, self._limits, blob, self._channel))
+
+    def keep(self, task: _Task) -> dict[str, Any]:
+        """Keep one layer that is a file, or turns out to be none, on the calling thread."""
+        job, blob = task.job, self._sources[task.source].blob(task.job)
+        if job.kind == "auto":
+            job, blob = file_layers.told(job, blob)
+        if job.kind == "file":
+            return self._record(task, file_layers.keep(job, task.root, self._limits, blob, self._channel))
+        process = UnpackProcess(self._lock)
+        try:
+            return self._record(task, process.unpack(job, task.root, self._limits, blob, self._channel))
+        finally:
+            process.close()
+
+    def _record(self, task: _Task, result: dict[str, Any]) -> dict[str, Any]:
+        """Finish and measure what was staged."""
         path = task.root / result["path"]
         mark_opaque(path, result["opaque"])
         size = tree_size.measure(str(path))
         if size is None:
             raise Internal(f"layer {task.job.shown}: {path} is gone")
+        beside = Path(f"{path}{SUFFIX}")
+        blocks, files = (beside.lstat().st_blocks, 1) if beside.exists() else (0, 0)
         self._channel.progress(task.job.shown, "done", task.job.size, task.job.size)
         return {
             **task.job.as_json(),
@@ -133,8 +153,8 @@ class Assembly:
             "title": task.job.title if result["kind"] == "file" else "",
             "driver": result["driver"],
             "path": str(path),
-            "bytes": size.used_bytes,
-            "inodes": size.inodes,
+            "bytes": size.used_bytes + blocks * 512,
+            "inodes": size.inodes + files,
             "data_bytes": result["data_bytes"],
         }
 
@@ -143,6 +163,13 @@ class Assembly:
         root = self._staging / str(self._attempts)
         root.mkdir(mode=0o755)
         root.chmod(0o755)  # whatever the umask
-        lane = self._ready.pop() if self._ready else _Lane(self._lock)
         self._channel.progress(job.shown, "downloading", 0, job.size)
-        lane.inbox.put((_Task(job=job, source=source, root=root), self))
+        task = _Task(job=job, source=source, root=root)
+        if job.kind == "tar":
+            lane = self._ready.pop() if self._ready else _Lane(self._lock)
+            lane.inbox.put((task, self))
+        else:
+            threading.Thread(target=self._keep_file, args=(task,), name="file", daemon=True).start()
+
+    def _keep_file(self, task: _Task) -> None:
+        self.outcomes.put((task, _outcome(task, lambda: self.keep(task))))

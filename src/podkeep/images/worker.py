@@ -60,6 +60,7 @@ def _serve(request: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
     from podkeep.images.assembly import Assembly
     from podkeep.images.layers import Limits
 
+    os.umask(0)  # files of layers have the modes that they are given
     assembly = Assembly(
         staging=Path(request["staging"]),
         parallel=request["parallel"],

@@ -11,6 +11,7 @@ import base64
 import json
 import re
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionD
 from podkeep.images.challenges import Challenge, usable
 from podkeep.images.client import Client, Url, parse_url
 from podkeep.images.http1 import TransferError
+from podkeep.images.patience import LATER, TRIES, seconds_to_wait
 
 if TYPE_CHECKING:
     from podkeep.images.http1 import Answer
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 _CLIENT_ID = "podkeep"
 _MAX_TOKEN_BYTES = 1 << 20
 _SENDABLE = re.compile(r"[!-~]{1,32768}")
-_BUSY = (408, 425, 429)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ class Authorizer:
         self._way = -1
         self._challenges: list[Challenge] = []
         self._said: PodkeepError | None = None
+        self.most = 2 * len(self._credentials) + 3
+        """Renewals that one request may want; more of them lead nowhere."""
 
     def current(self) -> Grant:
         """Return what to send now."""
@@ -88,12 +91,13 @@ class Authorizer:
                     raise FailedPrecondition(f"{self._who}: the registry asks for a login of an unknown kind: {names}")
             ways = [(who, how) for who in self._credentials for how in self._challenges]
             for way in range(self._way if self._accepted else self._way + 1, len(ways)):
-                self._way, self._accepted = way, False
                 try:
                     header = self._answer(*ways[way], registry)
                 except PermissionDenied as error:
-                    self._said = error
+                    self._way, self._accepted, self._said = way, False, error
                     continue
+                # Not before: a token server that is down now may serve the next one who asks.
+                self._way, self._accepted = way, False
                 self._grant = Grant(header=header, number=self._grant.number + 1)
                 return True
             if self._said is not None:
@@ -123,7 +127,14 @@ class Authorizer:
         query = ([("service", fields["service"])] if fields.get("service") else []) + [("scope", " ".join(scopes))]
         try:
             answer = self._asked(who, realm, query)
-            if answer.status >= 500 or answer.status in _BUSY:
+            for attempt in range(1, TRIES):
+                seconds = seconds_to_wait(answer, attempt)
+                if seconds is None:
+                    break
+                answer.close()
+                time.sleep(seconds)
+                answer = self._asked(who, realm, query)
+            if answer.status >= 500 or answer.status in LATER:
                 raise self._down(f"its token server {realm} answered {answer.status}")
             if answer.status != 200:
                 raise PermissionDenied(

@@ -73,13 +73,13 @@ class Client:
     """Sends requests for one registry.
 
     :param home: ``host[:port]`` of the registry. What it refers to may be on this machine only if the registry is.
-    :param tls: settings by ``host[:port]``; those under ``""`` are for every other host.
+    :param tls: settings by ``host[:port]``, those of the registry among them.
     :param trusted: whether the configuration names the registry: it may then be at a link-local address.
     """
 
     def __init__(self, home: str, *, tls: Mapping[str, Tls], trusted: bool, patience: float) -> None:
-        self._home = home
-        self._tls = tls
+        self._home = home.lower()
+        self._tls = {host.lower(): settings for host, settings in tls.items()}
         self._trusted = trusted
         self._dialer = Dialer(patience=patience)
         self._home_is_here = False
@@ -107,7 +107,7 @@ class Client:
             connection, proxied = self._connection(url)
             whole = sent | ({"Proxy-Authorization": proxied} if proxied else {})
             target = url.target if proxied is None else f"{url.scheme}://{url.netloc}{url.target}"
-            again = connection.used and isinstance(body, bytes)
+            again = connection.used and method in ("GET", "HEAD")
             try:
                 return self._kept(connection.exchange(method, target, whole, body), url, connection, proxied)
             except BrokenOff:
@@ -147,6 +147,7 @@ class Client:
             )
             location = answer.headers.get("Location", "")
             if answer.status not in followed or not location:
+                answer.origin = here.origin
                 return answer
             answer.close()
             here = self._redirected(here, location)
@@ -162,16 +163,21 @@ class Client:
         return there
 
     def _connection(self, url: Url) -> tuple[Connection, str | None]:
-        with self._lock:
-            idle = self._idle.get(url.origin)
-            if idle:
-                return idle.pop()
-        home = url.netloc == self._home or f"{url.host}:{url.port}" == self._home
+        while True:
+            with self._lock:
+                idle = self._idle.get(url.origin)
+                kept = idle.pop() if idle else None
+            if kept is None:
+                break
+            if not kept[0].dropped():
+                return kept
+            kept[0].close()
+        home = self._home in (url.netloc, f"{url.host}:{url.port}")
         dialed = self._dialer.dial(
             url.scheme,
             url.host,
             url.port,
-            self._tls.get(url.netloc) or self._tls[""],
+            self._tls_of(url),
             Allowed(loopback=home or self._home_is_here, link_local=home and self._trusted),
         )
         if home:
@@ -185,6 +191,16 @@ class Client:
             self._idle.clear()
         for connection in idle:
             connection.close()
+
+    def _tls_of(self, url: Url) -> Tls:
+        for name in (url.netloc, f"{url.host}:{url.port}"):
+            if name in self._tls:
+                return self._tls[name]
+        # What the registry refers to may need its authority. Our certificate says who we are, to nobody but whom it is
+        # for; and not to check one is a risk that was taken for this host only.
+        own = self._tls[self._home]
+        here = parse_url(f"https://{self._home}").host == url.host
+        return Tls(verify=own.verify or not here, ca_file=own.ca_file)
 
     def _kept(self, answer: Answer, url: Url, connection: Connection, proxied: str | None) -> Answer:
         def keep() -> None:

@@ -8,6 +8,7 @@ arrive. Every length a peer can choose has a limit. Does not own: which host, TL
 from __future__ import annotations
 
 import re
+import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -148,6 +149,8 @@ class Answer:
     def __init__(self, connection: Connection, source: _Source, method: str) -> None:
         self._connection = connection
         self._source = source
+        self.origin: tuple[str, str, int] | None = None
+        """Scheme, host and port of who gave it, where redirects were followed."""
         self.status, self.headers, persistent = _head(source)
         self._chunked = False
         self._rest: int | None = 0
@@ -306,6 +309,12 @@ class Connection:
             if isinstance(body, bytes):
                 raise BrokenOff(f"the connection broke: {error.strerror or error}") from error
         return Answer(self, self._source, method)
+
+    def dropped(self) -> bool:
+        """Return whether an idle connection is of no use any more: closed, or with something nobody asked for."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
 
     @property
     def untouched(self) -> bool:

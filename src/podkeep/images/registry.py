@@ -7,11 +7,10 @@ what is tried again and for how long. Where requests may go is ``client.py``'s, 
 from __future__ import annotations
 
 import json
-import random
 import re
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
@@ -21,6 +20,7 @@ from podkeep.images.authorization import Authorizer, Grant, credentials_of
 from podkeep.images.client import Body, Client, parse_url
 from podkeep.images.dialing import Tls, TlsFailed
 from podkeep.images.http1 import PIECE, Answer, BadAnswer, BrokenOff, TransferError
+from podkeep.images.patience import LATER, TRIES, pause, seconds_to_wait
 
 if TYPE_CHECKING:
     from podkeep.images.layers import LayerJob
@@ -29,12 +29,6 @@ _BREAKS = 4
 """Connections that may break before a blob is given up; what arrives in between makes up for them."""
 _FORGIVEN = 16 << 20
 """Bytes after which a connection that broke is forgotten."""
-_LOGINS = 6
-_TRIES = 4
-"""Requests sent before a registry that answers "later" is taken to be down."""
-_LONGEST_WAIT = 20.0
-"""Seconds that a registry may ask us to wait."""
-_LATER = (408, 425, 429, 500, 502, 503, 504)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
@@ -59,11 +53,9 @@ class Registry:
             cert_file=endpoint.get("cert_file", ""),
             key_file=endpoint.get("key_file", ""),
         )
-        # Our certificate says who we are: to nobody but whom it is for.
-        tls |= {self._host: here, "": Tls(verify=here.verify, ca_file=here.ca_file)}
         self._client = Client(
             self._host,
-            tls=tls,
+            tls=tls | {self._host: here},
             trusted=endpoint.get("configured", False),
             patience=endpoint.get("progress_timeout", 60.0),
         )
@@ -74,6 +66,8 @@ class Registry:
             [credentials_of(item) for item in given],
             self._client,
         )
+        self.on_break: Callable[[LayerJob, int], None] = lambda job, done: None
+        """Called with a blob that broke off, and the bytes that were had, before the connection is made again."""
 
     def __str__(self) -> str:
         return f"{self._host}/{self._repository}"
@@ -132,11 +126,13 @@ class Registry:
                     said = f"blob {job.shown} broke off after {done} of {job.size} bytes: {error}"
                     raise self._down(said, hint=error.hint) from error
                 ranges = ranges and not isinstance(error, BadAnswer)
+                self.on_break(job, done)
                 if done == before:
-                    time.sleep(_pause(breaks))
+                    time.sleep(pause(breaks))
                 continue
             # A part may be shorter than it was asked for; a whole blob that is too short is what the registry has.
-            if done >= job.size or done == before or not before or not ranges:
+            breaks += 1
+            if done >= job.size or done == before or not before or not ranges or breaks >= _BREAKS:
                 return
 
     def _blob_from(self, job: LayerJob, start: int, ranges: bool) -> Iterator[bytes]:
@@ -188,12 +184,11 @@ class Registry:
         """
         what = what or self._shown(path)
         logins = 0
-        for attempt in range(1, _TRIES + 1):
+        for attempt in range(1, TRIES + 1):
             answer, grant = self._send(method, path, headers, body, dropped)
-            while answer.status == 401 and logins < _LOGINS:
+            while answer.status in (401, 403) and logins < self._authorizer.most:
                 logins += 1
-                asked = challenges.parse(answer.headers.every("WWW-Authenticate"))
-                if not self._renew(answer, grant, asked):
+                if not self._renew(answer, grant):
                     break
                 answer.close()
                 answer, grant = self._send(method, path, headers, body, dropped)
@@ -201,28 +196,31 @@ class Registry:
                 self._authorizer.accept(grant)
             if answer.status in accept:
                 return answer
-            pause = self._wait(answer, attempt)
-            if pause is None:
+            # There is another place to ask after a mirror: that is faster than waiting for it.
+            seconds = seconds_to_wait(answer, attempt) if self._own else None
+            if seconds is None:
                 break
             answer.close()
-            time.sleep(pause)
+            time.sleep(seconds)
         raise self._error(answer, what)
 
-    def _renew(self, answer: Answer, grant: Grant, asked: Sequence[challenges.Challenge]) -> bool:
+    def _renew(self, answer: Answer, grant: Grant) -> bool:
+        """Try to log in, or in another way; return whether there is something new to send."""
+        registry = parse_url(self._url(self._schemes[0], ""))
+        # Whoever a redirect leads to has no business with our credentials.
+        if answer.origin != registry.origin:
+            return False
+        asked = challenges.parse(answer.headers.every("WWW-Authenticate")) if answer.status == 401 else []
         try:
-            return self._authorizer.renew(grant, asked, parse_url(self._url(self._schemes[0], "")))
+            return self._authorizer.renew(grant, asked, registry)
+        except PermissionDenied:
+            if answer.status == 403:
+                return False  # what it says now is worth more than why something before did not work
+            answer.close()
+            raise
         except PodkeepError:
             answer.close()
             raise
-
-    def _wait(self, answer: Answer, attempt: int) -> float | None:
-        """Return the seconds after which to try again; None: not at all."""
-        # There is another place to ask after a mirror: that is faster than waiting for it.
-        if answer.status not in _LATER or attempt == _TRIES or not self._own:
-            return None
-        asked = answer.headers.get("Retry-After", "")
-        seconds = float(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 9 else _pause(attempt)
-        return seconds + random.random() * 0.1 if seconds <= _LONGEST_WAIT else None
 
     def _error(self, answer: Answer, what: str) -> PodkeepError:
         status = answer.status
@@ -233,7 +231,7 @@ class Registry:
             return PermissionDenied(
                 f"{what}: the registry refuses access ({status}){said}", hint="check the credentials"
             )
-        if status >= 500 or status in _LATER:
+        if status >= 500 or status in LATER:
             later = answer.headers.get("Retry-After", "")[:40]
             hint = f"it asks to try again after {later}" if later else ""
             return self._down(f"answered {status} for {what}{said}", hint=hint)
@@ -306,11 +304,6 @@ _ACCEPT = {"Accept": ", ".join(manifest.ACCEPTED)}
 
 def _media_type(answer: Answer) -> str:
     return answer.headers.get("Content-Type", "").partition(";")[0].strip()
-
-
-def _pause(attempt: int) -> float:
-    """Return seconds to wait after so many failures: longer each time, never the same for two nodes."""
-    return 0.25 * float(1 << (attempt - 1)) * (0.5 + random.random() / 2)
 
 
 def _range_start(answer: Answer, job: LayerJob, who: str) -> int:

@@ -203,6 +203,77 @@ def test_credentials_go_to_the_realm_and_not_where_blobs_are(busybox: Layout, op
         assert not any("Authorization" in headers for _, headers in storage.requests)
 
 
+@pytest.mark.parametrize("kind", ["Basic", "Bearer"])
+def test_who_is_redirected_to_cannot_ask_for_the_credentials(kind: str, busybox: Layout, open_store: OpenStore) -> None:
+    def ask(path: str, headers: Mapping[str, str]) -> Answer:
+        if path.startswith("/token"):
+            return Answer(body=b'{"token":"t1"}')
+        return (
+            bearer(headers) if kind == "Bearer" else Answer(status=401, headers={"WWW-Authenticate": "Basic realm=x"})
+        )
+
+    with HostileRegistry(None, ask) as thief:
+
+        def decide(path: str, headers: Mapping[str, str]) -> Answer | None:
+            if headers.get("Authorization") != BASIC:
+                return Answer(status=401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+            away = Answer(status=307, headers={"Location": f"http://{thief.host}{path}"})
+            return away if "/blobs/" in path else None
+
+        with (
+            HostileRegistry(busybox, decide) as registry,
+            pytest.raises(PermissionDenied, match=r"refuses access \(401\)"),
+        ):
+            pull(open_store, registry.host, auth=ME)
+        assert [path for path, _ in thief.requests] == [f"/v2/app/blobs/{busybox.image_id}"]
+        assert not any("Authorization" in headers for _, headers in thief.requests)
+
+
+@pytest.mark.requirement("V29")
+def test_credentials_that_are_known_but_not_enough_are_no_end(
+    tmp_path: Path, busybox: Layout, open_store: OpenStore
+) -> None:
+    def decide(path: str, headers: Mapping[str, str]) -> Answer | None:
+        if "Authorization" not in headers:
+            return Answer(status=401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+        return None if headers["Authorization"] == BASIC else Answer(status=403)
+
+    with HostileRegistry(busybox, decide) as registry:
+        auths = {f"{registry.host}/team": basic_entry("you", "x"), registry.host: basic_entry("me", ME.password)}
+        config = docker_config(tmp_path / "config.json", auths=auths)
+        assert pull(open_store, registry.host, name="team/app:v1", docker_config=config) == busybox.image_id
+        auths.popitem()
+        docker_config(tmp_path / "config.json", auths=auths)
+        with pytest.raises(PermissionDenied, match=r"refuses access \(403\)"):
+            pull(open_store, registry.host, name="team/app:v2", docker_config=config)
+
+
+def test_a_token_server_that_is_busy_during_a_pull_is_asked_again(tmp_path: Path, open_store: OpenStore) -> None:
+    layout = layers_layout(tmp_path / "layout", [[file(f"f{number}")] for number in range(4)])
+    asked: list[str] = []
+
+    def decide(path: str, headers: Mapping[str, str]) -> Answer | None:
+        if path.startswith("/token"):
+            asked.append(path)
+            if len(asked) % 2 == 0:
+                return Answer(status=503, headers={"Retry-After": "0"})
+            return Answer(body=json.dumps({"token": f"t{len(asked)}"}).encode())
+        good = headers.get("Authorization") == f"Bearer t{len(asked)}"
+        renewed = "/blobs/" in path and len(asked) == 1
+        return None if good and not renewed else bearer(headers)
+
+    with HostileRegistry(layout, decide) as registry:
+        assert pull(open_store, registry.host, auth=ME) == layout.image_id
+    assert len(asked) == 3
+
+
+def test_a_metadata_service_is_no_registry(open_store: OpenStore) -> None:
+    store = open_store()
+    for host in ("169.254.169.254", "[fd00:ec2::254]:80"):
+        with pytest.raises(FailedPrecondition, match="metadata service, which is refused"):
+            asyncio.run(store.pull(f"{host}/latest/user-data:v1"))
+
+
 def test_credentials_do_not_follow_a_redirect_of_the_realm(busybox: Layout, open_store: OpenStore) -> None:
     with HostileRegistry(None, lambda _path, _headers: Answer(body=b'{"token":"t0"}')) as thief:
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.images.client import parse_url
-from podkeep.images.dialing import Allowed, forbidden
+from podkeep.images.client import Client, parse_url
+from podkeep.images.dialing import Allowed, Tls, forbidden
 from podkeep.images.http1 import Answer, BadAnswer, BrokenOff, Connection, Stalled, TransferError
 from podkeep.images.proxies import packed
 
@@ -245,3 +246,43 @@ def test_a_connection_is_given_back_only_in_a_known_state() -> None:
 def test_nothing_gets_into_a_request_by_a_header(value: str) -> None:
     with answering() as connection, pytest.raises(BadAnswer, match="characters that HTTP does not allow"):
         connection.exchange("GET", "/", {"Host": "x", "Authorization": value})
+
+
+def test_a_registry_elsewhere_cannot_send_us_to_this_machine() -> None:
+    client = Client("registry.example", tls={"registry.example": Tls()}, trusted=True, patience=1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "localhost", "0.0.0.0", "127.1", "0x7f000001", "[::ffff:127.0.0.1]"):
+            with pytest.raises(FailedPrecondition, match="an address of this machine itself, which is refused"):
+                client.send("GET", parse_url(f"http://{host}:{port}/"), {})
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_a_connection_that_was_closed_meanwhile_is_not_used_again() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", stay=True) as connection:
+        answer = ask(connection)
+        assert body(answer) == b""
+        assert not connection.dropped()
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as connection:
+        assert body(ask(connection)) == b""
+        deadline = time.monotonic() + 10
+        while not connection.dropped():
+            assert time.monotonic() < deadline
+
+
+def test_whose_certificate_is_checked_and_who_sees_ours() -> None:
+    ours = Tls(verify=False, ca_file="/ca.pem", cert_file="/cert.pem")
+    other = Tls(verify=False)
+    client = Client("R.example:443", tls={"R.example:443": ours, "auth.example": other}, trusted=True, patience=1.0)
+    found = {
+        host: client._tls_of(parse_url(f"https://{host}/"))
+        for host in ("r.example", "auth.example", "r.example:8443", "cdn.example")
+    }
+    assert found == {
+        "r.example": ours,
+        "auth.example": other,
+        "r.example:8443": Tls(verify=False, ca_file="/ca.pem"),
+        "cdn.example": Tls(verify=True, ca_file="/ca.pem"),
+    }

@@ -56,6 +56,8 @@ class _Pull:
     ) -> None:
         self._name = name
         self._registries = list(registries)
+        for registry in registries:
+            registry.on_break = lambda job, done: channel.progress(job.shown, "resuming", done, job.size)
         self._architecture: str = request["architecture"]
         self._policy = Policy.of_json(request["policy"])
         self._assembly = assembly

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from support.artifacts import Artifact, artifact, file_part, tar_part
 from support.cri import Pods
 from support.daemon import Daemon
 from support.images import Layout, busybox_layout, digest, file, layers_layout, symlink, tar
-from support.registry import Registry
+from support.registry import Answer, HostileRegistry, Registry
 
 PATIENCE_S = 30.0
 BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
@@ -118,6 +119,23 @@ def test_pull_says_what_it_got(store: Daemon, registry: Registry, layout: Layout
     assert f"{name}: done" in done.stderr
     quiet = store.run("image", "pull", "-q", name, check=True)
     assert (quiet.stdout, quiet.stderr) == (f"{layout.image_id}\n", "")
+
+
+def test_a_connection_that_breaks_is_shown(own_daemon: Daemon, layout: Layout) -> None:
+    blob = layout.layer_digests[0]
+    cuts = iter([500_000, None])
+
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        return Answer(body=layout.blob(blob), cut=next(cuts), part=False) if path.endswith(blob) else None
+
+    with HostileRegistry(layout, decide) as registry:
+        own_daemon.extra += f'[registries."{registry.host}"]\ninsecure = true\n'
+        own_daemon.write()
+        own_daemon.start()
+        said = own_daemon.run("image", "pull", f"{registry.host}/broken:1", check=True).stderr
+    lines = [line.partition(f" {blob[7:19]}: ")[2].split()[0] for line in said.splitlines() if blob[7:19] in line]
+    phases = ["downloading", "resuming", "unpacking", "done"]
+    assert [line for line in dict.fromkeys(lines) if line in phases] == phases
 
 
 def test_credentials_come_from_standard_input(own_daemon: Daemon, tmp_path: Path, layout: Layout) -> None:

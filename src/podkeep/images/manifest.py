@@ -134,6 +134,20 @@ def is_index(document: Mapping[str, Any], media_type: str) -> bool:
     return "manifests" in document
 
 
+def check_kind(document: Mapping[str, Any], media_type: str, what: str) -> None:
+    """Check that a document cannot be read in two ways (OCI image-spec, the advisory GHSA-77vh-xpmg-72qh).
+
+    :param media_type: what it came as; nothing, if that was not said.
+    :raises InvalidArgument: if it is a manifest by one sign and an index by another.
+    """
+    declared = document.get("mediaType")
+    kinds = {kind in (OCI_INDEX, DOCKER_LIST) for kind in (media_type, declared) if kind in ACCEPTED}
+    if len(kinds) > 1:
+        raise InvalidArgument(f"{what}: it came as {media_type}, and calls itself {declared}")
+    if document.get("manifests") and (document.get("layers") or document.get("config")):
+        raise InvalidArgument(f"{what} is a manifest and an index at the same time")
+
+
 def parse_document(data: bytes, what: str) -> dict[str, Any]:
     """Return the JSON object in ``data``.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, parse_digest
 from podkeep.images import manifest, referrers, selection
 from podkeep.images.assembly import Assembly
@@ -90,12 +91,18 @@ class _Pull:
         top = self._name.digest or manifest.digest_of(data)
         documents = [(top, data)]
         document = manifest.parse_document(data, str(self._name))
+        manifest.check_kind(document, media_type, str(self._name))
         if not manifest.is_index(document, media_type):
             return top, documents, document
         chosen = manifest.choose(document, self._architecture, str(self._name)).digest
         data, media_type = self._first(lambda registry: self._fetch(registry, chosen, chosen))
         documents.append((chosen, data))
-        return top, documents, manifest.parse_document(data, f"{self._name}: manifest {chosen}")
+        what = f"{self._name}: manifest {chosen}"
+        document = manifest.parse_document(data, what)
+        manifest.check_kind(document, media_type, what)
+        if manifest.is_index(document, media_type):
+            raise InvalidArgument(f"{what} is an index in an index")
+        return top, documents, document
 
     def _fetch(self, registry: Registry, target: str, digest: Digest | None) -> tuple[bytes, str]:
         data, media_type = registry.fetch_manifest(target)

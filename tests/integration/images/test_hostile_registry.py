@@ -543,6 +543,51 @@ def test_a_manifest_with_ten_thousand_layers(busybox: Layout, open_store: OpenSt
     assert "10000 layers, more than" in error.message
 
 
+INDEX = "application/vnd.oci.image.index.v1+json"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        ({}, INDEX, f"it came as {INDEX}, and calls itself application/vnd.oci.image.manifest"),
+        ({"mediaType": INDEX}, "application/vnd.oci.image.manifest.v1+json", f"and calls itself {INDEX}"),
+        ({"manifests": [{}]}, "", "is a manifest and an index at the same time"),
+    ],
+)
+def test_a_document_that_can_be_read_in_two_ways(
+    change: dict[str, Any], kind: str, text: str, busybox: Layout, open_store: OpenStore
+) -> None:
+    data = json.dumps(json.loads(busybox.blob(busybox.manifest_digest)) | change).encode()
+    answer = Answer(body=data, headers={"Content-Type": kind})
+    with HostileRegistry(busybox, lambda path, _: answer if "/manifests/" in path else None) as registry:
+        error = _pull(open_store, registry)
+    assert isinstance(error, InvalidArgument)
+    assert text in error.message
+
+
+def test_a_manifest_of_a_type_that_only_the_registry_knows(busybox: Layout, open_store: OpenStore) -> None:
+    for kind in ("", "text/html; charset=utf-8", "application/json", "application/octet-stream"):
+        answer = Answer(body=busybox.blob(busybox.manifest_digest), headers={"Content-Type": kind})
+        with HostileRegistry(busybox, _answering("/manifests/", answer)) as registry:
+            store = open_store(registry.host)
+            assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
+            store.close()
+
+
+def test_an_index_that_leads_to_itself_ends(busybox: Layout, open_store: OpenStore) -> None:
+    inner = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [{}]}).encode()
+    entry = {"mediaType": INDEX, "digest": digest(inner), "size": len(inner)}
+    outer = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}).encode()
+
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        return Answer(body=inner if digest(inner) in path else outer, headers={"Content-Type": INDEX})
+
+    with HostileRegistry(busybox, decide) as registry:
+        error = _pull(open_store, registry)
+    assert isinstance(error, InvalidArgument)
+    assert "is an index in an index" in error.message
+
+
 def test_sha512_is_as_good(busybox: Layout, open_store: OpenStore) -> None:
     manifest = json.loads(busybox.blob(busybox.manifest_digest))
     layer = busybox.blob(busybox.layer_digests[0])

@@ -240,7 +240,7 @@ def test_a_layer_too_large_for_memory_is_kept_as_a_directory(opened: Callable[[s
 @pytest.mark.parametrize("size", [0, 1, 512, 5000, 4 << 20])
 def test_a_layer_that_is_one_file(name: str, size: int, opened: Callable[[str], Layers]) -> None:
     layers, content = opened(name), os.urandom(size)
-    layer = layers.keep(content, kind="file", title="model.bin")
+    layer = layers.keep_file(content, "model.bin")
     with layers.tree(layer) as top:
         assert os.listdir(top) == ["model.bin"]
         about = (top / "model.bin").stat()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.ids import Digest
+from podkeep.images import file_layers
 from podkeep.images.layers import file_layer_id
 from podkeep.images.snapshots.choice import open_drivers
 from podkeep.images.snapshots.driver import SnapshotDriver
@@ -39,9 +40,22 @@ class Layers:
             done = unpack(staged / "0", archive, driver=self.driver.name, **request)
             if done.error:
                 raise ValueError(done.error)
-            layer = Digest(done.result["digest"] or file_layer_id(Digest("sha256:0"), request["title"]))
+            layer = Digest(done.result["digest"])
             self.keeper[layer] = done.result["driver"]
             self.drivers[done.result["driver"]].commit(staged / "0" / done.result["path"], layer)
+        finally:
+            self.driver.discard(staged)
+        return layer
+
+    def keep_file(self, content: bytes, title: str) -> Digest:
+        """Commit a layer that is one file."""
+        staged, layer = self.driver.stage(), file_layer_id(Digest("sha256:0"), title)
+        try:
+            (staged / "0").mkdir()
+            (staged / "0").chmod(0o755)
+            file_layers.keep_file(staged / "0", title, self.driver.name, iter((content, b"")).__next__)
+            self.keeper[layer] = self.driver.name
+            self.driver.commit(staged / "0", layer)
         finally:
             self.driver.discard(staged)
         return layer

@@ -21,8 +21,6 @@ from podkeep.kernel import mounts
 from podkeep.kernel.erofs import mount_erofs
 
 REQUEST: dict[str, Any] = {
-    "kind": "tar",
-    "title": "",
     "compression": "none",
     "algorithm": "sha256",
     "max_bytes": 1 << 40,

@@ -51,14 +51,19 @@ def keep(job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], chann
         return piece
 
     try:
-        result = _keep(job.title, root, limits.driver, pull)
+        result = keep_file(root, job.title, limits.driver, pull)
     except (TreeError, OSError) as error:
         raise InvalidArgument(f"layer {job.shown}: {error}") from error
     check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
     return result | {"layer": job.layer}
 
 
-def _keep(title: str, root: Path, driver: str, pull: Callable[[], bytes]) -> dict[str, Any]:
+def keep_file(root: Path, title: str, driver: str, pull: Callable[[], bytes]) -> dict[str, Any]:
+    """Keep what ``pull`` returns, piece by piece and empty at its end, in the way of a driver.
+
+    :raises TreeError: if it cannot be written.
+    :raises OSError: if it cannot be written.
+    """
     if driver == "erofs":
         from podkeep.images.erofs import keeping  # what most workers have no use for
 

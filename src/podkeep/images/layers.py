@@ -129,8 +129,6 @@ class UnpackProcess:
         hashing = hashlib.new(job.shown.partition(":")[0])
         request = {
             "root": str(root),
-            "kind": job.kind,
-            "title": job.title,
             "compression": job.compression,
             "algorithm": (job.layer or "sha256:").partition(":")[0],
             "max_bytes": limits.max_bytes,
@@ -189,10 +187,8 @@ class UnpackProcess:
         result: dict[str, Any] = json.loads(output)
         if "error" in result:
             raise InvalidArgument(f"layer {job.shown}: {result['error']}")
-        if job.kind == "tar" and job.layer not in (None, result["digest"]):
+        if job.layer not in (None, result["digest"]):
             raise DataLoss(f"layer {job.shown}: expected diff ID {job.layer}, the content has {result['digest']}")
-        if result["kind"] == "file":
-            return result | {"layer": job.as_file().layer}
         return result | {"layer": result["digest"]}
 
 

@@ -5,11 +5,10 @@ compressed layer; standard output is one JSON line with the result. Between the 
 layer's directory, the network, and all capabilities but those that making files of other users needs.
 
 Request: ``root`` (directory), ``driver`` that will keep the layer (``erofs-metadata``: only what that is to be compared
-with), ``kind``, ``title`` of a file, ``compression``, ``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``,
-``max_ratio`` of plain to compressed bytes, ``max_memory`` (bytes) of a tree in memory.
-Result: ``kind`` (of ``auto`` it is one or the other), ``digest`` of the plain tar, ``bytes`` and ``inodes`` on disk,
-``data_bytes`` of a file's content, ``opaque`` directories, the ``driver`` that can keep it and the ``path`` below
-``root`` of what is for it; or ``error``.
+with), ``compression``, ``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``, ``max_ratio`` of plain to
+compressed bytes, ``max_memory`` (bytes) of a tree in memory.
+Result: ``kind`` (``tar``), ``digest`` of the plain tar, ``opaque`` directories, ``data_bytes`` (0, it is no file), the
+``driver`` that can keep it and the ``path`` below ``root`` of what is for it; or ``error``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import json
 import os
 import resource
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 from podkeep.base import failpoints
@@ -29,7 +27,7 @@ from podkeep.images.directory_layers import Bounds
 from podkeep.images.erofs import keeping
 from podkeep.images.recording import SUFFIX
 from podkeep.images.rules import TreeError
-from podkeep.images.tarstream import BLOCK, TarError, is_tar
+from podkeep.images.tarstream import TarError
 from podkeep.kernel import allocator, confine
 from podkeep.kernel.confine import Capability
 
@@ -89,12 +87,6 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     failpoints.reach("unpack-confined")
     stages.quicken()
     pull = stages.Ahead(_measured(_reader(rest), request)).pull
-    kind = request["kind"]
-    if kind == "auto":
-        start = _start(pull)
-        kind, pull = "tar" if is_tar(start) else "file", _resumed(start, pull)
-    if kind == "file":
-        return _keep_file(request, record, pull) | {"digest": ""}
     aside = stages.Aside(hashing.update)
     result = _keep_tar(request, record, aside.passing(pull))
     aside.finish()
@@ -109,12 +101,6 @@ def _keep_tar(request: dict[str, Any], record: int, pull: Callable[[], bytes]) -
     return keep("", pull, bounds)
 
 
-def _keep_file(request: dict[str, Any], record: int, pull: Callable[[], bytes]) -> dict[str, Any]:
-    if request["driver"] == "directories":
-        return directory_layers.keep_file("/", record, request["title"], pull)
-    return keeping.keep_file("", request["title"], pull)
-
-
 def _reader(rest: bytes) -> Callable[[int], bytes]:
     """Read standard input, after the bytes that came with the request."""
     pending = rest
@@ -127,20 +113,6 @@ def _reader(rest: bytes) -> Callable[[int], bytes]:
         return os.read(0, count)
 
     return read
-
-
-def _start(pull: Callable[[], bytes]) -> bytes:
-    """Return the first block and what came with it; less only if there is no more."""
-    start = b""
-    while len(start) < BLOCK and (piece := pull()):
-        start += piece
-    return start
-
-
-def _resumed(start: bytes, pull: Callable[[], bytes]) -> Callable[[], bytes]:
-    """Return a function that returns ``start`` first and then what ``pull`` returns."""
-    pieces = chain([start] if start else [], iter(pull, b""))
-    return lambda: next(pieces, b"")
 
 
 def _measured(read: Callable[[int], bytes], request: dict[str, Any]) -> Callable[[], bytes]:

@@ -76,6 +76,7 @@ def sysctl(text: str) -> str:
 
 def has_floating_tag(image: str) -> bool:
     """Return whether ``image`` names no digest and either no tag or ``latest``."""
+    image = image.partition("?")[0]  # what follows is a condition of podkeep's own (docs/artifacts.md, "Referrers")
     if "@" in image:
         return False
     _, colon, tag = image.rpartition("/")[2].partition(":")

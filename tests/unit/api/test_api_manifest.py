@@ -262,6 +262,8 @@ def test_defaults() -> None:
         ("busybox", "Always"),
         ("busybox:latest", "Always"),
         ("busybox:1", "IfNotPresent"),
+        ("busybox:1?artifactType=application/spdx+json", "IfNotPresent"),
+        ("busybox?artifactType=application/spdx+json", "Always"),
         ("localhost:5000/busybox", "Always"),
         ("localhost:5000/busybox:1", "IfNotPresent"),
         ("busybox@sha256:" + "0" * 64, "IfNotPresent"),

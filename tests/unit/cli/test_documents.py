@@ -14,7 +14,7 @@ from podkeep.api import manifest
 from podkeep.cli import main
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/configuration.md")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/configuration.md", "docs/artifacts.md")
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

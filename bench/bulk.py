@@ -28,7 +28,6 @@ from bench import images
 FILES = 50_000
 _GZIP = 31
 """zlib's window bits for a gzip wrapper (zlib.h, deflateInit2)."""
-_LEVEL = 1
 _PIECE = 1 << 20
 _BLOCK = 512
 _GROUP = 256
@@ -54,10 +53,13 @@ class Counted:
         self.digest = f"sha256:{self._hashing.hexdigest()}"
 
 
-def push_image(tree: Iterable[bytes], registry: str, repository: str) -> str:
-    """Push an image with the one layer ``tree``, a plain tar that is compressed on the way: its reference."""
+def push_image(tree: Iterable[bytes], registry: str, repository: str, *, level: int = 1) -> str:
+    """Push an image with the one layer ``tree``, a plain tar that is compressed on the way: its reference.
+
+    :param level: of the compression; 0 only wraps it.
+    """
     plain = Counted()
-    layer = _upload(registry, repository, _compressed(plain.through(tree)), images.LAYER)
+    layer = _upload(registry, repository, _compressed(plain.through(tree), level), images.LAYER)
     config = images.config(("sh",), plain.digest)
     manifest = images.manifest(_upload(registry, repository, [json.dumps(config).encode()], images.CONFIG), [layer])
     return images.push_manifest(manifest, registry, repository)
@@ -72,8 +74,11 @@ def push_artifact(content: Iterable[bytes], registry: str, repository: str, titl
     return images.push_manifest(manifest, registry, repository)
 
 
-def many_files(count: int = FILES) -> Iterator[bytes]:
-    """A tar of ``count`` files: the interpreter's library and what is installed in it, repeated while it lacks some."""
+def many_files(count: int = FILES, *, content: bool = True) -> Iterator[bytes]:
+    """A tar of ``count`` files: the interpreter's library and what is installed in it, repeated while it lacks some.
+
+    Without ``content`` only their names.
+    """
     found = _library()
     if not found:
         raise FileNotFoundError(f"{_library_directory()}: no files")
@@ -81,7 +86,9 @@ def many_files(count: int = FILES) -> Iterator[bytes]:
     places = itertools.islice(((number, path) for number in itertools.count() for path in found), count)
     members = (
         # Times have fractions, as files copied into an image have: a PAX header for each.
-        _member(f"app{number or ''}/{path.relative_to(top)}", path.read_bytes(), path.stat().st_mtime)
+        _member(
+            f"app{number or ''}/{path.relative_to(top)}", path.read_bytes() if content else b"", path.stat().st_mtime
+        )
         for number, path in places
     )
     while group := b"".join(itertools.islice(members, _GROUP)):
@@ -125,8 +132,8 @@ def _member(name: str, content: bytes, mtime: float) -> bytes:
     return b"".join((header.tobuf(tarfile.PAX_FORMAT), content, bytes(-len(content) % _BLOCK)))
 
 
-def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+def _compressed(pieces: Iterable[bytes], level: int) -> Iterator[bytes]:
+    packer = zlib.compressobj(level, zlib.DEFLATED, _GZIP)
     for piece in pieces:
         yield packer.compress(piece)
     yield packer.flush()

@@ -1,0 +1,82 @@
+"""Pulling takes the same memory whatever the size of a layer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from bench import bulk, memory
+from conftest import OpenStore, children
+
+from support.registry import Registry
+
+GIB = 1 << 30
+MIB = 1 << 20
+MOST = 100 * MIB
+"""Of all processes of a pull together, each with its whole interpreter. With the server that is below 150 MB."""
+
+
+class Watch:
+    """The highest ``VmHWM`` in bytes (proc(5)) of each process below this one, by its ID."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[int, int] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before = children()
+        while not self._end.wait(0.02):
+            for child in children() - before:
+                for pid in memory.tree(child):
+                    with suppress(FileNotFoundError, ProcessLookupError, IndexError):
+                        status = Path(f"/proc/{pid}/status").read_text()
+                        self.peaks[pid] = int(status.split("VmHWM:")[1].split()[0]) << 10
+
+
+@pytest.fixture(scope="module")
+def model(registry: Registry) -> str:
+    """An image with a layer of one GiB."""
+    return bulk.push_image(bulk.model(GIB), registry.host, "memory/model", level=0)
+
+
+@pytest.fixture(scope="module")
+def artifact(registry: Registry) -> str:
+    """An artifact with a file of one GiB."""
+    return bulk.push_artifact(bulk.noise(GIB), registry.host, "memory/artifact", "model.bin")
+
+
+@pytest.fixture(scope="module")
+def many(registry: Registry) -> str:
+    """An image with 20 000 files."""
+    return bulk.push_image(bulk.many_files(20_000, content=False), registry.host, "memory/many")
+
+
+@pytest.mark.requirement("V62")
+@pytest.mark.parametrize(
+    ("what", "snapshot_driver"),
+    [("model", "directories"), ("model", "erofs"), ("artifact", "erofs"), ("many", "directories"), ("many", "erofs")],
+)
+def test_a_pull_takes_no_more_memory_than_its_pieces(
+    what: str, request: pytest.FixtureRequest, open_store: OpenStore
+) -> None:
+    name = request.getfixturevalue(what)
+    store = open_store()
+
+    with Watch() as watch:
+        image = asyncio.run(store.pull(name))
+
+    assert image.layers
+    assert len(watch.peaks) >= 2  # the worker and an unpack process, at least
+    assert sum(watch.peaks.values()) <= MOST, watch.peaks

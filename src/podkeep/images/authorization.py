@@ -90,7 +90,9 @@ class Authorizer:
                     names = ", ".join(sorted({item.scheme[:20] for item in challenges}))
                     raise FailedPrecondition(f"{self._who}: the registry asks for a login of an unknown kind: {names}")
             ways = [(who, how) for who in self._credentials for how in self._challenges]
-            for way in range(self._way if self._accepted else self._way + 1, len(ways)):
+            # Without a login, too, a request may have been accepted before.
+            start = max(self._way, 0) if self._accepted else self._way + 1
+            for way in range(start, len(ways)):
                 try:
                     header = self._answer(*ways[way], registry)
                 except PermissionDenied as error:

@@ -99,7 +99,7 @@ class Authorizer:
                     self._way, self._accepted, self._said = way, False, error
                     continue
                 # Not before: a token server that is down now may serve the next one who asks.
-                self._way, self._accepted = way, False
+                self._way, self._accepted, self._said = way, False, None
                 self._grant = Grant(header=header, number=self._grant.number + 1)
                 return True
             if self._said is not None:

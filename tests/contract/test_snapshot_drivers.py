@@ -76,6 +76,11 @@ TREES: dict[str, list[Member]] = {
         file("!first"),
         file("..more"),
         *(file(f"many/{number}") for number in range(400)),
+        directory("slash/at/its/end/"),
+        file("slash/at/its/end/x"),
+        file("./slash//at/./its/y"),
+        file("/slash/z"),
+        file("slash/z/"),
     ],
     "links": [
         file("a", "content"),

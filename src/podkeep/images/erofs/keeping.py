@@ -132,7 +132,7 @@ def _tree_of(source: ByteSource, bounds: Bounds) -> Tree | None:
 def _finish(directory: str, tree: Tree, size: int) -> dict[str, Any]:
     os.truncate(f"{directory}/{DATA}", size + -size % layout.BLOCK)
     _write_image(f"{directory}/{METADATA}", tree, size)
-    return _report(directory, DATA)
+    return _report(directory, DATA) | {"implied": [os.fsdecode(path) for path in tree.implied()]}
 
 
 def _write_image(path: str, tree: Tree, data_bytes: int) -> None:

@@ -99,6 +99,11 @@ def filler_of(superblock: bytes) -> int:
     return int(name.rstrip(b"\0") or b"0")
 
 
+def file_inode(mode: int, uid: int, gid: int, seconds: int, nanoseconds: int, size: int, where: int) -> bytes:
+    """Return :func:`inode` of an ordinary file without extended attributes, in less time."""
+    return _INODE.pack(1 | _FLAT << 1, 0, mode, 0, size, where, 0, uid, gid, seconds, nanoseconds, 1)
+
+
 def inode(
     mode: int,
     owner: tuple[int, int],

@@ -23,6 +23,8 @@ from podkeep.images.tarstream import Entry, EntryKind
 _MAX_LINKS = 40
 """Symbolic links followed on the way to one directory (path_resolution(7))."""
 _MAX_CHUNKS = 1 << 16
+_EASY_BYTES = 1 << 39
+"""Content before that ends within the addresses that there are."""
 _CACHED_PARENTS = 1024
 _ENTRY_BYTES = 160
 """What a name costs beside its bytes: objects and the dictionary's slot, measured."""
@@ -44,13 +46,15 @@ class Directory:
     """A directory. ``entries`` are directories, and of everything else the place of its inode in the area, in units.
 
     ``place`` is its inode's own, once it has one. ``length`` is that of its path and a slash, in bytes.
+    ``implied`` says that no entry came for it.
     """
 
-    __slots__ = ("entries", "length", "mode", "mtime", "owner", "parent", "place", "xattrs")
+    __slots__ = ("entries", "implied", "length", "mode", "mtime", "owner", "parent", "place", "xattrs")
 
     def __init__(self, parent: Directory | None, name: bytes = b"") -> None:
         self.entries: dict[bytes, int | Directory] = {}
         self.parent = parent or self
+        self.implied = True
         self.length: int = parent.length + len(name) + 1 if parent else 0
         self.mode = 0o755
         self.owner = (0, 0)
@@ -106,25 +110,19 @@ class Tree:
             raise TooLarge(f"{self._budget.entries} entries need more than {self._max_memory} bytes of memory")
 
     def _apply(self, entry: Entry, position: int) -> None:
-        path = rules.checked_name(entry.name, "its name", entry)
-        if b"\0" in path:
-            raise ValueError("embedded null byte")
         if entry.xattrs:
             rules.refuse_trusted(entry)
-        if not path:
-            if entry.kind is not EntryKind.DIRECTORY:
-                raise TreeError(f"entry {shown(entry.name)}: the root is a {entry.kind.value}")
-            self._describe(self.root, entry)
-            return
-        if rules.is_ignored(path, entry):
-            return
-        above, _, name = path.rpartition(b"/")
-        parent = self._parents.get(above) or self._parent(above, entry)
-        if name.startswith(rules.WHITEOUT):
-            self._whiteout(entry, parent, name)
-            return
+        # Most entries are in a directory that was found, under this very name, for an entry before.
+        above, _, name = entry.name.rpartition(b"/")
+        parent = self._parents.get(above)
+        if parent is None or not name or len(name) > layout.MAX_NAME or name[:1] == b"." or b"\0" in name:
+            found = self._find(entry)
+            if found is None:
+                return
+            parent, name = found
         self._budget.entry(entry.size)
-        rules.check_path(parent.length + len(name), entry)
+        if parent.length + len(name) > rules.MAX_PATH:
+            rules.check_path(parent.length + len(name), entry)
         if entry.kind is EntryKind.FILE:
             self._put(parent, name, self._file(entry, position))
         elif entry.kind is EntryKind.DIRECTORY:
@@ -137,8 +135,34 @@ class Tree:
                 rules.check_target(entry)
             self._put(parent, name, self._symlink(entry) if entry.kind is EntryKind.SYMLINK else self._node(entry))
 
+    def _find(self, entry: Entry) -> tuple[Directory, bytes] | None:
+        """Return the directory that an entry goes into and its name there; None if nothing is left to do."""
+        path = rules.checked_name(entry.name, "its name", entry)
+        if b"\0" in path:
+            raise ValueError("embedded null byte")
+        if not path:
+            if entry.kind is not EntryKind.DIRECTORY:
+                raise TreeError(f"entry {shown(entry.name)}: the root is a {entry.kind.value}")
+            self._describe(self.root, entry)
+            return None
+        if rules.is_ignored(path, entry):
+            return None
+        above, _, name = path.rpartition(b"/")
+        parent = self._parents.get(above) or self._parent(above, entry)
+        written, _, last = entry.name.rpartition(b"/")
+        if last == name and len(written) <= rules.MAX_PATH:  # and not empty, as after a slash at the end
+            self._remember(written, parent)
+        if name.startswith(rules.WHITEOUT):
+            self._whiteout(entry, parent, name)
+            return None
+        return parent, name
+
     def _file(self, entry: Entry, position: int) -> int:
         mode = _S_IFREG | entry.mode
+        if not entry.xattrs and entry.parts is None and position < _EASY_BYTES and entry.size < _EASY_BYTES:
+            where = layout.DATA_BLOCK + position // layout.BLOCK if entry.size else 0
+            seconds, rest = divmod(rules.modification_time(entry), 1_000_000_000)
+            return self._store(layout.file_inode(mode, entry.uid, entry.gid, seconds, rest, entry.size, where))
         tail = b""
         if entry.xattrs:
             mode, kept = attributes.settled(rules.kept_xattrs(entry), mode)
@@ -177,6 +201,9 @@ class Tree:
         """Append an inode and what follows it; the first ``together`` bytes stay within a block."""
         area = self.area
         position = len(area)
+        if not position % layout.INODE and together == layout.INODE:
+            area += record
+            return position // layout.UNIT
         over = position % layout.BLOCK + together > layout.BLOCK
         area += bytes(-position % (layout.BLOCK if over else layout.UNIT))
         place = len(area) // layout.UNIT
@@ -217,6 +244,7 @@ class Tree:
             attributes.encoded(before)  # refuses what would be too much
         directory.xattrs = before
         directory.mode = mode
+        directory.implied = False
         directory.owner = (entry.uid, entry.gid)
         directory.mtime = _time(rules.modification_time(entry))
 
@@ -270,10 +298,13 @@ class Tree:
             directory = self._walk(path)
         except _Lost as lost:
             directory = self._make_parents(path, lost, entry, create=create)
+        self._remember(path, directory)
+        return directory
+
+    def _remember(self, path: bytes, directory: Directory) -> None:
         if len(self._parents) >= _CACHED_PARENTS:
             self._parents.clear()
         self._parents[path] = directory
-        return directory
 
     def _make_parents(self, path: bytes, lost: _Lost, entry: Entry, *, create: bool) -> Directory:
         who = f"entry {shown(entry.name)}: "
@@ -295,7 +326,7 @@ class Tree:
             raise TreeError(f"{who}its parent {shown_parent} is a symbolic link to nothing")
         for number, part in enumerate(parts[lost.parts :]):
             rules.check_path(directory.length + len(part), entry)
-            self._budget.entry()
+            self._budget.implied()
             directory = self._new_directory(directory, part)
             if hidden and number == 0:
                 self._make_opaque(directory)
@@ -397,6 +428,19 @@ class Tree:
         """Kernel, overlayfs.rst, "whiteouts and opaque directories"."""
         self._budget.opaque()
         directory.xattrs |= attributes.OPAQUE
+
+    def implied(self) -> list[bytes]:
+        """Return the paths of the directories that no entry came for; empty for the root."""
+        found: list[bytes] = []
+        waiting = [(b"", self.root)]
+        while waiting:
+            path, directory = waiting.pop()
+            if directory.implied:
+                found.append(path)
+            for name, there in directory.entries.items():
+                if isinstance(there, Directory):
+                    waiting.append((path + b"/" + name if path else name, there))
+        return sorted(found)
 
     def directories(self) -> Iterator[Directory]:
         """Yield every directory, parents before what is in them, in the order of the names."""

@@ -374,7 +374,8 @@ class Upkeep:
         kept = [f"{image.id} is in use {used}" for image in images if (used := self._in_use(image))]
         if kept:
             return replace(damage, kept="; ".join(kept))
-        self._store.forget_images(images)
+        if len(self._store.forget_images(images)) < len(images):
+            return replace(damage, kept="it was pulled again meanwhile")
         return replace(damage, repaired=True)
 
     def _in_use(self, image: Image) -> str:

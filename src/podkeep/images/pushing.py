@@ -111,7 +111,8 @@ def push(registry: Registry, tag: str, artifact: Artifact, tell: Tell) -> Digest
     try:
         # The same content under two names is one blob.
         for blob in {blob.digest: blob for blob in (config, *artifact.layers)}.values():
-            upload(registry, blob, tell)
+            # Nobody asked for the empty one, and it is no news.
+            upload(registry, blob, tell if blob is not config or artifact.config else lambda *_: None)
     finally:
         if config is not artifact.config:
             config.close()

@@ -14,7 +14,9 @@ from podkeep.api import manifest
 from podkeep.cli import main
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/configuration.md", "docs/artifacts.md")
+DOCUMENTS = (
+    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/configuration.md", "docs/artifacts.md",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -13,5 +13,9 @@ def command(module: str) -> list[str]:
     """
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *(path for path in sys.path if path and path != root)]
-    boot = f"import sys; sys.path[:] = {paths!r}; from {module} import main; main()"
+    # Nothing that is imported becomes garbage: looking for it takes as long as a few imports.
+    boot = (
+        f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}; from {module} import main; gc.freeze(); gc.enable();"
+        " main()"
+    )
     return [sys.executable, "-I", "-S", "-c", boot]

@@ -17,7 +17,8 @@ from typing import Any
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.images.channel import Channel
-from podkeep.images.layers import LayerJob, Limits, check_blob
+from podkeep.images.full_disk import is_full
+from podkeep.images.layers import LayerJob, Limits, check_blob, no_space
 from podkeep.images.rules import TreeError
 from podkeep.images.tarstream import BLOCK, is_tar
 
@@ -36,6 +37,7 @@ def keep(job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], chann
 
     :raises DataLoss: if the blob is not what its digest says.
     :raises InvalidArgument: if it has more bytes than a layer may have, or cannot be written.
+    :raises ResourceExhausted: if the disk is full.
     """
     hashing = hashlib.new(job.shown.partition(":")[0])
     done = 0
@@ -53,6 +55,8 @@ def keep(job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], chann
     try:
         result = keep_file(root, job.title, limits.driver, pull)
     except (TreeError, OSError) as error:
+        if is_full(error):
+            raise no_space(job, str(error)) from error
         raise InvalidArgument(f"layer {job.shown}: {error}") from error
     check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
     return result | {"layer": job.layer}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from podkeep.base.errors import DataLoss, Internal, InvalidArgument, PodkeepError
+from podkeep.base.errors import DataLoss, Internal, InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.base.ids import Digest
 from podkeep.images.channel import Channel
 from podkeep.images.image import LayerKind
@@ -185,11 +185,20 @@ class UnpackProcess:
                 raise Internal(f"layer {job.shown}: the unpack process ended with {self._process.wait()} and no result")
             output += piece
         result: dict[str, Any] = json.loads(output)
+        if result.get("full"):
+            raise no_space(job, result["error"])
         if "error" in result:
             raise InvalidArgument(f"layer {job.shown}: {result['error']}")
         if job.layer not in (None, result["digest"]):
             raise DataLoss(f"layer {job.shown}: expected diff ID {job.layer}, the content has {result['digest']}")
         return result | {"layer": result["digest"]}
+
+
+def no_space(job: LayerJob, why: str) -> ResourceExhausted:
+    """Return the error of a layer for which the disk has no space."""
+    return ResourceExhausted(
+        f"layer {job.shown}: {why}", hint="free space on the file system of runtime.root and try again"
+    )
 
 
 def check_blob(job: LayerJob, done: int, found: str) -> None:

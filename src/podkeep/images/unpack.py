@@ -8,11 +8,13 @@ Request: ``root`` (directory), ``driver`` that will keep the layer (``erofs-meta
 with), ``compression``, ``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``, ``max_ratio`` of plain to
 compressed bytes, ``max_memory`` (bytes) of a tree in memory.
 Result: ``kind`` (``tar``), ``digest`` of the plain tar, ``opaque`` directories, ``data_bytes`` (0, it is no file), the
-``driver`` that can keep it and the ``path`` below ``root`` of what is for it; or ``error``.
+``driver`` that can keep it and the ``path`` below ``root`` of what is for it; or ``error``, and ``full`` if there was
+no space on the disk.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -25,6 +27,7 @@ from podkeep.base.errors import PodkeepError
 from podkeep.images import decompress, directory_layers, stages
 from podkeep.images.directory_layers import Bounds
 from podkeep.images.erofs import keeping
+from podkeep.images.full_disk import is_full
 from podkeep.images.recording import SUFFIX
 from podkeep.images.rules import TreeError
 from podkeep.images.tarstream import TarError
@@ -50,13 +53,14 @@ def main() -> None:
     """Serve the one request on standard input and write the one result."""
     confine.die_with_parent()
     allocator.keep_buffers()
+    gc.disable()  # a layer's tree is many objects, all of which are needed to the end
     line, rest = _request_line()
     if not line:
         return  # the worker needed fewer processes than it had ready
     try:
         result = _unpack(json.loads(line), rest)
-    except (PodkeepError, TreeError, TarError, decompress.CompressionError) as error:
-        result = {"error": str(error)}
+    except (OSError, PodkeepError, TreeError, TarError, decompress.CompressionError) as error:
+        result = {"error": str(error), "full": is_full(error)}
     except MemoryError:
         result = {"error": f"unpacking needs more than {_MAX_MEMORY >> 20} MiB of memory"}
     failpoints.reach("unpack-done")

@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 from conftest import OpenStore, du, layers_bytes, leftovers
 
-from podkeep.base.errors import DataLoss, InvalidArgument, NotFound, PodkeepError, Unimplemented
+from podkeep.base.errors import (
+    DataLoss,
+    InvalidArgument,
+    NotFound,
+    PodkeepError,
+    ResourceExhausted,
+    Unimplemented,
+)
 from podkeep.images.image import Image, PullProgress
 from podkeep.images.manifest import node_architecture
 from podkeep.images.store import ImageStore
@@ -515,6 +522,27 @@ def test_a_file_that_is_not_what_the_manifest_says(size: int, open_store: OpenSt
         with pytest.raises(PodkeepError):
             asyncio.run(store.pull(f"{registry.host}/lies:v1"))
         assert (store.images(), layers_bytes(store)) == ([], 0)
+
+
+@pytest.mark.parametrize("archive", [False, True], ids=["file", "archive"])
+def test_a_full_disk_is_no_fault_of_the_artifact(
+    archive: bool, tmp_path: Path, root: Path, registry: Registry, open_store: OpenStore
+) -> None:
+    data = os.urandom(20 << 20)
+    part = tar_part(tar([file("a", data)]), "none") if archive else file_part("a", data, BYTES)
+    name = artifact([part]).push(registry, f"full:v{archive:d}")
+    root.mkdir()
+    # Not a tmpfs: EROFS images on one cannot be mounted.
+    subprocess.run(["mkfs.ext4", "-q", tmp_path / "disk", "16m"], check=True)
+    subprocess.run(["mount", "-o", "loop", tmp_path / "disk", root], check=True)
+    try:
+        store = open_store()
+        with pytest.raises(ResourceExhausted, match="No space left on device"):
+            asyncio.run(store.pull(name))
+        assert (store.images(), layers_bytes(store), leftovers(root)) == ([], 0, [])
+        store.close()
+    finally:
+        mounts.unmount(root)
 
 
 def test_files_have_the_limits_of_layers(registry: Registry, open_store: OpenStore) -> None:

@@ -6,6 +6,7 @@ a file or to an address that only this machine should reach. Used by several thr
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ Body = Callable[[], bytes | Iterable[bytes]]
 _PORTS = {"http": 80, "https": 443}
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_URL = 16 << 10
+_HOST = re.compile(r"[A-Za-z0-9._~:-]{1,255}")
+"""A name as DNS has it, or an address: a host goes into headers, and into the first line for a proxy."""
 _SAFE = "/%:@!$&'()*+,;=~?[]|"
 
 
@@ -60,7 +63,7 @@ def parse_url(text: str) -> Url:
         scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
     except ValueError:
         scheme, host, port, parts = "", "", None, urlsplit("")
-    if scheme not in _PORTS or not host or port == 0 or len(text) > _MAX_URL:
+    if scheme not in _PORTS or not _HOST.fullmatch(host) or port == 0 or len(text) > _MAX_URL:
         raise FailedPrecondition(f"{text.partition('?')[0][:200]!r} is not an http or https URL")
     if "@" in parts.netloc:
         raise FailedPrecondition(f"a URL of {host} has credentials in it, which is refused")

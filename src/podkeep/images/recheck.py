@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PermissionDenied
 from podkeep.images.fallback import first
 from podkeep.images.registry import Registry
 
@@ -16,10 +17,13 @@ from podkeep.images.registry import Registry
 def unchanged(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the answer to a pull if the registry has nothing new; nothing if the image must be pulled.
 
-    :raises PodkeepError: if no server answers.
+    :raises Unavailable: if no server answers.
     """
     name = f"{request['host']}/{request['repository']}"
     target = request["digest"] or request["tag"]
     registries = (Registry(endpoint, request["repository"], request["auth"]) for endpoint in request["endpoints"])
-    digest = first(registries, lambda registry: registry.manifest_digest(target), f"{name}: {target}")
+    try:
+        digest = first(registries, lambda registry: registry.manifest_digest(target), f"{name}: {target}")
+    except (DataLoss, FailedPrecondition, NotFound, PermissionDenied):
+        return []  # some cannot answer this question: the pull will tell
     return [{"unchanged": f"{name}@{digest}"}] if digest in request["known"] else []

@@ -654,10 +654,11 @@ def test_what_changed_is_pulled_and_a_registry_without_head_is_read(
 ) -> None:
     other = busybox_layout(tmp_path / "other", layers=[[file("new")]])
     serving = [busybox]
+    refusals = iter((405, 404, 403, 400))
 
     def decide(path: str, headers: Mapping[str, str]) -> Answer | None:
         if headers["X-Method"] == "HEAD":
-            return Answer(status=405)
+            return Answer(status=next(refusals))
         layout = serving[0]
         if "/manifests/" in path:
             data = layout.blob(layout.manifest_digest)
@@ -667,8 +668,8 @@ def test_what_changed_is_pulled_and_a_registry_without_head_is_read(
     with HostileRegistry(None, decide) as registry:
         store = open_store(registry.host)
         name = f"{registry.host}/app:v1"
-        assert asyncio.run(store.pull(name)).id == busybox.image_id
-        assert asyncio.run(store.pull(name)).id == busybox.image_id
+        for _ in range(4):
+            assert asyncio.run(store.pull(name)).id == busybox.image_id
         serving[0] = other
         assert asyncio.run(store.pull(name)).id == other.image_id
 

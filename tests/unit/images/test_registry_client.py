@@ -52,6 +52,10 @@ def test_urls(text: str, shown: str, origin: tuple[str, str, int]) -> None:
         "https://r.example:0/",
         "https://r.example:99999/",
         "https://[::1/",
+        "https://[fe80::1%25eth0]/",
+        "https://r example/",
+        "https://r.ex\u00e4mple/",
+        "https://r.example HTTP1.1/",
         "https://r.example/" + "a" * 20_000,
     ],
 )

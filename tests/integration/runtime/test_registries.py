@@ -124,3 +124,22 @@ def test_every_server_is_named_when_none_answers(own_daemon: Daemon, client: Pod
     assert said.startswith(f"RegistryUnavailable: {registry}: cannot connect to {registry}: connection refused")
     assert f"{mirror}: cannot connect to {mirror}: connection refused" in said
     assert "check that it runs" in said
+
+
+@pytest.mark.requirement("V18")
+def test_the_event_of_a_pod_says_that_its_image_is_not_allowed(own_daemon: Daemon, tmp_path: Path) -> None:
+    own_daemon.config.write_text(
+        f'{own_daemon.config.read_text()}\n[images]\nallowed_registries = ["registry.example"]\n'
+    )
+    own_daemon.start()
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web"},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "web", "image": "evil.example/app:v1"}]},
+    }
+    (tmp_path / "pod.json").write_text(json.dumps(document))
+    done = own_daemon.run("run", str(tmp_path / "pod.json"))
+    assert done.returncode == 1
+    assert 'Failed to pull image "evil.example/app:v1": ' in done.stderr
+    assert "images of evil.example/app may not be pulled to this node" in done.stderr

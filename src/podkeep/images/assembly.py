@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from podkeep.base.errors import Internal, PodkeepError
-from podkeep.images import file_layers
+from podkeep.images import file_layers, merging
 from podkeep.images.channel import Channel
 from podkeep.images.fallback import ELSEWHERE, together
 from podkeep.images.layers import LayerJob, Limits, UnpackProcess, mark_opaque
@@ -140,6 +140,8 @@ class Assembly:
         """Finish and measure what was staged."""
         path = task.root / result["path"]
         mark_opaque(path, result["opaque"])
+        if implied := result.get("implied"):
+            merging.write_list(path, implied)
         size = tree_size.measure(str(path))
         if size is None:
             raise Internal(f"layer {task.job.shown}: {path} is gone")

@@ -50,6 +50,7 @@ def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) 
             if writer.lost or (path is None and stored):
                 recorder.give_up()
         writer.finish()
+        implied = writer.implied_directories()
         source.drain()  # the digest covers what follows the archive's end, too
         recorded = recorder.finish()
     except OSError as error:
@@ -64,6 +65,7 @@ def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) 
         "inodes": writer.inodes + 1,
         "data_bytes": 0,
         "opaque": [os.fsdecode(path) for path in writer.opaque],
+        "implied": [os.fsdecode(path) for path in implied],
     }
 
 

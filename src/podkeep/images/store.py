@@ -36,7 +36,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, P
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.singleflight import SingleFlight
-from podkeep.images import endpoints, manifest, reference, referrer_names
+from podkeep.images import endpoints, manifest, merging, reference, referrer_names
 from podkeep.images.credentials import NodeCredentials
 from podkeep.images.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord, NewImage
 from podkeep.images.image import Image, ImageRunConfig, PullProgress, RegistryAuth
@@ -45,6 +45,7 @@ from podkeep.images.openfile import OpenFile
 from podkeep.images.snapshots import choice
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.workers import run_worker
+from podkeep.kernel import tree_size
 from podkeep.kernel.openat import syncfs
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 Progress = Callable[[PullProgress], None]
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MIN_ID_PREFIX = 3
+_RECORDED = frozenset(("layers", "headers", "erofs", "staging", "trash", "mounted"))
+"""Directories of the store whose content is in the records of layers, or not to be counted."""
 _BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
 LOCK_PATIENCE_S = 10.0
 """How long to wait for the last processes of a killed owner."""
@@ -89,6 +92,7 @@ class ImageStore:
         self._lock_fd = lock
         self._database = database
         self._drivers = drivers
+        self._merging = merging.Merging(root)
         self._driver = drivers[new_layers]
         self._config = config
         self._registries = registries
@@ -394,6 +398,7 @@ class ImageStore:
                 data_bytes=layer["data_bytes"],
                 boot_id=self._boot_id,
             )
+        self._merging.commit(path, key)
         self._drivers[taken.driver].commit(path, key)
         return taken
 
@@ -484,18 +489,16 @@ class ImageStore:
         """Return what the store takes on disk, as ``du`` counts it: bytes in whole blocks, and inodes.
 
         Layers, records (manifests and configurations are in them), and the directories they are in; what a running
-        pull has staged is not counted. Blocks, for some microseconds.
+        pull has staged is not counted. Blocks, for some microseconds and a look at each file that helps to merge layers.
         """
         used, inodes = disk_usage(self._layers.values())
-        own = [self._root.lstat()]
-        for name in os.listdir(self._root):
+        used, inodes = used + self._root.lstat().st_blocks * _BLOCK_BYTES, inodes + 1
+        for path in self._root.iterdir():
+            size = None if path.name in _RECORDED else tree_size.measure(str(path))
             with suppress(FileNotFoundError):  # of SQLite's files
-                own.append((self._root / name).lstat())
-        return FsUsage(
-            mountpoint=str(self._root),
-            used_bytes=used + sum(status.st_blocks for status in own) * _BLOCK_BYTES,
-            inodes_used=inodes + len(own),
-        )
+                used += size.used_bytes if size else path.lstat().st_blocks * _BLOCK_BYTES
+                inodes += size.inodes if size else 1
+        return FsUsage(mountpoint=str(self._root), used_bytes=used, inodes_used=inodes)
 
     def lowers(self, image: Image, *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return detached mounts of the image's layers, top layer first, idmapped when a user namespace is given.
@@ -512,10 +515,24 @@ class ImageStore:
             if here is None:
                 raise NotFound(f"image {image.id} is not here any more", hint="pull it again")
             image = here  # pulled again meanwhile, it may have other layers
-            keepers = {self._layers[layer].driver for layer in image.layers} or {self._driver.name}
-            if len(keepers) == 1:
-                return self._drivers[keepers.pop()].lowers(image.layers, userns=userns, at_least=at_least)
-            return self._mixed_lowers(image.layers, userns)
+            top = self._merging.top(image.layers, lambda: self._stored_lowers(image.layers, None, 1), userns)
+            try:
+                lowers = merging.visible(self._stored_lowers(image.layers, userns, at_least - len(top)))
+                # What was left out beneath an opaque root counted; the empty tree of no layers does not hide anything.
+                if len(top) + len(lowers) < at_least:
+                    lowers += self._driver.lowers((), userns=userns)
+            except BaseException:
+                for fd in top:
+                    os.close(fd)
+                raise
+            return top + lowers
+
+    def _stored_lowers(self, layers: Sequence[Digest], userns: int | None, at_least: int) -> list[int]:
+        """Return the layers as their drivers have them."""
+        keepers = {self._layers[layer].driver for layer in layers} or {self._driver.name}
+        if len(keepers) == 1:
+            return self._drivers[keepers.pop()].lowers(layers, userns=userns, at_least=at_least)
+        return self._mixed_lowers(layers, userns)
 
     def unmount_unused(self, images: Iterable[ImageID]) -> None:
         """Let go of the mounts of layers that none of ``images`` has; they are mounted again when they are used."""
@@ -637,6 +654,8 @@ class ImageStore:
             self._database.remove_images(images)
             self._database.remove_layers(lost)
         self._refresh()
+        self._merging.keep_lists(self._layers)
+        self._merging.keep_trees(image.layers for image in self._images.values())
         self.collect()
         self._sync_later()
 
@@ -649,6 +668,9 @@ class ImageStore:
             keepers = {layer: self._drivers[self._layers[layer].driver] for layer in doomed}
             self._database.remove_layers(doomed)
             self._refresh()
+            for layer in doomed:
+                self._merging.forget(layer)
+            self._merging.keep_trees(image.layers for image in self._images.values())
             retired = [(driver, driver.retire(layer)) for layer, driver in keepers.items()]
         for driver, tree in retired:
             driver.discard(tree)

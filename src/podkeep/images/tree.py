@@ -52,6 +52,8 @@ class TreeWriter:
             with suppress(OSError):
                 os.removexattr(root, name)
         self.opaque: list[bytes] = []
+        self.implied: set[bytes] = {b""}
+        self._journal.note(b"", 0, fresh=False)
         self.lost = False
         self.inodes = 1
         self.size = BLOCK_BYTES
@@ -67,6 +69,17 @@ class TreeWriter:
             number = error.errno if isinstance(error, (OSError, KernelCallError)) else None
             reason = os.strerror(number) if number else str(error)
             raise TreeError(f"entry {shown(entry.name)}: cannot write it: {reason}") from error
+
+    def implied_directories(self) -> list[bytes]:
+        """Return the directories that no entry came for, by their own paths; empty for the root."""
+        found = []
+        for path in sorted(self.implied):
+            try:
+                os.close(self._parents.open_straight(path))
+            except KernelCallError:
+                continue  # replaced by a later entry
+            found.append(path)
+        return found
 
     def finish(self) -> None:
         """Do what had to wait until nothing is written any more, and close what is open.
@@ -126,6 +139,7 @@ class TreeWriter:
         if entry.kind is not EntryKind.DIRECTORY:
             raise TreeError(f"entry {shown(entry.name)}: the root is a {entry.kind.value}")
         self._attributes(self._root, b"", entry, fresh=False)
+        self.implied.discard(b"")
 
     def _file(self, entry: Entry, parent: int, name: bytes, path: bytes, content: Iterable[memoryview]) -> None:
         try:
@@ -183,6 +197,7 @@ class TreeWriter:
         fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
             self._attributes(fd, path, entry, fresh=fresh)
+            self.implied.discard(path)
         finally:
             os.close(fd)
 
@@ -322,8 +337,9 @@ class TreeWriter:
 
     def _make_parent(self, above: int, name: bytes, path: bytes) -> None:
         """Make a directory that no entry came for."""
-        self._budget.entry()
+        self._budget.implied()
         os.mkdir(name, 0o755, dir_fd=above)
+        self.implied.add(path)
         if self._must_chown:
             os.chown(name, 0, 0, dir_fd=above)
             os.chmod(name, 0o755, dir_fd=above)

@@ -489,7 +489,7 @@ class ImageStore:
         """Return what the store takes on disk, as ``du`` counts it: bytes in whole blocks, and inodes.
 
         Layers, records (manifests and configurations are in them), and the directories they are in; what a running
-        pull has staged is not counted. Blocks, for some microseconds and a look at each file that helps to merge layers.
+        pull has staged is not counted. Blocks, for a look at each file that helps to merge layers.
         """
         used, inodes = disk_usage(self._layers.values())
         used, inodes = used + self._root.lstat().st_blocks * _BLOCK_BYTES, inodes + 1

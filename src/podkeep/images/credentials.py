@@ -150,6 +150,8 @@ def from_docker(path: Path, name: str, *, what: str = "") -> tuple[Credentials, 
         document = json.loads(data)
     except InvalidArgument as error:
         raise InvalidArgument(f"{where}: {error.message}") from error
+    if not isinstance(document, dict):
+        raise InvalidArgument(f"{where}: expected an object")
     host = name.partition("/")[0]
     server = _DOCKER_HUB_NAMES[0] if host == DEFAULT_HOST else host
     helpers, store = document.get("credHelpers") or {}, document.get("credsStore") or ""

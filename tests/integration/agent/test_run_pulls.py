@@ -134,7 +134,8 @@ def test_a_pod_starts_when_its_registry_returns(own_runner: Runner, image: str, 
     with own_runner.start(document, options=RETRY) as process:
         row = waits(own_runner, "ImagePullBackOff")
         with Registry(tmp_path / "away", port=away.port):
-            out, err = process.communicate(timeout=60)
+            # On a machine that is busy the registry may come too late for the first tries, which are 10 and 30 s away.
+            out, err = process.communicate(timeout=180)
     why = f"RegistryUnavailable: image pull failed for {volume} because the registry is unavailable: "
     assert row["waiting"][0]["message"].startswith(f'Back-off pulling image "{volume}": {why}')
     assert (process.returncode, out) == (0, "data\n"), err

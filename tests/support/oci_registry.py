@@ -144,6 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._serve()
 
+    def do_PATCH(self) -> None:
+        self._serve()
+
     def _serve(self) -> None:
         registry = self.registry
         registry.requests.append(f"{self.command} {self.path}")
@@ -218,6 +221,11 @@ class _Handler(BaseHTTPRequestHandler):
         registry.received.append(len(data))
         if most < length:
             self.close_connection = True
+            if self.command == "PUT":  # as docker-registry does
+                del registry.uploads[target]
+            return
+        if self.command == "PATCH":
+            self._send(202, headers={"Location": where + target, "Range": f"0-{len(held) - 1}"})
             return
         del registry.uploads[target]
         if digest_of(bytes(held)) != query["digest"]:

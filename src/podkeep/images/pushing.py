@@ -37,6 +37,10 @@ EMPTY_DATA = b"{}"
 _ATTEMPTS = 5
 """Tries in a row in which nothing gets through before a blob is given up."""
 _PAUSE_S = 0.5
+_AT_ONCE = 4 << 20
+"""Bytes of a blob up to which it is one request. Of larger ones the bytes come before the request that ends the upload,
+so that an upload that broke is still one (docker-registry knows no other way on than to begin anew, though)."""
+_LOST = (400, 404, 416)
 
 Tell = Callable[[Blob, str, int], None]
 """Is told of a blob, what happens to it (``exists``, ``uploading``, ``done``) and how many bytes are there."""
@@ -211,21 +215,31 @@ class _Upload:
         if not self._location:
             self._begin()
         self._begun = True
-        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size - start)}
-        if start:
-            headers["Content-Range"] = f"{start}-{blob.size - 1}"
+        if blob.size > _AT_ONCE and start < blob.size:
+            self._send("PATCH", self._location, start, (202, 201, 204))
+            start = blob.size
         url = f"{self._location}{'&' if '?' in self._location else '?'}{urlencode({'digest': blob.digest})}"
-        answer = self._ask(
-            "PUT", url, accept=(200, 201, 400, 404, 416), headers=headers, body=lambda: self._pieces(start)
-        )
-        if answer.status in (400, 404, 416):
-            self._location = ""
-            # What it has of the blob may be something else than it said; the next try begins anew.
-            if start or answer.status != 400:
-                raise Unavailable(f"{self._what}: the registry lost what it had of it ({answer.status})")
-            raise self._refused(answer)
+        answer = self._send("PUT", url, start, (201, 200, 204))
         _cross_check(self._registry, answer, blob.digest, blob.shown)
         self._tell(blob, "done", blob.size)
+
+    def _send(self, method: str, url: str, start: int, accept: Collection[int]) -> Reply:
+        """Send the blob from ``start`` on, which may be its end."""
+        size = self._blob.size
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size - start)}
+        if 0 < start < size:
+            headers["Content-Range"] = f"{start}-{size - 1}"
+        begun = self.arrived > 0
+        answer = self._ask(method, url, accept=(*accept, *_LOST), headers=headers, body=lambda: self._pieces(start))
+        if answer.status in _LOST:
+            self._location = ""
+            # What it has of the blob may be something else than it said; the next try begins anew.
+            if begun or answer.status != 400:
+                self.arrived = 0
+                raise Unavailable(f"{self._what}: the registry lost what it had of it ({answer.status})")
+            raise self._refused(answer)
+        self._locate(answer)
+        return answer
 
     def _refused(self, answer: Reply) -> PodkeepError:
         """Return the error for bytes that the registry did not find right: theirs, or those of the file."""

@@ -42,7 +42,7 @@ def things(tmp_path: Path) -> Path:
     (top / "conf/sub/script").write_text("#!/bin/sh\n")
     (top / "conf/sub/script").chmod(0o755)
     (top / "conf/current").symlink_to("app.yaml")
-    (top / "model.bin").write_bytes(os.urandom(3_000_000))
+    (top / "model.bin").write_bytes(os.urandom(6_000_000))
     return top
 
 
@@ -85,7 +85,7 @@ def test_what_is_pushed_is_pulled_and_mounted_as_it_was(
         "artifact", "push", name, *arguments, "--annotation", "note=ä", "-o", "json", insecure=registry.host, cwd=things
     )
     said = json.loads(out)
-    assert "model.bin: done (2.86 MiB)" in err
+    assert "model.bin: done (5.72 MiB)" in err
     assert (said["tag"], said["reference"]) == ("v1", f"{registry.host}/push/all@{said['digest']}")
 
     _, headers, data = registry.request("GET", "/v2/push/all/manifests/v1", headers=ACCEPT)
@@ -207,16 +207,16 @@ def test_tokens_are_asked_for_with_the_right_to_push(things: Path, tmp_path: Pat
 @pytest.mark.parametrize("resumable", [True, False])
 def test_a_broken_upload_goes_on(oci: OciRegistry, app: Pushed, model: Blob, resumable: bool) -> None:
     oci.resumable = resumable
-    oci.breaks = [1_900_000 - (1_000_000 if resumable else 0), 1_000_000]
+    oci.breaks = [900_000, 1_000_000]
     pushing.upload(app, model, lambda *_: None)
     assert len(oci.blobs[model.digest]) == model.size
-    assert oci.received == ([1_000_000, 900_000, 1_100_000] if resumable else [1_000_000, 1_900_000, 3_000_000])
+    assert oci.received == [1_000_000, 900_000, 4_100_000 if resumable else 6_000_000, 0]
 
 
-def test_an_upload_through_docker_registry_goes_on_after_a_break(
+def test_an_upload_to_docker_registry_gets_through_after_a_break(
     registry: Registry, model: Blob, tmp_path: Path
 ) -> None:
-    """Through a peer that hangs up in the middle, docker-registry keeps what it got and is asked for it."""
+    """It refuses to say how much it got, so the upload begins anew."""
     with BreakingProxy(registry.port, after=[1_500_000]) as proxy:
         with closing(client_of(proxy.host, "push/broken")) as client:
             pushing.upload(client, model, lambda *_: None)

@@ -15,6 +15,19 @@ from support.podkeep import podkeep
 from support.registry import Registry
 
 SPDX = "application/spdx+json"
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: scanned}}
+spec:
+  restartPolicy: Never
+  volumes: [{{name: sbom, image: {{reference: "{named}"}}}}]
+  containers:
+    - name: main
+      image: {image}
+      command: [sh, -c, "cat /sbom/sbom.json; echo"]
+      volumeMounts: [{{name: sbom, mountPath: /sbom}}]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +73,18 @@ def test_a_volume_is_named_by_its_subject(open_directory: Path, registry: Regist
             "/volume0:\nsbom.json\n\n/volume1:\nsbom.json\n{}"
         )
         assert [mount.image.image for mount in pods.status(container).mounts] == [reference, reference]
+
+
+@pytest.mark.requirement("V73")
+def test_a_pod_of_podkeep_run_names_it(open_directory: Path, registry: Registry, image: str, named: str) -> None:
+    base = open_directory / "referrers-run"
+    base.mkdir()
+    manifest = base / "pod.yaml"
+    manifest.write_text(POD.format(image=image, named=named))
+    extra = f'[registries."{registry.host}"]\ninsecure = true\n[images.referrers]\nenabled = true\n'
+    with Daemon(base, extra=extra) as daemon:
+        done = daemon.run("run", str(manifest))
+        assert (done.returncode, done.stdout) == (0, "{}\n"), done.stderr
 
 
 @pytest.mark.requirement("V75")

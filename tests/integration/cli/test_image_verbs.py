@@ -58,10 +58,9 @@ def load(daemon: Daemon, path: Path) -> None:
 
 
 def used_bytes(daemon: Daemon) -> int:
-    """What du says that layers take."""
-    said = subprocess.run(
-        ["du", "-s", "-B1", "--exclude=images.db*", daemon.layout.images], capture_output=True, text=True, check=True
-    )
+    """What du says that layers take, without what helps to merge them."""
+    command = ["du", "-s", "-B1", "--exclude=images.db*", "--exclude=implied", "--exclude=parents"]
+    said = subprocess.run([*command, daemon.layout.images], capture_output=True, text=True, check=True)
     return int(said.stdout.split()[0])
 
 

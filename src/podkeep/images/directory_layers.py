@@ -43,11 +43,10 @@ def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) 
         for entry in reader:
             parts = [(0, entry.size)] if entry.parts is None else entry.parts
             stored = sum(length for _, length in parts)
-            recorder.announce(source.position, stored)
-            path = writer.apply(entry, reader.content())
+            path = writer.apply(entry, recorder.taken(source.position, stored, reader.content()))
             if path is not None:
                 recorder.content(path, parts)
-            if writer.lost or (path is None and stored):
+            if writer.lost:
                 recorder.give_up()
         writer.finish()
         implied = writer.implied_directories()

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -25,88 +24,74 @@ SUFFIX = ".headers"
 """Of the record's name, beside the staged tree's."""
 _STEP = struct.Struct("<IHQQ")
 """Bytes as they are that come first, length of the path, offset and length of the part of that file."""
-_MAX_LITERAL = 1 << 20
 _PIECE = 1 << 20
 _BENEATH = Resolve.BENEATH | Resolve.NO_SYMLINKS
 
 
 class Recorder:
-    """Writes a record to ``fd``, an empty file, while the tar passes by."""
+    """Writes a record to ``fd``, an empty file, while the tar passes by. Holds no more of it than the latest piece."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._compressor = zstandard.ZstdCompressor(level=1).compressobj()
-        self._pieces: deque[memoryview] = deque()
-        self._first = 0
-        """Position in the tar of the first piece that is kept."""
-        self._skip_to = 0
+        self._piece = memoryview(b"")
+        self._start = 0
+        """Position of the piece in the tar."""
+        self._done = 0
+        """Up to where the tar is recorded, or known to be in a file."""
         self._possible = True
 
     def passing(self, pull: Callable[[], bytes]) -> Callable[[], bytes]:
-        """Return a function that returns what ``pull`` returns, and looks at it.
-
-        Whoever asks for more has made use of all that came before: what was not announced by then is no content.
-        """
+        """Return a function that returns what ``pull`` returns, and looks at it."""
 
         def pull_passing() -> bytes:
-            if self._possible:
-                self._literal(self._first + sum(map(len, self._pieces)))
+            # Who asks for more has read what was there, and what of that was content has been said.
+            self._literal(self._start + len(self._piece))
+            self._start += len(self._piece)
             piece = pull()
-            if piece and self._possible:
-                self._pieces.append(memoryview(piece))
-                self._drop()
+            self._piece = memoryview(piece)
             return piece
 
         return pull_passing
 
-    def announce(self, position: int, length: int) -> None:
-        """Say, before they are asked for, that so many bytes from ``position`` on are content; it is not kept."""
-        if self._possible:
-            self._literal(position)
-            self._skip_to = position + length
-            self._drop()
+    def taken(self, position: int, length: int, content: Iterator[memoryview]) -> Iterator[memoryview]:
+        """Yield ``content``, which is the tar's ``length`` bytes from ``position`` on; if it is asked for, it will be
+        in a file."""
+        self._literal(position)
+        self._done = position + length
+        yield from content
 
-    def content(self, path: bytes, parts: Sequence[tuple[int, int]]) -> None:
-        """Record that what was announced is now parts (offset, length) of the file at ``path``."""
-        if self._possible:
-            for offset, length in parts:
+    def content(self, path: bytes, parts: Iterable[tuple[int, int]]) -> None:
+        """Record that what was taken last are parts (offset, length) of the file at ``path``."""
+        for offset, length in parts:
+            if length:
                 self._write(_STEP.pack(0, len(path), offset, length) + path)
 
     def give_up(self) -> None:
         """Record that the tar cannot be put together again."""
         self._possible = False
-        self._pieces.clear()
 
     def finish(self) -> int:
         """Write what is left; return the record's size."""
+        self._literal(self._start + len(self._piece))
         if self._possible:
-            self._literal(self._first + sum(map(len, self._pieces)))
             self._write_out(self._compressor.flush())
         else:
             os.ftruncate(self._fd, 0)
         return os.fstat(self._fd).st_size
 
     def _literal(self, end: int) -> None:
-        while self._first < end:
-            piece = self._pieces[0][: min(end - self._first, _MAX_LITERAL)]
-            self._write(_STEP.pack(len(piece), 0, 0, 0))
-            self._write(piece)
-            self._skip_to = self._first + len(piece)
-            self._drop()
-        self._skip_to = max(self._skip_to, end)
-
-    def _drop(self) -> None:
-        """Forget what comes before ``_skip_to``."""
-        while self._pieces and self._first < self._skip_to:
-            gone = min(self._skip_to - self._first, len(self._pieces[0]))
-            self._first += gone
-            if gone == len(self._pieces[0]):
-                self._pieces.popleft()
-            else:
-                self._pieces[0] = self._pieces[0][gone:]
+        """Record the bytes up to ``end`` that are not yet, which the piece has."""
+        if end <= self._done:
+            return
+        data = self._piece[self._done - self._start : end - self._start]
+        self._write(_STEP.pack(len(data), 0, 0, 0))
+        self._write(data)
+        self._done = end
 
     def _write(self, data: bytes | memoryview) -> None:
-        self._write_out(self._compressor.compress(data))
+        if self._possible:
+            self._write_out(self._compressor.compress(data))
 
     def _write_out(self, data: bytes) -> None:
         view = memoryview(data)

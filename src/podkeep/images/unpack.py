@@ -2,7 +2,8 @@
 
 Started by the pull worker as a program of its own. Standard input is one JSON line with the request, then the
 compressed layer; standard output is one JSON line with the result. Between the two it gives up every mount but the
-layer's directory, the network, and all capabilities but those that making files of other users needs.
+layer's directory, the network, all capabilities but those that making files of other users needs, and all system
+calls but those for files.
 
 Request: ``root`` (directory), ``driver`` that will keep the layer (``erofs-metadata``: only what that is to be compared
 with), ``compression``, ``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``, ``max_ratio`` of plain to
@@ -31,7 +32,7 @@ from podkeep.images.full_disk import is_full
 from podkeep.images.recording import SUFFIX
 from podkeep.images.rules import TreeError
 from podkeep.images.tarstream import TarError
-from podkeep.kernel import allocator, confine
+from podkeep.kernel import allocator, confine, seccomp
 from podkeep.kernel.confine import Capability
 
 _KEPT = (
@@ -45,6 +46,7 @@ _KEPT = (
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_MEMORY = 1 << 30
 """Bytes of address space; a zstd window is the largest thing in it."""
+_MAX_OPEN = 256
 _RATIO_FLOOR = 64 << 20
 """Bytes that are not too many, whatever they came from."""
 
@@ -83,11 +85,11 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     hashing = hashlib.new(request["algorithm"])
     # Beside the directory, which it is not to be a part of, and so before this process loses sight of it.
     record = os.open(request["root"] + SUFFIX, _CREATE, 0o600) if request["driver"] == "directories" else -1
-    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit_resources(request["max_bytes"])
     confine.enter_root(request["root"])
     confine.drop_privileges(_KEPT)
     os.umask(0)
+    seccomp.allow_files_only()
     failpoints.reach("unpack-confined")
     stages.quicken()
     pull = stages.Ahead(_measured(_reader(rest), request)).pull
@@ -95,6 +97,17 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     result = _keep_tar(request, record, aside.passing(pull))
     aside.finish()
     return result | {"digest": f"{request['algorithm']}:{hashing.hexdigest()}"}
+
+
+def _limit_resources(max_bytes: int) -> None:
+    limits = {
+        resource.RLIMIT_AS: _MAX_MEMORY,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: min(max_bytes + _MAX_MEMORY, 1 << 62),
+        resource.RLIMIT_NOFILE: _MAX_OPEN,
+    }
+    for which, limit in limits.items():
+        resource.setrlimit(which, (limit, limit))
 
 
 def _keep_tar(request: dict[str, Any], record: int, pull: Callable[[], bytes]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -91,6 +92,15 @@ def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -
         assert (int(status["CapInh"], 16), int(status["CapAmb"], 16)) == (0, 0)
         assert status["NoNewPrivs"] == "1"
         assert status["Threads"] == "1"
+        assert (status["Seccomp"], status["Seccomp_filters"]) == ("2", "1")
+        # Nothing to climb out on: no directory is open, and of files only the record of this layer.
+        opened = {entry.name: entry.readlink() for entry in (proc / "fd").iterdir() if int(entry.name) > 2}
+        assert set(opened.values()) == {tmp_path / "layer.headers"}
+        limits = (proc / "limits").read_text()
+        assert re.search(r"Max core file size +0 +0 ", limits)
+        assert re.search(r"Max open files +256 +256 ", limits)
+        assert re.search(r"Max address space +1073741824 +1073741824 ", limits)
+        assert re.search(rf"Max file size +{REQUEST['max_bytes'] + (1 << 30)} ", limits)
         for namespace in ("mnt", "net", "ipc", "uts"):
             assert (proc / "ns" / namespace).readlink() != Path("/proc/self/ns", namespace).readlink()
         (mount,) = (proc / "mountinfo").read_text().splitlines()

@@ -24,7 +24,8 @@ _MAX_XATTR_BYTES = 65536
 _CAPABILITY_BYTES = {b"\x02": 20, b"\x03": 24}
 """Sizes by revision, the last byte of the first number (linux/capability.h, VFS_CAP_REVISION_2 and _3)."""
 _MAX_IMPLIED = 1 << 18
-"""Directories of one layer that no entry came for."""
+_MAX_IMPLIED_BYTES = 8 << 20
+"""Directories of one layer that no entry came for, and the bytes of their paths together."""
 _MAX_OPAQUE = 1 << 16
 """Opaque directories of one layer."""
 NO_LIMIT = _LATEST = (1 << 63) - 1
@@ -43,6 +44,7 @@ class Budget:
         self._bytes = 0
         self._opaque = 0
         self._implied = 0
+        self._implied_bytes = 0
         self.entries = 1
 
     def entry(self, size: int = 0) -> None:
@@ -57,15 +59,18 @@ class Budget:
         if self._bytes > self._max_bytes:
             raise TreeError(f"more than {self._max_bytes} bytes of files (images.max_layer_bytes)")
 
-    def implied(self) -> None:
-        """Count a directory that no entry came for.
+    def implied(self, length: int) -> None:
+        """Count a directory that no entry came for, with a path of ``length`` bytes.
 
         :raises TreeError: if it is one too many.
         """
         self.entry()
         self._implied += 1
-        if self._implied > _MAX_IMPLIED:
-            raise TreeError(f"more than {_MAX_IMPLIED} directories without an entry")
+        self._implied_bytes += length
+        if self._implied > _MAX_IMPLIED or self._implied_bytes > _MAX_IMPLIED_BYTES:
+            raise TreeError(
+                f"more than {_MAX_IMPLIED} directories without an entry, or {_MAX_IMPLIED_BYTES} bytes of their names"
+            )
 
     def opaque(self) -> None:
         """Count an opaque directory.

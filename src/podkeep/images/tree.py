@@ -337,7 +337,7 @@ class TreeWriter:
 
     def _make_parent(self, above: int, name: bytes, path: bytes) -> None:
         """Make a directory that no entry came for."""
-        self._budget.implied()
+        self._budget.implied(len(path))
         os.mkdir(name, 0o755, dir_fd=above)
         self.implied.add(path)
         if self._must_chown:

@@ -326,7 +326,7 @@ class Tree:
             raise TreeError(f"{who}its parent {shown_parent} is a symbolic link to nothing")
         for number, part in enumerate(parts[lost.parts :]):
             rules.check_path(directory.length + len(part), entry)
-            self._budget.implied()
+            self._budget.implied(directory.length + len(part))
             directory = self._new_directory(directory, part)
             if hidden and number == 0:
                 self._make_opaque(directory)
@@ -430,16 +430,22 @@ class Tree:
         directory.xattrs |= attributes.OPAQUE
 
     def implied(self) -> list[bytes]:
-        """Return the paths of the directories that no entry came for; empty for the root."""
-        found: list[bytes] = []
-        waiting = [(b"", self.root)]
-        while waiting:
-            path, directory = waiting.pop()
-            if directory.implied:
-                found.append(path)
-            for name, there in directory.entries.items():
+        """Return the paths of the directories that no entry came for, sorted; empty for the root."""
+        found = [b""] if self.root.implied else []
+        parts: list[bytes] = []
+        # Not a list of paths yet to be looked at, which could be long and many.
+        above = [iter(self.root.entries.items())]
+        while above:
+            for name, there in above[-1]:
                 if isinstance(there, Directory):
-                    waiting.append((path + b"/" + name if path else name, there))
+                    parts.append(name)
+                    if there.implied:
+                        found.append(b"/".join(parts))
+                    above.append(iter(there.entries.items()))
+                    break
+            else:
+                above.pop()
+                del parts[-1:]
         return sorted(found)
 
     def directories(self) -> Iterator[Directory]:

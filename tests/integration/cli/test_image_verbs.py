@@ -54,7 +54,8 @@ def listed(daemon: Daemon, *options: str) -> list[dict[str, Any]]:
 
 
 def load(daemon: Daemon, path: Path) -> None:
-    daemon.run("image", "load", "-q", str(path), check=True)
+    done = daemon.run("image", "load", "-q", str(path))
+    assert done.returncode == 0, done.stderr
 
 
 def used_bytes(daemon: Daemon) -> int:

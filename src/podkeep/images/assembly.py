@@ -9,12 +9,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from podkeep.base.errors import Internal, PodkeepError
-from podkeep.images import file_layers, merging
+from podkeep.images import file_layers, merging, tree_memory
 from podkeep.images.channel import Channel
 from podkeep.images.fallback import ELSEWHERE, together
 from podkeep.images.layers import LayerJob, Limits, UnpackProcess, mark_opaque
@@ -82,6 +82,7 @@ class Assembly:
         self._lock = lock
         self._channel = channel
         self._sources: Sequence[BlobSource] = ()
+        self._tree_memory: dict[LayerJob, int] = {}
         self._attempts = 0
         self.outcomes: queue.SimpleQueue[tuple[_Task, dict[str, Any] | PodkeepError]] = queue.SimpleQueue()
         # Starting the process takes as long as asking a registry for a manifest, so the two overlap.
@@ -97,6 +98,8 @@ class Assembly:
         for job in dict.fromkeys(jobs):
             self._channel.progress(job.shown, "waiting", 0, job.size)
         waiting = [(job, 0) for job in reversed(dict.fromkeys(jobs))]
+        shares = tree_memory.shares([job.size for job, _ in waiting], self._parallel)
+        self._tree_memory = {job: share for (job, _), share in zip(waiting, shares, strict=True)}
         running = 0
         results: dict[LayerJob, dict[str, Any]] = {}
         failures: dict[LayerJob, list[PodkeepError]] = {}
@@ -121,7 +124,8 @@ class Assembly:
     def unpack(self, task: _Task, process: UnpackProcess) -> dict[str, Any]:
         """Unpack one layer on the calling thread."""
         blob = self._sources[task.source].blob(task.job)
-        return self._record(task, process.unpack(task.job, task.root, self._limits, blob, self._channel))
+        limits = self._limits_of(task)
+        return self._record(task, process.unpack(task.job, task.root, limits, blob, self._channel))
 
     def keep(self, task: _Task) -> dict[str, Any]:
         """Keep one layer that is a file, or turns out to be none, on the calling thread."""
@@ -132,9 +136,12 @@ class Assembly:
             return self._record(task, file_layers.keep(job, task.root, self._limits, blob, self._channel))
         process = UnpackProcess(self._lock)
         try:
-            return self._record(task, process.unpack(job, task.root, self._limits, blob, self._channel))
+            return self._record(task, process.unpack(job, task.root, self._limits_of(task), blob, self._channel))
         finally:
             process.close()
+
+    def _limits_of(self, task: _Task) -> Limits:
+        return replace(self._limits, max_memory=self._tree_memory[task.job])
 
     def _record(self, task: _Task, result: dict[str, Any]) -> dict[str, Any]:
         """Finish and measure what was staged."""

@@ -1,7 +1,7 @@
 """How much memory the trees of layers may take, which are unpacked side by side in processes of their own. Pure.
 
 A pull stays below :data:`WHOLE` with all its processes. What they take by themselves is measured; the rest is for
-trees, and a large layer gets more of it than a small one. A layer that needs more than its share is kept as a directory.
+trees, and a large layer gets more of it than a small one. What needs more than its share is kept as a directory.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Literal, TextIO
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.printable import printable_lines
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -40,7 +41,7 @@ class _Plain(logging.Formatter):
         line = f"{_timestamp(record)} {record.levelname} {record.name}{request} {record.getMessage()}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
-        return line.replace("\n", "\n    ")
+        return printable_lines(line).replace("\n", "\n    ")
 
 
 class _Json(logging.Formatter):

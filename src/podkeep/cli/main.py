@@ -20,7 +20,7 @@ import click
 from podkeep import __version__
 from podkeep.base.errors import PodkeepError
 from podkeep.cli.invocation import Invocation
-from podkeep.cli.output import error_text
+from podkeep.cli.output import echo_line, error_text
 from podkeep.cli.verbs import LazyGroup, Verb
 
 EXIT_FAILED = 1
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - the last boundary: one line for people, the traceback for --debug
         _explain(debug)
-        click.echo(f"podkeep: {type(error).__name__}: {error}", err=True)
+        echo_line(f"podkeep: {type(error).__name__}: {error}", err=True)
         click.echo("hint: this is a defect of podkeep; run again with --debug to see where it is", err=True)
         status = EXIT_FAILED
     sys.exit(status)

@@ -1,5 +1,7 @@
 """Output of verbs: aligned columns for people, JSON for programs.
 
+What others wrote (names, titles, messages) reaches a terminal only as printable characters; JSON has its own escapes.
+
 Pure but for :func:`echo_json` and :func:`echo_table`, which print. Plain text: nothing here imports a drawing library.
 """
 
@@ -12,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from podkeep.base.errors import PodkeepError
+from podkeep.base.printable import printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,11 +36,16 @@ def output_option(function: Function) -> Function:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return ``rows`` under ``header`` in aligned columns; every row has as many cells as the header."""
-    lines = [header, *rows]
+    lines = [[printable(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(
         _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+def echo_line(text: str, *, err: bool = False) -> None:
+    """Print one line for people, to standard error if told to."""
+    click.echo(printable(text), err=err)
 
 
 def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -90,7 +98,7 @@ def size(count: int) -> str:
 
 def error_text(error: PodkeepError) -> str:
     """Return the lines that tell a person what failed (one per problem) and what to do next."""
-    lines = [f"podkeep: {line}" for line in error.message.split("\n")]
+    lines = [f"podkeep: {printable(line)}" for line in error.message.split("\n")]
     if error.hint:
-        lines.append(f"hint: {error.hint}")
+        lines.append(f"hint: {printable(error.hint)}")
     return "\n".join(lines)

@@ -25,6 +25,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
+from podkeep.base.printable import printable
 from podkeep.cli import output
 from podkeep.cli.pullprogress import short
 
@@ -57,13 +58,18 @@ class _Rate(ProgressColumn):
         return Text(f"{output.size(int(speed))}/s" if speed else "", style="progress.data.speed")
 
 
+def _name(column: Column) -> TextColumn:
+    """Return the column of what a line is about, a name that others chose: nothing in it is markup."""
+    return TextColumn("{task.description}", markup=False, table_column=column)
+
+
 class _Fitting(Progress):
     """Chooses columns and rows anew each time it is drawn."""
 
     def __init__(self, bars: Bars, console: Console) -> None:
-        name = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+        name = _name(Column(no_wrap=True, overflow="ellipsis", ratio=1))
         self._wide: tuple[ProgressColumn, ...] = (
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            _name(Column(no_wrap=True, overflow="ellipsis")),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
             DownloadColumn(binary_units=True),
             _Rate(),
@@ -108,7 +114,7 @@ class Bars:
     def update(self, event: PullProgress) -> None:
         """Move the bars of the event's blob and of its image."""
         if event.image not in self._images:
-            self._images[event.image] = self._progress.add_task(event.image, total=None)
+            self._images[event.image] = self._progress.add_task(printable(event.image), total=None)
         if event.digest:
             self._update_layer(event)
             self._update_sum(event.image)
@@ -131,7 +137,7 @@ class Bars:
 
     def _update_layer(self, event: PullProgress) -> None:
         key = (event.image, event.digest)
-        description = f"  {short(event.digest)} {event.phase}"
+        description = printable(f"  {short(event.digest)} {event.phase}")
         if key not in self._layers:
             task = self._progress.add_task(description, total=None)
             self._layers[key] = _Layer(task=task, phase="", done=0, total=0)
@@ -145,7 +151,7 @@ class Bars:
         fetched = [layer for layer in layers if layer.phase != "exists"]
         self._progress.update(
             self._images[image],
-            description=f"{image} {finished}/{len(layers)} layers",
+            description=printable(f"{image} {finished}/{len(layers)} layers"),
             completed=sum(layer.done for layer in fetched),
             total=sum(layer.total for layer in fetched) or None,
         )
@@ -156,11 +162,10 @@ class Bars:
             # What came before says how much was fetched; the size on disk is another number.
             shown = next(task for task in self._progress.tasks if task.id == self._images[event.image])
             total = shown.total or event.total or 1
-            self._progress.update(task, description=f"{event.image} done", completed=total, total=total)
+            self._progress.update(task, description=printable(f"{event.image} done"), completed=total, total=total)
             return
-        self._progress.update(
-            task, description=f"{event.image} {event.phase}", completed=event.done, total=event.total or None
-        )
+        description = printable(f"{event.image} {event.phase}")
+        self._progress.update(task, description=description, completed=event.done, total=event.total or None)
 
 
 def _rank(layer: _Layer) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
 from podkeep.base.errors import PodkeepError, Unavailable, Unimplemented
+from podkeep.base.printable import printable
 from podkeep.base.reference import parse
 from podkeep.cli import output
 
@@ -137,7 +138,7 @@ class Lines:
             return
         self._phases[key] = event.phase
         name = f" {short(event.digest)}" if event.digest else ""
-        self._stream.write(f"{event.image}{name}: {event.phase}{self._note(event)}\n")
+        self._stream.write(printable(f"{event.image}{name}: {event.phase}{self._note(event)}") + "\n")
         self._stream.flush()
 
     def _note(self, event: PullProgress) -> str:

@@ -19,7 +19,7 @@ import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.cli.invocation import Invocation, pass_invocation
-from podkeep.cli.output import output_option
+from podkeep.cli.output import echo_line, output_option
 
 if TYPE_CHECKING:
     from podkeep.agent.worker import PodResult, PodWorker
@@ -72,7 +72,7 @@ def _read(file: Path) -> Manifest:
         # One line per wrong field; the last one is left to the caller, who ends the process.
         *problems, last = error.message.split("\n")
         for problem in problems:
-            click.echo(f"podkeep: {problem}", err=True)
+            echo_line(f"podkeep: {problem}", err=True)
         raise InvalidArgument(last, hint=error.hint) from error
 
 
@@ -180,7 +180,7 @@ class _Supervisor:
             self._failure = error
             self._stop()
         else:
-            click.echo(f"podkeep: {error}", err=True)
+            echo_line(f"podkeep: {error}", err=True)
 
     def _stop(self) -> None:
         for worker in self._workers:

@@ -17,6 +17,7 @@ import click
 
 from podkeep.agent.events import Event
 from podkeep.cli.crilog import LogReader, Record
+from podkeep.cli.output import echo_line
 
 _PAUSE_S = 0.05
 """Pause between looks at the logs: output appears at once for a person, and an idle pod costs nothing to speak of."""
@@ -112,14 +113,14 @@ class Listener:
     def event(self, event: Event) -> None:
         """Print a warning that nothing else will tell: neither an error nor a container that waits."""
         if event.reason == "FailedToRetrieveImagePullSecret":
-            click.echo(f"podkeep: {event.message}", err=True)
+            echo_line(f"podkeep: {event.message}", err=True)
 
     def waiting(self, container: str, reason: str, message: str) -> None:
         """Say that a container waits to be tried again, and why; the same only once."""
         said = f"{self._name(container)}: {reason}: {message}" if container else f"{reason}: {message}"
         if said not in self._said:
             self._said.add(said)
-            click.echo(f"podkeep: {said}", err=True)
+            echo_line(f"podkeep: {said}", err=True)
 
     def started(self, container: str, attempt: int, log: Path) -> None:
         """Follow the log of a container that was started."""

@@ -58,6 +58,13 @@ def test_only_the_first_line_of_a_record_starts_in_the_first_column() -> None:
     assert [line for line in lines[1:] if not line.startswith("    ")] == []
 
 
+def test_what_others_wrote_gives_a_terminal_no_orders() -> None:
+    stream = io.StringIO()
+    with logging_to(stream):
+        logging.getLogger("podkeep.test").warning("the registry said %s", "\x1b[2J\x9b1m\rno\u202e")
+    assert stream.getvalue().endswith(r"the registry said \x1b[2J\x9b1m\rno\u202e" + "\n")
+
+
 def test_a_line_carries_its_request() -> None:
     stream = io.StringIO()
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from podkeep.base.errors import NotFound
 from podkeep.cli import output
 
 
@@ -37,3 +38,15 @@ def test_age(seconds: float, text: str) -> None:
 )
 def test_size(count: int, text: str) -> None:
     assert output.size(count) == text
+
+
+EVIL = "x\x1b]0;owned\x07\x9b31m\r\u202ey"
+PLAIN = r"x\x1b]0;owned\x07\x9b31m\r\u202ey"
+
+
+def test_what_others_wrote_gives_a_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output.table(("N", "M"), [(EVIL, "z")]).splitlines() == ["N" + " " * len(PLAIN) + "  M", f"{PLAIN}   z"]
+    assert output.error_text(NotFound(f"{EVIL}\nmore", hint=EVIL)) == f"podkeep: {PLAIN}\npodkeep: more\nhint: {PLAIN}"
+    output.echo_line(EVIL)
+    output.echo_json(EVIL)
+    assert capsys.readouterr().out.splitlines() == [PLAIN, '"x\\u001b]0;owned\\u0007\\u009b31m\\r\\u202ey"']

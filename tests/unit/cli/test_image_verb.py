@@ -226,6 +226,35 @@ def test_at_the_end_only_images_are_left() -> None:
     assert [click.unstyle(line).split()[:2] for line in lines] == [["b", "done"]]
 
 
+EVIL = "a\x1b[2J[bold]b[/nothing]"
+PLAIN = r"a\x1b[2J[bold]b[/nothing]"
+
+
+def test_names_and_titles_give_a_terminal_no_orders() -> None:
+    image = description(repo_tags=[EVIL], artifact_type=EVIL)
+    image.layers.add(id=DIGEST, kind="file", driver="erofs", title=EVIL)
+    page = inspecting.page(image, 0.0)
+    assert "\x1b" not in page
+    assert page.count(PLAIN) == 3
+    damage = podkeep_pb2.VerifyDamage(object=EVIL, problem=EVIL, names=[EVIL], kept=EVIL)
+    assert "\x1b" not in verify.report([damage], podkeep_pb2.VerifySummary())
+    stream = io.StringIO()
+    with pullprogress.Lines(stream) as lines:
+        lines.update(podkeep_pb2.PullProgress(image=EVIL, digest=EVIL, phase="done"))
+    assert stream.getvalue().count("\n") == 1
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_bars_take_names_as_they_are(width: int) -> None:
+    """An archive may lie in a directory with brackets in its name, which are markup to the library that draws."""
+    events = [podkeep_pb2.PullProgress(image=EVIL, digest=blob, phase="loading") for blob in ("", EVIL)]
+    image, layer = (click.unstyle(line) for line in drawn(width, 10, events))
+    assert image.startswith(PLAIN)
+    assert layer.startswith(f"  {PLAIN[:10]}")
+    assert "\x1b[2J" not in image + layer
+
+
 @pytest.mark.parametrize("image", ["a b", "localhost/busybox@sha256:12"])
 @pytest.mark.filterwarnings("error")
 def test_pull_of_what_is_no_reference_is_not_begun(image: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from podkeep.base.printable import printable
 from podkeep.cli import connection
 from podkeep.cli import output as forms
 from podkeep.cli.images import described
@@ -72,8 +73,8 @@ def page(image: ImageDescription, now: float) -> str:
     lines = []
     for name, values in facts:
         first, *more = values or [described.NONE]
-        lines.append(f"{name + ':':<{width}}{first}")
-        lines += [" " * width + value for value in more]
+        lines.append(f"{name + ':':<{width}}{printable(first)}")
+        lines += [" " * width + printable(value) for value in more]
     rows = [
         [
             layer.id,

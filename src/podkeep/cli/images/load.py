@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.printable import printable
 from podkeep.cli import connection
 from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
@@ -54,7 +55,7 @@ def command(invocation: Invocation, archive: Path, file: Path | None, quiet: boo
     if output == "json":
         forms.echo_json(references)
     else:
-        click.echo("\n".join(references))
+        click.echo("\n".join(map(printable, references)))
 
 
 @contextmanager

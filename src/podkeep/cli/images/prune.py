@@ -81,6 +81,6 @@ def command(
     word = "would remove" if dry_run else "removed"
     for image in answer.images:
         names = ", ".join(image.repo_tags or image.repo_digests) or described.NONE
-        click.echo(f"{word} {described.short(image.id)} {names}")
+        forms.echo_line(f"{word} {described.short(image.id)} {names}")
     reclaimed = forms.size(answer.reclaimed_bytes)
     click.echo(f"{forms.number_of(len(answer.images), 'image')}, {reclaimed} {'would be ' if dry_run else ''}reclaimed")

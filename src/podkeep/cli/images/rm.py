@@ -58,7 +58,7 @@ def command(invocation: Invocation, images: tuple[str, ...], output: str) -> int
 
 def _tell(answer: RemoveImageNameResponse) -> None:
     for name in answer.untagged:
-        click.echo(f"untagged {name}")
+        forms.echo_line(f"untagged {name}")
     if answer.removed:
         click.echo(f"removed {answer.removed} ({forms.size(answer.reclaimed_bytes)})")
 

@@ -74,7 +74,7 @@ def command(invocation: Invocation, images: tuple[str, ...], target: Path, form:
 
     written = connection.run(invocation, save)
     if not quiet:
-        click.echo(f"saved {forms.number_of(len(images), 'image')}, {forms.size(written)}, to {target}", err=True)
+        forms.echo_line(f"saved {forms.number_of(len(images), 'image')}, {forms.size(written)}, to {target}", err=True)
 
 
 def _target(target: Path, form: str) -> AbstractContextManager[int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from podkeep.base.printable import printable
 from podkeep.cli import connection
 from podkeep.cli import output as forms
 from podkeep.cli.images.names import image_arguments
@@ -95,7 +96,7 @@ def report(damages: list[VerifyDamage], summary: VerifySummary) -> str:
     gone = sorted({name for damage in damages if damage.repaired for name in damage.names})
     if gone:
         lines.append("to have them again: " + shlex.join(["podkeep", "image", "pull", *gone]))
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def mending(damages: list[VerifyDamage]) -> str:

@@ -1,0 +1,23 @@
+"""Showing text that others wrote: names, titles, messages of registries and containers.
+
+What goes to a terminal or a log as it is could move the cursor, recolour or retitle the terminal, hide what was
+printed before, or look like another line. Pure; used wherever text is written for people.
+"""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` with every character that is not printable written as an escape such as ``\x1b`` or ``\u202e``.
+
+    Unicode's control, format, surrogate, private and unassigned characters and all separators but the space are not
+    printable (str.isprintable).
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return ``text`` with each of its lines made printable."""
+    return "\n".join(map(printable, text.split("\n")))

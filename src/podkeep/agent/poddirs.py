@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,6 @@ from podkeep.kernel.removal import remove_tree
 LOCK_NAME = ".podkeep.lock"
 _IDENTITY = "pod.json"
 _DELETION = "deletion-grace-period"
-_WAITING = "waiting.json"
 
 
 class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,13 +39,6 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     name: str
-
-
-class WaitingReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a container does not run (v1.ContainerStateWaiting)."""
-
-    reason: str
-    message: str
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,32 +188,6 @@ class PodDirs:
             return int((self.pods / uid / _DELETION).read_bytes())
         except FileNotFoundError:
             return None
-
-    def tell_waiting(self, uid: PodUID, waiting: Mapping[str, WaitingReason]) -> None:
-        """Note for others which containers of pod ``uid`` wait, and why; nothing happens if its directory is gone."""
-        path = self.pods / uid / _WAITING
-        try:
-            if waiting:
-                atomicfile.write(path, msgspec.json.encode(waiting))
-            else:
-                path.unlink(missing_ok=True)
-        except FileNotFoundError:
-            return
-
-    def waiting(self, uid: PodUID) -> Mapping[str, WaitingReason]:
-        """Return which containers of pod ``uid`` wait, and why, as its owner says; nothing if it has none any more."""
-        try:
-            told = (self.pods / uid / _WAITING).read_bytes()
-            waiting = msgspec.json.decode(told, type=dict[str, WaitingReason])
-            return waiting if self._is_owned(uid) else {}
-        except (FileNotFoundError, NotADirectoryError, PermissionError, msgspec.DecodeError, UnicodeDecodeError):
-            return {}
-
-    def _is_owned(self, uid: PodUID) -> bool:
-        """Say whether some process holds the lock of pod ``uid``, without touching it (proc_locks(5))."""
-        info = (self.pods / uid).stat()
-        device = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
-        return any(device in line.split() for line in Path("/proc/locks").read_text().splitlines())
 
     def orphans(self, known: Collection[str]) -> list[PodUID]:
         """Return the pods that have a directory of ours, that no process owns, and that are not in ``known``.

@@ -27,13 +27,14 @@ from podkeep.agent.news import News
 from podkeep.agent.node import Node
 from podkeep.agent.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.plan import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait, decide, is_sidecar
-from podkeep.agent.poddirs import WaitingReason
 from podkeep.agent.sources import Sources
 from podkeep.agent.starter import Starter
 from podkeep.agent.status import StatusFacts, Waiting, exit_code, pod_status
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
+from podkeep.base import waiting as waiting_file
 from podkeep.base.errors import FailedPrecondition, Unavailable
+from podkeep.base.waiting import WaitingReason
 from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)
@@ -240,7 +241,7 @@ class PodWorker:
             self._listener.waiting(container, waiting.reason, waiting.message)
         told = {name: WaitingReason(reason=item.reason, message=item.message) for name, item in self._waiting.items()}
         try:
-            await asyncio.to_thread(self._node.dirs.tell_waiting, self._admitted.uid, told)
+            await asyncio.to_thread(waiting_file.tell, self._admitted.directory.path, told)
         except OSError as error:
             # It is for onlookers alone: a full disk must not end a pod that waits.
             log.warning("what pod %s waits for cannot be noted: %s", self._admitted.uid, error)

@@ -16,7 +16,6 @@ from podkeep.cli import connection, output
 from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
-    from podkeep.agent.poddirs import PodDirs
     from podkeep.base.config import Config
     from podkeep.cli.podlist import PodRow, WaitingRow
     from podkeep.cri.client import CriClient
@@ -53,11 +52,10 @@ async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[Po
 
     A pod that is removed while it is listed is left out.
     """
-    from podkeep.agent.poddirs import PodDirs
     from podkeep.cli import podlist
     from podkeep.cri.v1 import api_pb2
 
-    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
+    pods = Path(config.agent.root) / "pods"
     sandboxes, listed = await asyncio.gather(
         client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest()),
         client.runtime.ListContainers(api_pb2.ListContainersRequest()),
@@ -73,18 +71,19 @@ async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[Po
             exits = {identity: await _container_status(client, identity) for identity in exited}
         except NotFound:
             return None
-        return podlist.pod_row(sandbox, answer.status, own, exits, _waiting(dirs, sandbox.metadata.uid))
+        return podlist.pod_row(sandbox, answer.status, own, exits, _waiting(pods, sandbox.metadata.uid))
 
     rows = await asyncio.gather(*(row(sandbox) for sandbox in wanted))
     found = [row for row in rows if row is not None]
     return sorted(found, key=lambda row: (row.namespace, row.name, row.created_at))
 
 
-def _waiting(dirs: PodDirs, uid: str) -> list[WaitingRow]:
+def _waiting(pods: Path, uid: str) -> list[WaitingRow]:
+    from podkeep.base import waiting
     from podkeep.cli.podlist import WaitingRow
 
     try:
-        told = dirs.waiting(parse_pod_uid(uid))
+        told = waiting.read(pods / parse_pod_uid(uid))
     except InvalidArgument:
         # Somebody else's pod: the runtime takes any text as UID.
         return []

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import click
-
 from podkeep.agent.events import Event
 from podkeep.cli.crilog import LogReader, Record
 from podkeep.cli.output import echo_line

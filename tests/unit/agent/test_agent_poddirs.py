@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent.poddirs import PodDirs, PodIdentity, WaitingReason
+from podkeep.agent.poddirs import PodDirs, PodIdentity
+from podkeep.base import waiting
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
+from podkeep.base.waiting import WaitingReason
 
 SOCKET = "/run/podkeep/podkeep.sock"
 IDENTITY = PodIdentity(namespace="n", name="web")
@@ -118,18 +120,19 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
 
 def test_what_a_pod_waits_for_is_said_as_long_as_somebody_works_on_it(tmp_path: Path) -> None:
     dirs, uid = PodDirs(tmp_path, SOCKET), PodUID("u")
-    waiting = {"main": WaitingReason(reason="ImagePullBackOff", message="Back-off pulling image")}
-    dirs.tell_waiting(uid, waiting)
-    assert dirs.waiting(uid) == {}
+    directory = dirs.directory(uid).path
+    reasons = {"main": WaitingReason(reason="ImagePullBackOff", message="Back-off pulling image")}
+    waiting.tell(directory, reasons)
+    assert waiting.read(directory) == {}
     lock = dirs.own(uid)
-    dirs.tell_waiting(uid, waiting)
-    assert dirs.waiting(uid) == waiting
-    dirs.tell_waiting(uid, {})
-    assert dirs.waiting(uid) == {}
-    (dirs.pods / "u" / "waiting.json").write_bytes(b"garbage")
-    assert dirs.waiting(uid) == {}
-    dirs.tell_waiting(uid, waiting)
+    waiting.tell(directory, reasons)
+    assert waiting.read(directory) == reasons
+    waiting.tell(directory, {})
+    assert waiting.read(directory) == {}
+    (directory / "waiting.json").write_bytes(b"garbage")
+    assert waiting.read(directory) == {}
+    waiting.tell(directory, reasons)
     os.close(lock)
-    assert dirs.waiting(uid) == {}
+    assert waiting.read(directory) == {}
     # Whoever looks does not take the lock.
     os.close(dirs.own(uid))

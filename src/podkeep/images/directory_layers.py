@@ -37,6 +37,7 @@ def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) 
     recorder = Recorder(record)
     source = ByteSource(recorder.passing(pull))
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    writer: TreeWriter | None = None
     try:
         writer = TreeWriter(root, max_inodes=bounds.inodes, max_bytes=bounds.bytes)
         reader = TarReader(source)
@@ -55,6 +56,8 @@ def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) 
     except OSError as error:
         raise TreeError(f"the layer cannot be written: {error.strerror}") from error
     finally:
+        if writer is not None:
+            writer.close()
         os.close(root)
     return {
         "kind": "tar",

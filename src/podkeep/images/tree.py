@@ -82,7 +82,7 @@ class TreeWriter:
         return found
 
     def finish(self) -> None:
-        """Do what had to wait until nothing is written any more, and close what is open.
+        """Do what had to wait until nothing is written any more.
 
         :raises TreeError: if the file system refuses it.
         """
@@ -104,13 +104,16 @@ class TreeWriter:
                     os.close(fd)
         except OSError as error:
             raise TreeError(f"directory {shown(note.path)}: cannot write it: {error.strerror}") from error
-        finally:
-            self._journal.close()
+
+    def close(self) -> None:
+        """Close what is open but the root, whether the layer was finished or not."""
+        self._parents.forget()
+        self._journal.close()
 
     def _apply(self, entry: Entry, content: Iterable[memoryview]) -> bytes | None:
-        path = rules.checked_name(entry.name, "its name", entry)
         if entry.xattrs:
             rules.refuse_trusted(entry)
+        path = rules.checked_name(entry.name, "its name", entry)
         if not path:
             self._root_directory(entry)
             return None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import re
 import stat
 import tarfile
 from pathlib import Path
@@ -84,10 +85,13 @@ def _as_files(archive: bytes, root: Path) -> str:
     mask = os.umask(0)
     try:
         writer = TreeWriter(fd, max_inodes=1000, max_bytes=1 << 20)
-        reader = TarReader(_source(archive))
-        for entry in reader:
-            writer.apply(entry, reader.content())
-        writer.finish()
+        try:
+            reader = TarReader(_source(archive))
+            for entry in reader:
+                writer.apply(entry, reader.content())
+            writer.finish()
+        finally:
+            writer.close()
         for path in writer.opaque:
             os.setxattr(os.fsencode(root) + b"/" + path, "trusted.overlay.opaque", b"y", follow_symlinks=False)
     except (TreeError, TarError) as error:
@@ -152,7 +156,9 @@ def _compare(archive: bytes, root: Path) -> None:
     # A stream that ends too early is noticed where it is read on: one reads contents, the other passes over them.
     early = "bytes too early"
     assert bool(refused) == bool(refused_too)
-    assert refused == refused_too or early in refused or early in refused_too
+    # Of several parts of a name that are no directory, either may be named.
+    plain, plain_too = (re.sub(r"parent '.*' is not", "parent is not", text) for text in (refused, refused_too))
+    assert plain == plain_too or early in refused or early in refused_too
     if not refused:
         assert _files_outline(root) == _image_outline(tree)
 
@@ -210,7 +216,7 @@ def test_what_tarfile_reads_of_damaged_archives_it_reads_too() -> None:
         pairs = zip(found, expected, strict=False)
         if _zeros_first(archive):
             continue
-        if not any(ours[0].startswith(b"/") or theirs[0].endswith(b"/" + ours[0]) for ours, theirs in pairs):
+        if not any(ours[0][:1] in (b"", b"/") or theirs[0].endswith(b"/" + ours[0]) for ours, theirs in pairs):
             # It also takes a header that it cannot read for the end.
             assert [(name.rstrip(b"/"), *rest) for name, *rest in found[: len(expected)]] == [
                 (name.rstrip(b"/"), *rest) for name, *rest in expected

@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.base.ids import Digest
-from podkeep.kernel import mounts
+from podkeep.kernel import mounts, tree_size
 from podkeep.kernel.removal import remove_tree
 
 SUFFIX = ".implied"
 """Of the list's name, beside the staged tree's."""
 _OPAQUE = "trusted.overlay.opaque"
+_BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STRANGE = ("trusted.", "security.")
 """Beginnings of attributes that are the host's, not the image's."""
@@ -172,6 +173,17 @@ class Merging:
     def keep_trees(self, images: Iterable[tuple[Digest, ...]]) -> None:
         """Remove the trees of all but these images, each given by its layers. Containers keep what they have."""
         _keep(self._trees, {self._tree(layers).name for layers in images})
+
+    def used_bytes(self, layers: Iterable[Digest], images: Iterable[tuple[Digest, ...]]) -> int:
+        """Return what the lists of these layers and the trees of these images take on disk, in whole blocks."""
+        used = 0
+        for path in (*map(self._list, layers), *map(self._tree, images)):
+            if size := tree_size.measure(str(path)):
+                used += size.used_bytes
+                continue
+            with suppress(FileNotFoundError):
+                used += path.lstat().st_blocks * _BLOCK_BYTES
+        return used
 
     def top(self, layers: tuple[Digest, ...], lowers: Callable[[], list[int]], userns: int | None) -> list[int]:
         """Return a mount of the tree that goes on top of these layers, base first; nothing if there need not be one.

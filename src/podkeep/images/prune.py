@@ -39,10 +39,15 @@ def reclaimed(
 ) -> int:
     """Return the bytes on disk of the layers that only ``doomed`` images have."""
     kept = {layer for image in images.values() if image.id not in doomed for layer in image.layers}
-    going = {layer for image in images.values() if image.id in doomed for layer in image.layers} - kept
-    before, _ = disk_usage(layers[layer] for layer in kept | going)
+    before, _ = disk_usage(layers[layer] for layer in kept | only_in(images, doomed))
     after, _ = disk_usage(layers[layer] for layer in kept)
     return before - after
+
+
+def only_in(images: Mapping[ImageID, Image], doomed: Collection[ImageID]) -> set[Digest]:
+    """Return the layers that no image but ``doomed`` ones has."""
+    kept = {layer for image in images.values() if image.id not in doomed for layer in image.layers}
+    return {layer for image in images.values() if image.id in doomed for layer in image.layers} - kept
 
 
 def counts(images: Iterable[Image]) -> Counter[Digest]:

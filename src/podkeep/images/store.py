@@ -565,6 +565,10 @@ class ImageStore:
         with self._changing:
             return self._images, self._layers
 
+    def merging_bytes(self, layers: Iterable[Digest], images: Iterable[tuple[Digest, ...]]) -> int:
+        """Return what helps to merge takes on disk for these layers, and for images with just these. Blocks."""
+        return self._merging.used_bytes(layers, images)
+
     def documents(self, image: ImageID) -> tuple[bytes, dict[Digest, bytes]]:
         """Return the configuration of an image, and the manifests and indexes that led to it, by their digests.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -187,23 +187,38 @@ class Upkeep:
         in_use = self._in_use(image)
         if in_use:
             raise FailedPrecondition(f"image {text} is in use {in_use}", hint="remove the pod or the container first")
-        images, layers = self._store.records()
-        reclaimed = prune.reclaimed(images, layers, {image.id})
+        records = self._store.records()
         self._store.forget(image.id)
-        await asyncio.to_thread(self._store.collect)
+        reclaimed = await asyncio.to_thread(self._reclaim, records, {image.id})
         return Removed(untagged=(*image.repo_tags, *image.repo_digests), image=image.id, reclaimed=reclaimed)
 
     async def prune(self, *, tagged: bool, pulled_before: int | None, dry_run: bool) -> tuple[list[Description], int]:
         """Remove the images that :func:`prune.choose` names; return them, as they were, and the bytes reclaimed."""
-        images, layers = self._store.records()
-        doomed = prune.choose(images.values(), used=self._users(), tagged=tagged, pulled_before=pulled_before)
+        records = self._store.records()
+        doomed = prune.choose(records[0].values(), used=self._users(), tagged=tagged, pulled_before=pulled_before)
         described = self._described(doomed)
         if not dry_run:
             gone = {image.id for image in self._store.forget_images(doomed)}
             described = [found for found in described if found.image.id in gone]
-            await asyncio.to_thread(self._store.collect)
-        reclaimed = prune.reclaimed(images, layers, {found.image.id for found in described})
-        return described, reclaimed
+        doomed_ids = {found.image.id for found in described}
+        return described, await asyncio.to_thread(self._reclaim, records, doomed_ids, dry_run=dry_run)
+
+    def _reclaim(
+        self,
+        before: tuple[Mapping[ImageID, Image], Mapping[Digest, LayerRecord]],
+        gone: Collection[ImageID],
+        *,
+        dry_run: bool = False,
+    ) -> int:
+        """Remove the files of forgotten images, and return what they take on disk. ``before``: the records then."""
+        images, _ = before
+        trees = {image.layers for image in images.values() if image.id in gone}
+        trees -= {image.layers for image in images.values() if image.id not in gone}
+        try:
+            return prune.reclaimed(*before, gone) + self._store.merging_bytes(prune.only_in(images, gone), trees)
+        finally:
+            if not dry_run:
+                self._store.collect()
 
     async def save(self, names: Sequence[str], target: OpenFile, progress: Progress) -> int:
         """Write images as an OCI layout to a file (as one tar), a pipe or a directory; return the bytes of its files.

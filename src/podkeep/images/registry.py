@@ -19,7 +19,7 @@ from podkeep.images import challenges, manifest
 from podkeep.images.authorization import Authorizer, Grant, credentials_of
 from podkeep.images.client import Body, Client, parse_url
 from podkeep.images.dialing import Tls, TlsFailed
-from podkeep.images.http1 import PIECE, Answer, BadAnswer, BrokenOff, TransferError
+from podkeep.images.http1 import Answer, BadAnswer, BrokenOff, TransferError
 from podkeep.images.patience import LATER, TRIES, pause, seconds_to_wait
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Registry:
                 position = _range_start(answer, job, str(self))
                 if not partial or position > start:
                     raise BadAnswer(f"it sends a part of the blob that nobody asked for, from byte {position}")
-            while piece := answer.piece(PIECE):
+            while piece := answer.piece():
                 fresh = piece[start - position :] if position < start else piece
                 position += len(piece)
                 if position > job.size:
@@ -336,7 +336,7 @@ def _said(answer: Answer) -> str:
     """Return the registry's own words, shortened to a line (distribution-spec, "Error Codes")."""
     data = b""
     try:
-        while len(data) < 4096 and (piece := answer.piece(4096)):
+        while len(data) < 4096 and (piece := answer.piece()):
             data += piece
         error = json.loads(data)["errors"][0]
         text = f": {error['code']}: {error.get('message', '')}"[:200]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -189,6 +190,17 @@ def test_the_same_tar_gives_the_same_tree(name: str, both: tuple[Layers, Layers]
     assert trees[0] == trees[1]
     assert len(trees[0]) >= 1 + (name != "nothing")
     assert set(both[1].keeper.values()) == {"erofs"}
+
+
+def test_directories_list_themselves_and_where_they_are_in(both: tuple[Layers, Layers]) -> None:
+    archive = tar([file("directory/file"), file("other")])
+    for layers in both:
+        with layers.tree(layers.keep(archive)) as top:
+            for listed in (top, top / "directory"):
+                # Programs pass over what has the inode number 0.
+                shown = subprocess.run(["ls", "-a", listed], check=True, capture_output=True, text=True).stdout.split()
+                assert shown == sorted([".", "..", *os.listdir(listed)])
+            assert all(path.stat().st_ino for path in (top, *top.rglob("*")))
 
 
 def test_links_are_counted(both: tuple[Layers, Layers]) -> None:

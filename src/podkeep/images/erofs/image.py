@@ -21,7 +21,7 @@ class _Plan:
         self.inodes = 0
         self.inline: set[int] = set()
         """Places of directories whose entries follow the inode."""
-        position = self._place(tree.root, 0)
+        position = self._place(tree.root, layout.UNIT)  # programs pass over names whose inode number is 0
         position += -position % layout.BLOCK  # the tree placed its inodes within blocks
         self.area = position // layout.UNIT
         position += len(tree.area)
@@ -91,14 +91,13 @@ def write(tree: Tree, output: IO[bytes], *, data_bytes: int) -> None:
             data_bytes=data_bytes,
         )
     )
-    _write_inode(plan, tree.root, starts, output)
-    _pad(output)
-    output.write(tree.area)
-    _pad(output)
     for directory in tree.directories():
-        if directory is not tree.root:
-            output.write(bytes(layout.FIRST_INODE_OFFSET + directory.place * layout.UNIT - output.tell()))
-            _write_inode(plan, directory, starts, output)
+        output.write(bytes(layout.FIRST_INODE_OFFSET + directory.place * layout.UNIT - output.tell()))
+        _write_inode(plan, directory, starts, output)
+        if directory is tree.root:
+            _pad(output)
+            output.write(tree.area)
+            _pad(output)
     _pad(output)
     for directory in wide:
         for piece in layout.directory_blocks(plan.entries(directory)):

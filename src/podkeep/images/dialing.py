@@ -10,11 +10,12 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from ipaddress import IPv4Address, ip_address, ip_network
+from typing import TYPE_CHECKING, Any
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.images.http1 import BrokenOff, Connection, TransferError
-from podkeep.images.proxies import packed, proxy_for
+from podkeep.images.proxies import Address, address_of, proxy_for
 
 if TYPE_CHECKING:
     import ssl
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
 _CONNECT_S = 10.0
 """Seconds for one address, and for a TLS handshake."""
 _MAX_ADDRESSES = 6
-_MAPPED = (bytes(10) + b"\xff\xff", b"\x00\x64\xff\x9b" + bytes(8))
-"""Prefixes of IPv6 addresses that stand for an IPv4 address (RFC 4291, 2.5.5.2; RFC 6052, 2.1)."""
+_NAT64 = ip_network("64:ff9b::/96")
+"""Stands for IPv4 addresses (RFC 6052, 2.1)."""
 _METADATA = frozenset(
-    socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
-    for text in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
+    map(ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
 """Where clouds serve a machine's own credentials, besides 169.254.0.0/16."""
 
@@ -49,16 +49,14 @@ class Allowed:
     link_local: bool
 
 
-def forbidden(address: bytes, allowed: Allowed) -> str:
-    """Return what is wrong with a packed address, or nothing. Pure."""
-    if len(address) == 16 and address[:12] in _MAPPED:
-        address = address[12:]
-    four = len(address) == 4
-    local = address[:2] == b"\xa9\xfe" if four else address[0] == 0xFE and address[1] & 0xC0 == 0x80
-    if (local or address in _METADATA) and not allowed.link_local:
+def forbidden(address: Address, allowed: Allowed) -> str:
+    """Return what is wrong with an address, or nothing. Pure."""
+    if address.version == 6:
+        inner = IPv4Address(address.packed[12:]) if address in _NAT64 else address.ipv4_mapped
+        address = inner or address
+    if (address.is_link_local or address in _METADATA) and not allowed.link_local:
         return "a link-local address or that of a metadata service"
-    loop = address[0] in (0, 127) if four else address[:15] == bytes(15) and address[15] in (0, 1)
-    if loop and not allowed.loopback:
+    if (address.is_loopback or address.is_unspecified) and not allowed.loopback:
         return "an address of this machine itself"
     return ""
 
@@ -180,7 +178,7 @@ def _connect(host: str, port: int, allowed: Allowed) -> socket.socket:
     refused = ""
     for family, kind, protocol, _, address in found[:_MAX_ADDRESSES]:
         shown = f"[{address[0]}]:{port}" if family == socket.AF_INET6 else f"{address[0]}:{port}"
-        if why := forbidden(packed(str(address[0]).partition("%")[0]), allowed):
+        if why := forbidden(_numeric(address), allowed):
             refused = f"{shown} is {why}"
             continue
         sock = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
@@ -204,19 +202,24 @@ def _connect(host: str, port: int, allowed: Allowed) -> socket.socket:
     )
 
 
-def _peer(sock: socket.socket) -> bytes:
+def _numeric(address: tuple[Any, ...]) -> Address:
+    """Return the IP address in what the socket module calls an address."""
+    return ip_address(str(address[0]).partition("%")[0])
+
+
+def _peer(sock: socket.socket) -> Address:
     try:
-        return packed(str(sock.getpeername()[0]).partition("%")[0])
+        return _numeric(sock.getpeername())
     except OSError as error:
         raise BrokenOff(f"the connection broke: {error.strerror}") from error
 
 
 def _judge_name(host: str, allowed: Allowed) -> None:
     """Judge a host that a proxy will look up: all that can be told is what an address in numbers means."""
-    address = packed(host)
-    if not address:
+    address = address_of(host)
+    if address is None:
         try:
-            address = socket.inet_aton(host)  # also the odd forms, as 0xa9fea9fe
+            address = IPv4Address(socket.inet_aton(host))  # also the odd forms, as 0xa9fea9fe
         except OSError:
             return
     if why := forbidden(address, allowed):

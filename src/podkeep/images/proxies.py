@@ -1,18 +1,20 @@
 """Which proxy the environment names for a server, by the rules of Go's programs, which set what people expect.
 
-``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY``, in capitals or not (golang.org/x/net/http/httpproxy). Pure.
+``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY``, in capitals or not (golang.org/x/net/http/httpproxy). Those of
+``urllib.request`` know no networks in ``NO_PROXY``, which is where a cluster's are. Pure.
 """
 
 from __future__ import annotations
 
 import base64
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 
 from podkeep.base.errors import FailedPrecondition
 
+Address = IPv4Address | IPv6Address
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -53,47 +55,35 @@ def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> 
 
 def _direct(host: str, port: int, no_proxy: str) -> bool:
     host = host.lower().rstrip(".")
-    address = packed(host)
-    if host == "localhost" or (address and _is_loopback(address)):
+    address = address_of(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
         return True
     return any(_covers(entry.strip().lower(), host, port, address) for entry in no_proxy.split(",") if entry.strip())
 
 
-def _covers(entry: str, host: str, port: int, address: bytes) -> bool:
+def _covers(entry: str, host: str, port: int, address: Address | None) -> bool:
     if entry == "*":
         return True
-    network, slash, length = entry.partition("/")
-    if slash:
-        return bool(address) and length.isdecimal() and _in_network(address, packed(network), int(length))
+    if "/" in entry:
+        try:
+            return address in ip_network(entry, strict=False) if address else False
+        except ValueError:
+            return False
     name, colon, number = entry.rpartition(":")
     if colon and number.isdecimal() and (":" not in name or name.startswith("[")):
         if int(number) != port:
             return False
         entry = name
     entry = entry.removeprefix("[").removesuffix("]")
-    if wanted := packed(entry):
+    if wanted := address_of(entry):
         return address == wanted
     entry = entry.removeprefix("*")
     return host.endswith(entry) if entry.startswith(".") else host == entry or host.endswith(f".{entry}")
 
 
-def packed(host: str) -> bytes:
-    """Return the bytes of an IP address, 4 or 16; none of a name."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            return socket.inet_pton(family, host)
-        except (OSError, ValueError):
-            continue
-    return b""
-
-
-def _is_loopback(address: bytes) -> bool:
-    return address[0] == 127 if len(address) == 4 else address == socket.inet_pton(socket.AF_INET6, "::1")
-
-
-def _in_network(address: bytes, network: bytes, length: int) -> bool:
-    bits = len(address) * 8
-    if len(network) != len(address) or length > bits:
-        return False
-    shift = bits - length
-    return int.from_bytes(address, "big") >> shift == int.from_bytes(network, "big") >> shift
+def address_of(host: str) -> Address | None:
+    """Return a host that is an IP address as one, without its zone; None for a name."""
+    try:
+        return ip_address(host.partition("%")[0])
+    except ValueError:
+        return None

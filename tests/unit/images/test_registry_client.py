@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 
 import pytest
 
@@ -14,7 +15,6 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.images.client import Client, parse_url
 from podkeep.images.dialing import Allowed, Tls, forbidden
 from podkeep.images.http1 import Answer, BadAnswer, BrokenOff, Connection, Stalled, TransferError
-from podkeep.images.proxies import packed
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n"
 ANYBODY = Allowed(loopback=False, link_local=False)
@@ -95,7 +95,7 @@ def test_urls_that_are_refused(text: str) -> None:
     ],
 )
 def test_which_addresses_are_forbidden(address: str, allowed: Allowed, refused: bool) -> None:
-    assert bool(forbidden(packed(address), allowed)) == refused
+    assert bool(forbidden(ip_address(address), allowed)) == refused
 
 
 @contextmanager

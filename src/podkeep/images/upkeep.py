@@ -311,15 +311,16 @@ class Upkeep:
                     else:
                         summary.layers += 1
                         summary.bytes += event
+            # While the layers are held each is the one that was read, whatever is pulled and removed meanwhile.
+            if repair:
+                damages = [self._repaired(damage) for damage in damages]
         finally:
             await asyncio.shield(asyncio.to_thread(self._store.release, held))
         if not names:
             damages += await asyncio.to_thread(self._check_strays, repair)
-        for damage in damages:
-            yield self._repaired(damage) if repair and damage.images else damage
-        if repair:
-            await asyncio.shield(asyncio.to_thread(self._store.collect))
         summary.damages = len(damages)
+        for damage in damages:
+            yield damage
         yield summary
 
     def _check_documents(self, image: Image) -> tuple[list[Damage], int]:
@@ -384,8 +385,7 @@ class Upkeep:
 
     def _repaired(self, damage: Damage) -> Damage:
         """Forget the images that a damage is in, or say which cannot be."""
-        here, _ = self._store.records()
-        images = [here[image] for image in damage.images if image in here]
+        images = [image for image in self._store.images() if image.id in damage.images or damage.object in image.layers]
         kept = [f"{image.id} is in use {used}" for image in images if (used := self._in_use(image))]
         if kept:
             return replace(damage, kept="; ".join(kept))

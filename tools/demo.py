@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -72,7 +73,7 @@ class Machine:
             links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
             nftables=frozenset(output("nft", "list", "tables").splitlines()),
             settings=frozenset({f"net.ipv4.ip_forward = {FORWARDING.read_text().strip()}"}),
-            cgroups=frozenset(path for path in below(Path("/sys/fs/cgroup")) if "podkeep" in path),
+            cgroups=frozenset(path for path in below(Path("/sys/fs/cgroup")) if is_cgroup_of_pods(path)),
             run=frozenset(below(Path(SETTINGS.runtime.run))),
             pod_directories=frozenset(str(path) for path in Path(SETTINGS.agent.root, "pods").glob("*")),
             monitors=frozenset(str(pid) for pid in pids() if is_monitor(pid)),
@@ -97,6 +98,15 @@ def below(top: Path) -> list[str]:
         if not directory.startswith("/sys/"):
             found += [os.path.join(directory, name) for name in files]
     return found
+
+
+def is_cgroup_of_pods(path: str) -> bool:
+    """Return whether a directory in /sys/fs/cgroup is below the configured parent, in whichever hierarchy.
+
+    Others may have cgroups with podkeep in their name further down, of tests for example, and make and remove them now.
+    """
+    parent = SETTINGS.runtime.cgroup_parent.removesuffix(".slice")
+    return re.match(rf"/sys/fs/cgroup(/[^/]+)?{re.escape(parent)}(\.slice)?(/|$)", path) is not None
 
 
 def pids() -> list[int]:

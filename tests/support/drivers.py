@@ -14,6 +14,7 @@ from podkeep.images.layers import file_layer_id
 from podkeep.images.snapshots.choice import open_drivers
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.kernel import mounts
+from support import erofs
 from support.unpacking import unpack
 
 NAMES = ("directories", "erofs")
@@ -23,6 +24,8 @@ class Layers:
     """A store's drivers below ``root``; new layers go to the one named ``name``."""
 
     def __init__(self, root: Path, name: str) -> None:
+        if name == "erofs":
+            erofs.needed()
         root.mkdir(mode=0o700, exist_ok=True)
         self.root = root
         self.mounted = root / "mounted"

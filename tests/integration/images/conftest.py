@@ -15,6 +15,7 @@ import pytest
 
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.images.store import ImageStore
+from support import erofs
 from support.images import Layout, busybox_layout
 from support.registry import Registry
 
@@ -92,6 +93,8 @@ def open_store(root: Path, registry: Registry, snapshot_driver: str, nothing_lea
 
     def open_(*hosts: str, registries: dict[str, RegistryConfig] | None = None, **config: Any) -> ImageStore:
         insecure = {host: RegistryConfig(insecure=True) for host in (registry.host, *hosts)}
+        if config.get("snapshot_driver") == "erofs":
+            erofs.needed()
         store = ImageStore.open(
             root,
             config=ImagesConfig(**{"snapshot_driver": snapshot_driver} | config),

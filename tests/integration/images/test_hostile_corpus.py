@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from podkeep.images.snapshots import erofs
+from support import erofs
 from support.hostile import CORPUS
 from support.tarmaker import END, base256, header
 from support.unpacking import census, mounted_layer, outline, unpack
@@ -21,10 +21,8 @@ MOST_MEMORY = 150_000_000
 
 
 @pytest.fixture(params=["directories", "erofs"])
-def driver(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def driver(request: pytest.FixtureRequest) -> str:
     """The name of a snapshot driver."""
-    if request.param == "erofs" and (missing := erofs.probe(tmp_path)):
-        pytest.skip(missing)
     return str(request.param)
 
 
@@ -64,8 +62,7 @@ def test_the_corpus(name: str, driver: str, canary: Path) -> None:
 @pytest.mark.requirement("V61")
 @pytest.mark.parametrize("name", [name for name, case in CORPUS.items() if not case.refused])
 def test_all_drivers_make_the_same_tree(name: str, tmp_path: Path) -> None:
-    if missing := erofs.probe(tmp_path):
-        pytest.skip(missing)
+    erofs.needed()
     trees = []
     for driver in ("directories", "erofs"):
         done = unpack(tmp_path / driver, CORPUS[name].pieces(), driver=driver)

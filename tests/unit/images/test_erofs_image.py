@@ -16,6 +16,7 @@ from podkeep.images.rules import TreeError
 from podkeep.images.tarstream import Entry, EntryKind
 from podkeep.kernel import mountinfo, mounts
 from podkeep.kernel.erofs import mount_erofs
+from support import erofs
 
 LARGE = 5 << 30
 
@@ -50,6 +51,7 @@ def written(tree: Tree, data_bytes: int) -> bytes:
 @contextmanager
 def mounted(tree: Tree, data: Path, at: Path) -> Iterator[Path]:
     """Mount the image of a tree over its data."""
+    erofs.needed()
     metadata = at / "meta.erofs"
     metadata.write_bytes(written(tree, data.stat().st_size))
     top = at / "top"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from podkeep.base.errors import DataLoss
 from podkeep.base.ids import Digest
-from podkeep.kernel import mounts, overlay
+from podkeep.kernel import mountinfo, mounts, overlay
 from podkeep.kernel.idmap import block
 from podkeep.kernel.namespaces import NamespaceHelper
 from support.drivers import NAMES, Layers
@@ -157,7 +157,6 @@ TREES: dict[str, list[Member]] = {
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[[str], Layers]]:
     """Open one driver's layers below an own root; in the end nothing is mounted."""
-    before = Path("/proc/self/mountinfo").read_text()
     found: list[Layers] = []
 
     def open_(name: str) -> Layers:
@@ -167,7 +166,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[str], Layers]]:
     yield open_
     for layers in found:
         layers.close()
-    assert Path("/proc/self/mountinfo").read_text() == before
+    assert mountinfo.under(tmp_path) == []
 
 
 @pytest.fixture

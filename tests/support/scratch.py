@@ -10,6 +10,7 @@ import functools
 import os
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 from podkeep.kernel import libc, mountinfo, mounts
@@ -23,9 +24,20 @@ def enter() -> None:
     assert os.geteuid() == 0, "these tests need root: run `make test` as root"
     libc.unshare(CloneFlag.NEWNS | CloneFlag.NEWNET)
     mounts.set_propagation("/", Propagation.PRIVATE, recursive=True)
+    _unmount_others()
     mounts.set_propagation("/", Propagation.SHARED, recursive=True)
     _replace_null_device()
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+def _unmount_others() -> None:
+    """Let go of what other test runs have mounted: it would go from here when they remove the directories, at any time
+    (rmdir(2) of a directory that is a mount point elsewhere)."""
+    here = [Path(tempfile.gettempdir()), Path.cwd()]
+    for temporary in {tempfile.gettempdir(), "/tmp", "/var/tmp"}:
+        for entry in mountinfo.under(temporary):
+            if entry.mount_point != temporary and not any(path.is_relative_to(entry.mount_point) for path in here):
+                mounts.unmount(entry.mount_point, lazy=True)
 
 
 def _replace_null_device() -> None:

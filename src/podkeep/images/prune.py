@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from podkeep.base.ids import Digest, ImageID
+from podkeep.images.catalog import disk_usage
 from podkeep.images.database import LayerRecord
 from podkeep.images.image import Image
-from podkeep.images.store import disk_usage
 
 
 def choose(

@@ -19,9 +19,10 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, P
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images import manifest, prune, reference
 from podkeep.images.database import LayerRecord
+from podkeep.images.fetching import Progress
 from podkeep.images.image import Image, PullProgress
 from podkeep.images.openfile import OpenFile, open_directory, remove_directory
-from podkeep.images.store import ImageStore, Progress
+from podkeep.images.store import ImageStore
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import ResourceExhausted
 from podkeep.base.ids import Digest
-from podkeep.images import store as stores
+from podkeep.images import durability, store as stores
 from podkeep.images.database import ImageDatabase, LayerRecord
 
 root = Path(sys.argv[1])
@@ -45,25 +45,25 @@ database.add([], layers(2000, "b"))
 assert len(database.layers()) == 2000
 """
 _SYNC = """
-stores._SYNC_DELAY = 0.0
+durability._DELAY = 0.0
 boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 records = layers(300, boot_id)
 store = stores.ImageStore.open(root, config=ImagesConfig(), registries={})
 for record in records:
-    store._driver._path(record.id).mkdir()
-    store._leases[record.id] += 1
-store._database.add([], records)
-store._refresh()
+    store._layers.driver._path(record.id).mkdir()
+    store._layers._leases[record.id] += 1
+store._catalog.database.add([], records)
+store._catalog.refresh()
 fill()
-store._sync_later()
+store._durability.sync_later()
 for thread in threading.enumerate():
     if thread is not threading.current_thread():
         thread.join()
-assert store._timer is None
-assert all(layer.boot_id for layer in store._layers.values())
+assert store._durability._timer is None
+assert all(layer.boot_id for layer in store._catalog.layers.values())
 os.unlink(root / "filler")
 store.sync()
-assert not any(layer.boot_id for layer in store._layers.values())
+assert not any(layer.boot_id for layer in store._catalog.layers.values())
 store.close()
 """
 

@@ -41,7 +41,7 @@ def test_values_that_cannot_work_are_not_put_into_force(tmp_path: Path) -> None:
             reload = Reload(config.Config(), lambda: config.Config(registries=registries), store)
             reload.start()
             await reload.close()
-            assert store._registries == {}
+            assert store._fetching._registries == {}
         finally:
             store.close()
 
@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_understood_does_not_end_what_waits_for_the_reload
             reload = Reload(config.Config(), load, store)
             reload.start()
             await reload.close()
-            assert store._config == config.ImagesConfig()
+            assert store._fetching._config == config.ImagesConfig()
         finally:
             store.close()
 

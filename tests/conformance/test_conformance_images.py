@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.base.errors import DeadlineExceeded, InvalidArgument, NotFound, PodkeepError, Unavailable
+from podkeep.base.errors import DeadlineExceeded, InvalidArgument, NotFound, PodkeepError, RegistryUnavailable
 from podkeep.cri.v1 import api_pb2 as api
 from support.endpoint import Node
 from support.images import Layout, busybox_layout, file, layers_layout
@@ -186,7 +186,7 @@ def test_pull_of_what_is_not_there(node: Node, registry: Registry) -> None:
 
 
 def test_pull_from_nowhere(node: Node) -> None:
-    node.refused(lambda: node.fetch("127.0.0.1:1/none:1"), Unavailable)
+    node.refused(lambda: node.fetch("127.0.0.1:1/none:1"), RegistryUnavailable)
 
 
 @pytest.mark.parametrize("reference", ["127.0.0.1/UPPER:1", "a b", "name:tag with space", "127.0.0.1/x@sha256:12"])

@@ -23,6 +23,7 @@ from podkeep.base.errors import (
     FailedPrecondition,
     InvalidArgument,
     PodkeepError,
+    RegistryUnavailable,
     ResourceExhausted,
     Unavailable,
 )
@@ -44,7 +45,7 @@ _SPECIAL = {
     "SignatureValidationFailed": "because the signature validation failed",
 }
 """Errors of PullImage that are told apart, by how their texts begin, and what a kubelet says of each (CRI, errors)."""
-_FINAL = (DeadlineExceeded, InvalidArgument, ResourceExhausted, Unavailable)
+_FINAL = (DeadlineExceeded, InvalidArgument, RegistryUnavailable, ResourceExhausted, Unavailable)
 """What other credentials would not change."""
 
 

@@ -12,7 +12,8 @@ Does not own: logging (one log line, at the boundary that answers the caller) or
     ├── ResourceExhausted      no free ID block, address, disk space
     ├── PermissionDenied
     ├── Unimplemented          asked for something this version does not do
-    ├── Unavailable            a peer (registry, runtime, tool) does not answer; a retry may help
+    ├── Unavailable            a peer (runtime, tool) does not answer; a retry may help
+    ├── RegistryUnavailable    no registry or mirror answers, or only with errors of its own
     ├── DeadlineExceeded
     ├── Cancelled
     ├── DataLoss               a stored record cannot be read or fails its digest
@@ -72,6 +73,14 @@ class Unimplemented(PodkeepError):
 
 class Unavailable(PodkeepError):
     """A peer does not answer; trying again later may succeed."""
+
+
+class RegistryUnavailable(PodkeepError):
+    """No registry or mirror answers, or only with errors of its own.
+
+    ``message`` starts with ``RegistryUnavailable: ``, by which clients know it (cri-api, pkg/errors). Not a kind of
+    :class:`Unavailable`, which tells a client that it is the runtime that does not answer.
+    """
 
 
 class DeadlineExceeded(PodkeepError):

@@ -23,6 +23,7 @@ from podkeep.base.errors import (
     NotFound,
     PermissionDenied,
     PodkeepError,
+    RegistryUnavailable,
     ResourceExhausted,
     Unavailable,
     Unimplemented,
@@ -40,6 +41,9 @@ _CODES: dict[type[PodkeepError], grpc.StatusCode] = {
     PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     Unimplemented: grpc.StatusCode.UNIMPLEMENTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
+    # A kubelet compares the text, and has it without "rpc error: code = ..." in front from this code only
+    # (kubernetes, cri-client/pkg/remote_image.go).
+    RegistryUnavailable: grpc.StatusCode.UNKNOWN,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     Cancelled: grpc.StatusCode.CANCELLED,
     DataLoss: grpc.StatusCode.DATA_LOSS,
@@ -48,7 +52,7 @@ _CODES: dict[type[PodkeepError], grpc.StatusCode] = {
 
 _CLASSES: dict[grpc.StatusCode, type[PodkeepError]] = {
     **{code: error for error, code in _CODES.items()},
-    # What other runtimes send and podkeep does not. A Go server answers UNKNOWN for any error without a code.
+    # What other runtimes send. A Go server answers UNKNOWN for any error without a code.
     grpc.StatusCode.UNKNOWN: Internal,
     grpc.StatusCode.UNAUTHENTICATED: PermissionDenied,
     grpc.StatusCode.ABORTED: Unavailable,
@@ -85,7 +89,9 @@ def error_of(code: grpc.StatusCode, details: str) -> PodkeepError:
     Total over the codes: one that podkeep never sends becomes the class whose caller would act alike.
     """
     message, _, hint = details.partition(_HINT)
-    return _CLASSES.get(code, Internal)(message or f"no details, only {code.name}", hint=hint)
+    named = code is grpc.StatusCode.UNKNOWN and message.startswith(RegistryUnavailable.__name__)
+    kind = RegistryUnavailable if named else _CLASSES.get(code, Internal)
+    return kind(message or f"no details, only {code.name}", hint=hint)
 
 
 def _wire_bytes(char: str) -> int:

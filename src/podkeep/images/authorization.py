@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from podkeep.base.docker_config import Credentials, decode_auth
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError, Unavailable
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError, RegistryUnavailable
 from podkeep.images.challenges import Challenge, usable
 from podkeep.images.client import Client, Url, parse_url
 from podkeep.images.http1 import TransferError
@@ -78,7 +78,7 @@ class Authorizer:
         Each way to log in is tried once, and again once it had worked: this ends.
 
         :raises PermissionDenied: if there are no credentials, or a token server refuses them.
-        :raises Unavailable: if a token server does not answer.
+        :raises RegistryUnavailable: if a token server does not answer.
         :raises FailedPrecondition: if the registry asks for what podkeep cannot do or refuses to do.
         """
         with self._lock:
@@ -162,8 +162,8 @@ class Authorizer:
         url = Url(scheme=realm.scheme, host=realm.host, port=realm.port, target=target)
         return self._client.follow("GET", url, {}, authorization=_basic(who))
 
-    def _down(self, why: str, *, hint: str = "") -> Unavailable:
-        return Unavailable(f"RegistryUnavailable: {self._who.partition('/')[0]}: {why}", hint=hint)
+    def _down(self, why: str, *, hint: str = "") -> RegistryUnavailable:
+        return RegistryUnavailable(f"RegistryUnavailable: {self._who.partition('/')[0]}: {why}", hint=hint)
 
 
 def credentials_of(auth: Mapping[str, str]) -> Credentials:

@@ -11,10 +11,10 @@ from podkeep.base.errors import (
     NotFound,
     PermissionDenied,
     PodkeepError,
-    Unavailable,
+    RegistryUnavailable,
 )
 
-ELSEWHERE = (DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unavailable)
+ELSEWHERE = (DataLoss, FailedPrecondition, NotFound, PermissionDenied, RegistryUnavailable)
 """Errors after which another source may do better."""
 
 _Place = TypeVar("_Place")

@@ -20,6 +20,7 @@ from podkeep.base.errors import (
     FailedPrecondition,
     NotFound,
     PodkeepError,
+    RegistryUnavailable,
     Unavailable,
 )
 from podkeep.base.ids import Digest
@@ -105,7 +106,7 @@ def push(registry: Registry, tag: str, artifact: Artifact, tell: Tell) -> Digest
     """Publish an artifact and return its digest. Blobs that the registry has are not sent again.
 
     :param tag: empty: it has no tag, and is found by its digest or its subject.
-    :raises Unavailable: if the registry does not answer, or a blob does not get through.
+    :raises RegistryUnavailable: if the registry does not answer, or a blob does not get through.
     :raises PermissionDenied: if it refuses the credentials.
     :raises FailedPrecondition: if a file changes while it is sent, or the registry refuses the artifact.
     """
@@ -174,7 +175,7 @@ def _list_by_tag(registry: Registry, artifact: Artifact, digest: Digest, size: i
 def upload(registry: Registry, blob: Blob, tell: Tell) -> None:
     """Bring a blob to the registry unless it is there; after a broken connection go on with what is missing.
 
-    :raises Unavailable: if several tries in a row bring nothing.
+    :raises RegistryUnavailable: if several tries in a row bring nothing.
     :raises FailedPrecondition: if the file changed.
     """
     way = _Upload(registry, blob, tell)
@@ -183,7 +184,7 @@ def upload(registry: Registry, blob: Blob, tell: Tell) -> None:
         before = way.arrived
         try:
             way.attempt()
-        except Unavailable:
+        except (RegistryUnavailable, Unavailable):
             failures = failures + 1 if way.arrived <= before else 1
             if failures == _ATTEMPTS:
                 raise

@@ -17,7 +17,7 @@ from podkeep.images.registry import Registry
 def unchanged(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the answer to a pull if the registry has nothing new; nothing if the image must be pulled.
 
-    :raises Unavailable: if no server answers.
+    :raises RegistryUnavailable: if no server answers.
     """
     name = f"{request['host']}/{request['repository']}"
     target = request["digest"] or request["tag"]

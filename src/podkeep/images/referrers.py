@@ -145,7 +145,7 @@ def list_referrers(registry: Registry, subject: Digest, artifact_type: str = "")
     """Return what refers to ``subject`` in the repository, all of it or one type only.
 
     :raises InvalidArgument: if the registry's list is malformed or longer than anyone needs.
-    :raises Unavailable: if it does not answer.
+    :raises RegistryUnavailable: if it does not answer.
     """
     documents = _by_api(registry, subject, artifact_type)
     if documents is None:

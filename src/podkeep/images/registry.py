@@ -14,7 +14,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
-from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PermissionDenied, PodkeepError, Unavailable
+from podkeep.base.errors import (
+    DataLoss,
+    FailedPrecondition,
+    NotFound,
+    PermissionDenied,
+    PodkeepError,
+    RegistryUnavailable,
+)
 from podkeep.images import challenges, manifest
 from podkeep.images.authorization import Authorizer, Grant, credentials_of
 from podkeep.images.client import Body, Client, parse_url
@@ -80,7 +87,7 @@ class Registry:
         """Return a manifest or index and its media type; ``target`` is a tag or digest. The caller verifies it.
 
         :raises NotFound: if the registry does not have it.
-        :raises Unavailable: if the registry does not answer, or with an error of its own.
+        :raises RegistryUnavailable: if the registry does not answer, or with an error of its own.
         """
         answer = self._get(f"manifests/{target}", _ACCEPT)
         data = self.whole(answer, manifest.MAX_MANIFEST_BYTES, f"manifest {target}")
@@ -109,7 +116,7 @@ class Registry:
         """Yield a layer's bytes; a connection that breaks is made again and goes on where it was.
 
         :raises DataLoss: if there is more than the manifest says; the caller compares digests.
-        :raises Unavailable: if it breaks off again and again.
+        :raises RegistryUnavailable: if it breaks off again and again.
         """
         done, breaks, since, ranges = 0, 0, 0, True
         while True:
@@ -272,7 +279,7 @@ class Registry:
         """Return an answer's body and let go of its connection.
 
         :raises DataLoss: if it has more than ``most`` bytes.
-        :raises Unavailable: if it breaks off.
+        :raises RegistryUnavailable: if it breaks off.
         """
         pieces, size = [], 0
         try:
@@ -295,8 +302,8 @@ class Registry:
             return f"blob {target} of {self}"
         return f"{self}@{target}" if ":" in target else f"{self}:{target}"
 
-    def _down(self, why: str, *, hint: str = "") -> Unavailable:
-        return Unavailable(f"RegistryUnavailable: {self._host}: {why}", hint=hint)
+    def _down(self, why: str, *, hint: str = "") -> RegistryUnavailable:
+        return RegistryUnavailable(f"RegistryUnavailable: {self._host}: {why}", hint=hint)
 
 
 _ACCEPT = {"Accept": ", ".join(manifest.ACCEPTED)}

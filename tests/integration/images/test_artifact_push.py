@@ -15,7 +15,7 @@ import pytest
 from conftest import OpenStore
 
 from podkeep.base.config import RegistryConfig
-from podkeep.base.errors import DataLoss, FailedPrecondition, Unavailable
+from podkeep.base.errors import DataLoss, FailedPrecondition, RegistryUnavailable
 from podkeep.base.reference import parse
 from podkeep.images import endpoints, packing, pushing
 from podkeep.images.packing import Blob
@@ -230,7 +230,7 @@ def test_an_upload_that_never_gets_through_is_given_up(
 ) -> None:
     monkeypatch.setattr(pushing, "_PAUSE_S", 0.001)
     oci.breaks = [0] * 50
-    with pytest.raises(Unavailable, match=r"^RegistryUnavailable: "):
+    with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: "):
         pushing.upload(app, model, lambda *_: None)
     assert len(oci.breaks) == 45
     assert oci.blobs == {}

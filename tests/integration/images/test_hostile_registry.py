@@ -25,7 +25,7 @@ from podkeep.base.errors import (
     NotFound,
     PermissionDenied,
     PodkeepError,
-    Unavailable,
+    RegistryUnavailable,
     Unimplemented,
 )
 from podkeep.images.image import RegistryAuth
@@ -216,7 +216,7 @@ def test_a_transfer_that_always_breaks_is_given_up(busybox: Layout, open_store: 
 
     with HostileRegistry(busybox, broken) as registry:
         error = _pull(open_store, registry)
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, RegistryUnavailable)
     assert re.match(rf"RegistryUnavailable: .*{layer} broke off after \d+ of {len(busybox.blob(layer))}", error.message)
 
 
@@ -226,8 +226,8 @@ def test_a_transfer_that_always_breaks_is_given_up(busybox: Layout, open_store: 
         (404, NotFound, "app:v1: not found: TESTED: said so"),
         (403, PermissionDenied, r"app:v1: the registry refuses access \(403\): TESTED: said so"),
         (400, FailedPrecondition, "app:v1: the registry answered 400: TESTED: said so"),
-        (500, Unavailable, "^RegistryUnavailable: .* answered 500 for .*app:v1: TESTED: said so"),
-        (429, Unavailable, "^RegistryUnavailable: .* answered 429"),
+        (500, RegistryUnavailable, "^RegistryUnavailable: .* answered 500 for .*app:v1: TESTED: said so"),
+        (429, RegistryUnavailable, "^RegistryUnavailable: .* answered 429"),
     ],
 )
 @pytest.mark.parametrize("where", ["manifests", "blobs"])
@@ -320,7 +320,7 @@ def test_redirects_are_followed_without_the_credentials(busybox: Layout, open_st
 def test_a_redirect_loop_ends(open_store: OpenStore) -> None:
     with HostileRegistry(None, lambda path, _headers: Answer(status=302, headers={"Location": path})) as registry:
         error = _pull(open_store, registry)
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, RegistryUnavailable)
     assert "more than 5 redirects" in error.message
 
 
@@ -400,7 +400,7 @@ def test_a_registry_that_stalls_is_given_up(how: str, place: str, busybox: Layou
     with HostileRegistry(busybox, decide) as registry:
         store = open_store(registry.host, progress_timeout=0.3)
         with pytest.raises(
-            Unavailable, match=r"^RegistryUnavailable: .*it sent (nothing|\d+ bytes) in 0\.3 s"
+            RegistryUnavailable, match=r"^RegistryUnavailable: .*it sent (nothing|\d+ bytes) in 0\.3 s"
         ) as failure:
             asyncio.run(store.pull(f"{registry.host}/app:v1"))
         gate.set()
@@ -416,7 +416,7 @@ def test_a_registry_that_takes_a_connection_and_says_nothing(open_store: OpenSto
         host = f"127.0.0.1:{listener.getsockname()[1]}"
         registries = {host: RegistryConfig(insecure=True, mirrors=(f"http://{host}",))}
         store = open_store(registries=registries, progress_timeout=0.3)
-        with pytest.raises(Unavailable, match="no handshake within") as failure:
+        with pytest.raises(RegistryUnavailable, match="no handshake within") as failure:
             asyncio.run(store.pull(f"{host}/app:v1"))
     assert "it sent nothing in 0.3 s" in failure.value.message
 
@@ -445,7 +445,7 @@ def test_a_registry_cannot_make_us_wait_for_ever(later: str, busybox: Layout, op
     with HostileRegistry(busybox, lambda _path, _headers: answer) as registry:
         error = _pull(open_store, registry)
         assert len(registry.requests) <= 4
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, RegistryUnavailable)
     assert error.hint == f"it asks to try again after {later}"
     assert time.monotonic() - start < 10
 
@@ -495,7 +495,7 @@ def test_every_framing_of_http_is_understood(
 def test_answers_that_are_no_http(where: str, raw: bytes, text: str, busybox: Layout, open_store: OpenStore) -> None:
     with HostileRegistry(busybox, lambda path, _: Answer(raw=raw) if f"/{where}/" in path else None) as registry:
         error = _pull(open_store, registry)
-    assert isinstance(error, Unavailable), error
+    assert isinstance(error, RegistryUnavailable), error
     assert re.search(text, error.message), error.message
     assert len(error.message) < 1000
 
@@ -629,7 +629,7 @@ def test_the_error_names_every_server_that_was_tried(busybox: Layout, open_store
         if where == layer:
             assert isinstance(failure.value, DataLoss)
         else:
-            assert isinstance(failure.value, Unavailable)
+            assert isinstance(failure.value, RegistryUnavailable)
             assert message.startswith("RegistryUnavailable: registry.invalid: no address for 'registry.invalid'")
             assert "DNS" in failure.value.hint
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import OpenStore, du, layer_directory, layers_bytes
 
 from podkeep.base.config import RegistryConfig
-from podkeep.base.errors import NotFound, PermissionDenied, Unavailable
+from podkeep.base.errors import NotFound, PermissionDenied, RegistryUnavailable
 from podkeep.images.image import PullProgress, RegistryAuth
 from podkeep.images.manifest import node_architecture
 from podkeep.kernel.idmap import block
@@ -245,7 +245,9 @@ def test_tls_is_checked_unless_the_registry_is_insecure(
     with Registry(tmp_path / "tls", tls=certificate) as registry:
         name = registry.push(busybox, "tls/app:v1")
         store = open_store()
-        with pytest.raises(Unavailable, match=r"(?s)^RegistryUnavailable: .*CERTIFICATE_VERIFY_FAILED") as failure:
+        with pytest.raises(
+            RegistryUnavailable, match=r"(?s)^RegistryUnavailable: .*CERTIFICATE_VERIFY_FAILED"
+        ) as failure:
             asyncio.run(store.pull(name))
         assert "ca_file" in failure.value.hint
         for config in (RegistryConfig(ca_file=str(certificate[0])), RegistryConfig(insecure=True)):
@@ -258,14 +260,14 @@ def test_tls_is_checked_unless_the_registry_is_insecure(
 def test_plain_http_needs_insecure(registry: Registry, busybox: Layout, open_store: OpenStore) -> None:
     name = registry.push(busybox, "plain/app:v1")
     store = open_store(registries={registry.host: RegistryConfig()})
-    with pytest.raises(Unavailable, match=r"^RegistryUnavailable: ") as failure:
+    with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: ") as failure:
         asyncio.run(store.pull(name))
     assert f'insecure = true under [registries."{registry.host}"]' in failure.value.hint
 
 
 def test_a_registry_that_is_down_and_an_image_that_is_missing(registry: Registry, open_store: OpenStore) -> None:
     store = open_store(f"127.0.0.1:{(port := free_port())}")
-    with pytest.raises(Unavailable, match=rf"^RegistryUnavailable: 127\.0\.0\.1:{port}: .*refused"):
+    with pytest.raises(RegistryUnavailable, match=rf"^RegistryUnavailable: 127\.0\.0\.1:{port}: .*refused"):
         asyncio.run(store.pull(f"127.0.0.1:{port}/app:v1"))
     with pytest.raises(NotFound, match=r"no/such:image: not found"):
         asyncio.run(store.pull(f"{registry.host}/no/such:image"))

@@ -12,7 +12,7 @@ import pytest
 from conftest import OpenStore
 
 from podkeep.base.config import ReferrersConfig, RegistryConfig
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unavailable
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, RegistryUnavailable
 from podkeep.images.image import Image
 from podkeep.images.manifest import node_architecture
 from podkeep.images.store import ImageStore
@@ -240,7 +240,7 @@ def test_a_mirror_without_the_artifact_does_not_hide_it(
 
 def test_a_registry_that_is_away_is_named(open_store: OpenStore) -> None:
     dead = f"127.0.0.1:{free_port()}"
-    with pytest.raises(Unavailable, match=rf"^RegistryUnavailable: {dead}"):
+    with pytest.raises(RegistryUnavailable, match=rf"^RegistryUnavailable: {dead}"):
         pull(open_store(dead, referrers=ON), f"{dead}/app:1")
 
 

@@ -16,7 +16,7 @@ import pytest
 from conftest import OpenStore, children
 
 from podkeep.base.config import RegistryConfig
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError, Unavailable
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError, RegistryUnavailable
 from podkeep.images.image import RegistryAuth
 from support.images import Layout, file, layers_layout
 from support.registry import Answer, Decide, HostileRegistry
@@ -342,7 +342,7 @@ def test_our_certificate_is_shown_to_who_it_is_for(
     with HostileRegistry(busybox, tls=(*certificate, certificate[0])) as registry:
         ours = RegistryConfig(ca_file=ca, cert_file=ca, key_file=key)
         assert pull(open_store, registry.host, registries={registry.host: ours}) == busybox.image_id
-        with pytest.raises(Unavailable, match=r"(?s)CERTIFICATE_REQUIRED|broke|closed"):
+        with pytest.raises(RegistryUnavailable, match=r"(?s)CERTIFICATE_REQUIRED|broke|closed"):
             pull(open_store, registry.host, name="app:v2", registries={registry.host: RegistryConfig(ca_file=ca)})
         wrong = RegistryConfig(ca_file=ca, cert_file=key)
         with pytest.raises(FailedPrecondition, match=re.escape(f"cannot use {key}")):
@@ -352,7 +352,7 @@ def test_our_certificate_is_shown_to_who_it_is_for(
         away = Answer(status=307, headers={"Location": f"https://{registry.host}/v2/app/manifests/v1"})
         with (
             HostileRegistry(None, lambda _path, _headers: away, tls=(*certificate, None)) as other,
-            pytest.raises(Unavailable, match=r"(?s)CERTIFICATE_REQUIRED|broke|closed"),
+            pytest.raises(RegistryUnavailable, match=r"(?s)CERTIFICATE_REQUIRED|broke|closed"),
         ):
             pull(open_store, other.host, name="app:v3", registries={other.host: ours})
 
@@ -390,7 +390,7 @@ def test_a_token_server_that_is_down_is_unavailable(busybox: Layout, open_store:
 
     with (
         HostileRegistry(busybox, decide) as registry,
-        pytest.raises(Unavailable, match=r"^RegistryUnavailable: .*its token server .* answered 502"),
+        pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: .*its token server .* answered 502"),
     ):
         pull(open_store, registry.host, auth=ME)
 
@@ -486,7 +486,7 @@ def test_a_mirror_gets_what_is_meant_for_its_own_host(tmp_path: Path, busybox: L
         for auths in ({"registry.invalid": basic_entry("me", ME.password)}, {}):
             config = docker_config(tmp_path / "config.json", auths=auths)
             store = open_store(registries=registries, docker_config=config)
-            with pytest.raises(Unavailable, match="asks for credentials"):
+            with pytest.raises(RegistryUnavailable, match="asks for credentials"):
                 asyncio.run(store.pull("registry.invalid/app:v1", auth=ME))
             store.close()
         assert not any("Authorization" in headers for _, headers in mirror.requests)

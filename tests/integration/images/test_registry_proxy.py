@@ -9,7 +9,7 @@ import pytest
 from conftest import OpenStore
 
 from podkeep.base.config import RegistryConfig
-from podkeep.base.errors import FailedPrecondition, Unavailable
+from podkeep.base.errors import FailedPrecondition, RegistryUnavailable
 from support.images import Layout
 from support.proxy import Proxy
 from support.registry import Answer, HostileRegistry, free_port
@@ -59,7 +59,7 @@ def test_a_proxy_is_not_asked_for_what_is_refused(
     ):
         monkeypatch.setenv("HTTP_PROXY", proxy.host)
         store = open_store(registries=PLAIN)
-        with pytest.raises((FailedPrecondition, Unavailable), match="which is refused"):
+        with pytest.raises((FailedPrecondition, RegistryUnavailable), match="which is refused"):
             asyncio.run(store.pull(NAME))
         assert not any("169.254" in text or "0xa9" in text or "::1" in text for text in proxy.asked)
 
@@ -75,7 +75,7 @@ def test_what_needs_no_proxy_goes_without(
         monkeypatch.setenv("NO_PROXY", "other.example,.invalid")
         store.close()
         store = open_store(registries={"registry.invalid": RegistryConfig()})
-        with pytest.raises(Unavailable, match=r"no address for 'registry\.invalid'"):
+        with pytest.raises(RegistryUnavailable, match=r"no address for 'registry\.invalid'"):
             asyncio.run(store.pull(NAME))
 
 
@@ -85,13 +85,15 @@ def test_a_proxy_that_is_down_or_refuses_is_named(
     dead = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("HTTPS_PROXY", f"http://me:secret@{dead}")
     store = open_store(registries={"registry.invalid": RegistryConfig()})
-    with pytest.raises(Unavailable, match=rf"^RegistryUnavailable: registry\.invalid: proxy {dead}: ") as failure:
+    with pytest.raises(
+        RegistryUnavailable, match=rf"^RegistryUnavailable: registry\.invalid: proxy {dead}: "
+    ) as failure:
         asyncio.run(store.pull(NAME))
     assert "HTTPS_PROXY" in failure.value.hint
     assert "secret" not in str(failure.value)
     with Proxy("127.0.0.1:9", refuse=407) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.host)
-        with pytest.raises(Unavailable, match=r"the proxy refuses to connect \(407\)"):
+        with pytest.raises(RegistryUnavailable, match=r"the proxy refuses to connect \(407\)"):
             asyncio.run(store.pull(NAME))
     monkeypatch.setenv("HTTPS_PROXY", "socks5://me:secret@127.0.0.1:1080")
     with pytest.raises(FailedPrecondition, match="HTTPS_PROXY in the environment is not") as refused:

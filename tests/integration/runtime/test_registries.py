@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import InvalidArgument, PermissionDenied, Unavailable
+from podkeep.base.errors import InvalidArgument, PermissionDenied, RegistryUnavailable
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods, error_of, wait_for
 from support.daemon import Daemon
@@ -120,7 +120,7 @@ def test_every_server_is_named_when_none_answers(own_daemon: Daemon, client: Pod
     text = f'[registries."{registry}"]\nmirrors = ["http://{mirror}"]\n'
     own_daemon.config.write_text(f"{own_daemon.config.read_text()}\n{text}")
     own_daemon.start()
-    said = error_of(lambda: pull(client, f"{registry}/app:v1"), Unavailable)
+    said = error_of(lambda: pull(client, f"{registry}/app:v1"), RegistryUnavailable)
     assert said.startswith(f"RegistryUnavailable: {registry}: cannot connect to {registry}: connection refused")
     assert f"{mirror}: cannot connect to {mirror}: connection refused" in said
     assert "check that it runs" in said

@@ -20,7 +20,14 @@ from podkeep.agent.volumes.images import VolumeImages
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.docker_config import Credentials, Keyring
-from podkeep.base.errors import InvalidArgument, NotFound, PermissionDenied, PodkeepError, Unavailable
+from podkeep.base.errors import (
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    PodkeepError,
+    RegistryUnavailable,
+    Unavailable,
+)
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
 
@@ -188,7 +195,7 @@ def test_a_runtime_that_cannot_look(tmp_path: Path) -> None:
     [
         (NotFound("no such manifest"), "ErrImagePull", "no such manifest"),
         (
-            Unavailable("RegistryUnavailable: r.example: refused"),
+            RegistryUnavailable("RegistryUnavailable: r.example: refused"),
             "RegistryUnavailable",
             f"image pull failed for {IMAGE} because the registry is unavailable: r.example: refused",
         ),
@@ -287,6 +294,14 @@ def test_what_all_credentials_came_to(tmp_path: Path, answers: list[PodkeepError
     runtime = Runtime(*answers)
     failure = ensure(runtime, tmp_path / "s", wanted(), keyring=ring("a"))
     assert (failure.waiting, failure.detail) == ("ErrImagePull", detail)
+    assert runtime.answers == []
+
+
+def test_a_registry_that_is_down_is_asked_once_whatever_the_credentials(tmp_path: Path) -> None:
+    runtime = Runtime(RegistryUnavailable("RegistryUnavailable: r.example: refused"))
+    failure = ensure(runtime, tmp_path / "s", wanted(), keyring=ring("a"))
+    assert failure.waiting == "RegistryUnavailable"
+    assert "RegistryUnavailable: r.example: refused" in failure.message
     assert runtime.answers == []
 
 

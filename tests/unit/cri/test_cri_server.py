@@ -83,7 +83,7 @@ def test_the_generated_synchronous_stub_talks_to_us(path: Path) -> None:
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_each_error_class_crosses_the_socket(path: Path, cls: type[PodkeepError]) -> None:
-    sent = cls("container é: 100% of\nnothing", hint="ask again")
+    sent = cls(f"{cls.__name__}: container é: 100% of\nnothing", hint="ask again")
 
     async def refuse(_request: api_pb2.VersionRequest) -> api_pb2.VersionResponse:
         raise sent

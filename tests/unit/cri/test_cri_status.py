@@ -10,23 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base import errors
-from podkeep.base.errors import CommandFailed, Internal, KernelCallError, PodkeepError
+from podkeep.base.errors import CommandFailed, Internal, KernelCallError, PodkeepError, RegistryUnavailable, Unavailable
 from podkeep.cri import status
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and cls.__base__ is PodkeepError]
 
 
 def test_every_error_class_has_a_code_of_its_own() -> None:
-    assert len(CLASSES) == 12
+    assert len(CLASSES) == 13
     codes = [status.code_of(cls("x")) for cls in CLASSES]
     assert len(set(codes)) == len(CLASSES)
     assert grpc.StatusCode.OK not in codes
-    assert grpc.StatusCode.UNKNOWN not in codes
+    assert status.code_of(RegistryUnavailable("x")) is grpc.StatusCode.UNKNOWN
 
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_an_error_comes_back_with_class_message_and_hint(cls: type[PodkeepError]) -> None:
-    sent = cls("spec.hostname: 'ä b' is 100% wrong", hint="shorten it; hint: twice")
+    sent = cls(f"{cls.__name__}: spec.hostname: 'ä b' is 100% wrong", hint="shorten it; hint: twice")
     received = status.error_of(status.code_of(sent), status.details_of(sent))
     assert type(received) is cls
     assert (received.message, received.hint, str(received)) == (sent.message, sent.hint, str(sent))
@@ -44,6 +44,15 @@ def test_every_code_of_another_runtime_becomes_an_error(code: grpc.StatusCode) -
     error = status.error_of(code, "sandbox is gone")
     assert isinstance(error, PodkeepError)
     assert str(error) == "sandbox is gone"
+
+
+def test_a_registry_that_is_down_is_told_from_a_runtime_that_is_down() -> None:
+    """By a kubelet, too: it has the bare text from this code only, and looks at how that begins."""
+    sent = RegistryUnavailable("RegistryUnavailable: r.example: refused", hint="look")
+    received = status.error_of(grpc.StatusCode.UNKNOWN, status.details_of(sent))
+    assert type(received) is RegistryUnavailable
+    assert not isinstance(received, Unavailable)
+    assert type(status.error_of(grpc.StatusCode.UNKNOWN, "failed to pull: RegistryUnavailable")) is Internal
 
 
 def test_an_answer_without_details_names_its_code() -> None:

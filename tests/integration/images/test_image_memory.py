@@ -13,8 +13,9 @@ from conftest import OpenStore, children
 
 from support.registry import Registry
 
-GIB = 1 << 30
 MIB = 1 << 20
+LARGE = 256 * MIB
+"""More than a pull may take, so that one that keeps a layer in memory is found."""
 MOST = 100 * MIB
 """Of all processes of a pull together, each with its whole interpreter. With the server that is below 150 MB."""
 
@@ -47,14 +48,14 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def model(registry: Registry) -> str:
-    """An image with a layer of one GiB."""
-    return bulk.push_image(bulk.model(GIB), registry.host, "memory/model", level=0)
+    """An image with a large layer."""
+    return bulk.push_image(bulk.model(LARGE), registry.host, "memory/model", level=0)
 
 
 @pytest.fixture(scope="module")
 def artifact(registry: Registry) -> str:
-    """An artifact with a file of one GiB."""
-    return bulk.push_artifact(bulk.noise(GIB), registry.host, "memory/artifact", "model.bin")
+    """An artifact with a large file."""
+    return bulk.push_artifact(bulk.noise(LARGE), registry.host, "memory/artifact", "model.bin")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,21 @@ from google.protobuf.json_format import ParseDict
 
 from podkeep.base.errors import NotFound
 from podkeep.cri.v1 import api_pb2 as api
+from support.artifacts import artifact, directory_part, file_part
 from support.cri import Pods, error_of, wait_for
 from support.daemon import Daemon
+from support.images import directory, file, tar
+from support.registry import Registry
 
 REQUESTS = Path(__file__).with_name("requests") / "kubelet_pod.json"
 HOST_ROOT = 655360
 """Where the requests map the pod's root to."""
+SETTINGS = artifact(
+    [
+        file_part("weights.bin", bytes(range(256)), "application/octet-stream"),
+        directory_part("dir", tar([directory("dir"), directory("dir/sub"), file("dir/sub/file", "deep")])),
+    ]
+)
 
 
 def filled(value: Any, known: dict[str, Any]) -> Any:
@@ -30,7 +40,16 @@ def filled(value: Any, known: dict[str, Any]) -> Any:
     if isinstance(value, str):
         if value == "{pod}":
             return known["pod"]
-        for name in ("sandbox", "image_id", "image", "volumes", "logs", "cgroup_parent"):
+        for name in (
+            "sandbox",
+            "image_id",
+            "image",
+            "artifact_id",
+            "artifact",
+            "volumes",
+            "logs",
+            "cgroup_parent",
+        ):
             if name in known:
                 value = value.replace("{" + name + "}", known[name])
         return value
@@ -42,10 +61,10 @@ def filled(value: Any, known: dict[str, Any]) -> Any:
 class Kubelet:
     """Asks as the kubelet does."""
 
-    def __init__(self, pods: Pods, directory: Path, cgroup_parent: str) -> None:
+    def __init__(self, pods: Pods, directory: Path, cgroup_parent: str, artifact: str) -> None:
         self.pods = pods
         self.requests = json.loads(REQUESTS.read_text())
-        self.known: dict[str, Any] = {"image": pods.image, "cgroup_parent": cgroup_parent}
+        self.known: dict[str, Any] = {"image": pods.image, "cgroup_parent": cgroup_parent, "artifact": artifact}
         for name in ("logs", "volumes"):
             (directory / name).mkdir()
             self.known[name] = str(directory / name)
@@ -68,14 +87,35 @@ class Kubelet:
         self.known["sandbox"] = self.pods.run(config)
         return str(self.known["sandbox"])
 
+    def look(self) -> api.Image | None:
+        """Ask for the image of the volume."""
+        request = ParseDict(filled(self.requests["look"], self.known), api.ImageStatusRequest())
+        response = self.pods.call("ImageStatus", request, service="images")
+        return response.image if response.HasField("image") else None
+
+    def pull(self) -> None:
+        """Pull the image of the volume, which is done when the sandbox is there."""
+        request = ParseDict(filled(self.requests["pull"], self.known), api.PullImageRequest())
+        self.known["artifact_id"] = self.pods.call("PullImage", request, service="images").image_ref
+
+    def collect(self) -> None:
+        """Remove the image of the volume as garbage collection does: by its ID."""
+        image = api.ImageSpec(image=self.known["artifact_id"])
+        self.pods.call("RemoveImage", api.RemoveImageRequest(image=image), service="images")
+
     def start(self, name: str) -> str:
         request = ParseDict(filled(self.requests[name], self.known), api.CreateContainerRequest())
         return self.pods.start(str(self.pods.call("CreateContainer", request).container_id))
 
 
 @pytest.fixture
-def kubelet(pods: Pods, daemon: Daemon, tmp_path: Path) -> Kubelet:
-    return Kubelet(pods, tmp_path, daemon.cgroup_parent)
+def kubelet(pods: Pods, daemon: Daemon, registry: Registry, tmp_path: Path) -> Iterator[Kubelet]:
+    kubelet = Kubelet(pods, tmp_path, daemon.cgroup_parent, SETTINGS.push(registry, "kubelet/settings:1"))
+    yield kubelet
+    for sandbox in pods.sandboxes():
+        pods.remove(sandbox.id)
+    if "artifact_id" in kubelet.known:
+        kubelet.collect()
 
 
 def check_sandbox(kubelet: Kubelet, sandbox: str, state: int) -> None:
@@ -103,11 +143,25 @@ def check_container(kubelet: Kubelet, container: str, name: str) -> api.Containe
     return status
 
 
-@pytest.mark.requirement("U1", "V36")
+def check_volumes(kubelet: Kubelet, status: api.ContainerStatus) -> None:
+    mounted = {item.container_path: item for item in status.mounts if item.HasField("image")}
+    assert sorted(mounted) == ["/conf", "/img", "/part"]
+    # The image's ID is how the kubelet's garbage collection finds out that a volume uses it.
+    assert {mounted[path].image.image for path in ("/conf", "/part")} == {SETTINGS.digest}
+    assert mounted["/conf"].image.user_specified_image == kubelet.known["artifact"]
+    assert (mounted["/conf"].image_sub_path, mounted["/part"].image_sub_path) == ("", "dir/sub")
+
+
+@pytest.mark.requirement("U1", "V36", "V53")
 def test_the_life_of_a_pod(kubelet: Kubelet) -> None:
     pods = kubelet.pods
     sandbox = kubelet.run_pod()
     check_sandbox(kubelet, sandbox, api.SANDBOX_READY)
+    assert kubelet.look() is None
+    kubelet.pull()
+    volume = kubelet.look()
+    assert volume is not None
+    assert (volume.id, list(volume.repo_tags)) == (SETTINGS.digest, [kubelet.known["artifact"]])
 
     first = kubelet.start("first")
     pods.exited(first)
@@ -125,10 +179,11 @@ def test_the_life_of_a_pod(kubelet: Kubelet) -> None:
     resources = status.resources.linux
     assert (resources.cpu_quota, resources.cpu_period, resources.cpu_shares) == (50000, 100000, 51)
     assert resources.memory_limit_in_bytes == 64 << 20
-    assert [item.container_path for item in status.mounts if item.HasField("image")] == ["/img"]
+    check_volumes(kubelet, status)
     assert pods.exec(main, "test", "-e", "/data/sub/file", timeout=10).exit_code == 0
     assert pods.exec(main, "test", "-e", "/nowhere", timeout=10).exit_code == 1
     assert pods.read(main, "cat /sub/file; grep -c ^root: /img/passwd; hostname") == "init\n1\ntill-node7"
+    assert pods.read(main, "cat /part/file; ls /conf/dir/sub; stat -c %s:%u /conf/weights.bin") == "deepfile\n256:0"
     log = Path(kubelet.known["logs"]) / "main/0.log"
     wait_for(lambda: "stdout F started" in log.read_text(), "the log")
 
@@ -152,3 +207,5 @@ def test_the_life_of_a_pod(kubelet: Kubelet) -> None:
     pods.remove(sandbox)
     error_of(lambda: pods.pod_status(sandbox), NotFound)
     assert pods.sandboxes(label_selector={"app": "till"}) == []
+    kubelet.collect()
+    assert kubelet.look() is None

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,11 @@ manifests")."""
 MAX_CONFIG_BYTES = 8 << 20
 MAX_LAYERS = 500
 """Lower directories overlayfs takes (kernel, fs/overlayfs, OVL_MAX_STACK)."""
+
+_NAME = r"[0-9A-Za-z][-!#$&^_.+0-9A-Za-z]{0,126}"
+_MEDIA_TYPE = re.compile(rf"{_NAME}/{_NAME}(; ?[ -~]{{1,255}})?")
+"""RFC 6838, section 4.2, with parameters."""
+_SHOWN = 80
 
 _ARCHITECTURES = {
     "x86_64": "amd64",
@@ -154,9 +160,10 @@ def parse_document(data: bytes, what: str) -> dict[str, Any]:
     :raises InvalidArgument: if it is not one, or is a schema this version does not read.
     """
     try:
-        document = json.loads(data)
+        # Decoded here: json.loads guesses UTF-16 and UTF-32, too, which other readers of the same bytes refuse.
+        document = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{what} is not JSON: {error}") from error
+        raise InvalidArgument(f"{what} is not JSON in UTF-8: {error}") from error
     if not isinstance(document, dict):
         raise InvalidArgument(f"{what} is not a JSON object")
     if document.get("schemaVersion") == 1:
@@ -208,7 +215,7 @@ def parse_manifest(document: Mapping[str, Any], what: str) -> Manifest:
         raise InvalidArgument(f"{what} has {len(layers)} layers, more than {MAX_LAYERS}")
     if config.size > MAX_CONFIG_BYTES:
         raise InvalidArgument(f"{what}: the configuration has {config.size} bytes, more than {MAX_CONFIG_BYTES}")
-    artifact_type = _string(document, "artifactType", what) or config.media_type
+    artifact_type = _media_type(document, "artifactType", what) or config.media_type
     return Manifest(config=config, layers=layers, artifact_type=artifact_type)
 
 
@@ -264,12 +271,19 @@ def descriptor(entry: object, what: str) -> Descriptor:
     except InvalidArgument as error:
         raise InvalidArgument(f"{what}.digest: {error.message}") from error
     return Descriptor(
-        media_type=_string(entry, "mediaType", what),
+        media_type=_media_type(entry, "mediaType", what),
         digest=digest,
         size=size,
         annotations=string_map(entry, "annotations", what),
         data=_data(entry, what),
     )
+
+
+def _media_type(entry: Mapping[str, Any], name: str, what: str) -> str:
+    text = _string(entry, name, what)
+    if text and not _MEDIA_TYPE.fullmatch(text):
+        raise InvalidArgument(f"{what}: {name} {text[:_SHOWN]!r} is not a media type")
+    return text
 
 
 def _data(entry: Mapping[str, Any], what: str) -> bytes | None:

@@ -133,3 +133,25 @@ def test_wrong_fields_of_a_manifest_are_named(change: dict[str, Any], kind: type
     document = {"config": {"mediaType": manifest.OCI_CONFIG, "digest": D0, "size": 2}, "layers": []} | change
     with pytest.raises(kind, match=message):
         manifest.parse_manifest(document, "x")
+
+
+@pytest.mark.requirement("V71")
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le"])
+def test_documents_are_utf_8(encoding: str) -> None:
+    assert manifest.parse_document(b'{"schemaVersion": 2}', "x") == {"schemaVersion": 2}
+    with pytest.raises(InvalidArgument, match="x is not JSON in UTF-8"):
+        manifest.parse_document('{"schemaVersion": 2}'.encode(encoding), "x")
+
+
+@pytest.mark.requirement("V71")
+@pytest.mark.parametrize(
+    "text", ["application/\x1b]0;owned\x07", "application", "a/b\n", "/b", "a/" + "b" * 128, "a/b; c\x1b", "ä/b"]
+)
+def test_types_have_the_form_of_media_types(text: str) -> None:
+    config = {"mediaType": manifest.OCI_CONFIG, "digest": D0, "size": 2}
+    with pytest.raises(InvalidArgument, match=r"x: artifactType '.* is not a media type"):
+        manifest.parse_manifest({"config": config, "layers": [], "artifactType": text}, "x")
+    with pytest.raises(InvalidArgument, match=r"x: mediaType '.* is not a media type"):
+        manifest.descriptor(config | {"mediaType": text}, "x")
+    usual = manifest.descriptor(config | {"mediaType": "application/vnd.x-y_z+json; charset=utf-8"}, "x")
+    assert usual.media_type == "application/vnd.x-y_z+json; charset=utf-8"

@@ -2,7 +2,7 @@
 
 Owns: what is told about an image, and that nothing is removed that a container uses. Who uses what is asked of the
 runtime, on the event loop, in the same step in which an image is forgotten: no container can be made of it in between.
-Reading layers is a worker's job (``saver``, ``verify``). Called by ``runtime/rpc/upkeep.py``.
+Verifying is ``checking``; layers are read by a worker (``saver``, ``verify``). Called by ``runtime/rpc/upkeep.py``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import asyncio
 import base64
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
-from podkeep.images import manifest, prune, reference
+from podkeep.images import prune, reference
+from podkeep.images.checking import Checking, Damage, Step, Summary
 from podkeep.images.database import LayerRecord
+from podkeep.images.documents import Document, documents_of, layer_request
 from podkeep.images.fetching import Progress
 from podkeep.images.image import Image, PullProgress
 from podkeep.images.openfile import OpenFile, open_directory, remove_directory
@@ -42,15 +43,6 @@ class ImageUser:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
-    """A document of an image; ``role`` is ``index``, ``manifest`` or ``configuration``."""
-
-    role: str
-    digest: Digest
-    data: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
 class Description:
     """An image, who uses it, its layers base first with the number of images that have each, and, if asked for, its
     documents."""
@@ -69,39 +61,6 @@ class Removed:
     untagged: tuple[str, ...]
     image: ImageID | None
     reclaimed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """Progress of a verification; ``done`` of ``total`` bytes on disk."""
-
-    done: int
-    total: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Damage:
-    """Something that is not what its digest says; ``kept`` says why it was not removed, if that was asked for."""
-
-    object: str
-    problem: str
-    images: tuple[ImageID, ...] = ()
-    names: tuple[str, ...] = ()
-    repaired: bool = False
-    kept: str = ""
-
-
-@dataclass(kw_only=True)
-class Summary:
-    """What a verification looked at."""
-
-    images: int = 0
-    layers: int = 0
-    documents: int = 0
-    bytes: int = 0
-    damages: int = 0
-    unchecked: int = 0
-    """Layers kept in a way that does not allow it."""
 
 
 Users = Callable[[], Mapping[ImageID, Sequence[ImageUser]]]
@@ -146,7 +105,7 @@ class Upkeep:
                 yield found
                 continue
             try:
-                content = tuple(await asyncio.to_thread(self._documents, found.image))
+                content = tuple(await asyncio.to_thread(documents_of, self._store, found.image))
             except NotFound:
                 continue
             yield replace(found, documents=content)
@@ -164,15 +123,6 @@ class Upkeep:
             for image in images
             if all(layer in layers for layer in image.layers)
         ]
-
-    def _documents(self, image: Image) -> list[Document]:
-        config, manifests = self._store.documents(image.id)
-        documents = []
-        for digest, data in manifests.items():
-            role = "index" if manifest.is_index(manifest.parse_document(data, digest), "") else "manifest"
-            documents.append(Document(role=role, digest=digest, data=data))
-        wanted = _config_digest(image, config, manifests.values())
-        return [*documents, Document(role="configuration", digest=wanted, data=config)]
 
     async def remove(self, text: str) -> Removed:
         """Take a name away, and the image with its last one; an ID or a digest means the whole image.
@@ -270,129 +220,23 @@ class Upkeep:
     def _saved(self, image: Image, layers: Mapping[Digest, LayerRecord]) -> dict[str, Any]:
         if not all(layer in layers for layer in image.layers):
             raise NotFound(f"image {image.id} is not here any more")
-        by_role = {document.role: document.data for document in self._documents(image)}
+        by_role = {document.role: document.data for document in documents_of(self._store, image)}
         return {
             "id": image.id,
             "kind": image.kind,
             "config": base64.b64encode(by_role["configuration"]).decode(),
             "manifest": base64.b64encode(by_role.get("manifest", b"")).decode(),
-            "layers": [_layer_request(layers[layer]) for layer in image.layers],
+            "layers": [layer_request(layers[layer]) for layer in image.layers],
             "tags": list(image.repo_tags),
             "digests": list(image.repo_digests),
         }
 
-    async def verify(self, names: Sequence[str], *, repair: bool) -> AsyncGenerator[Step | Damage | Summary, None]:
-        """Compare images, or everything, with their digests; yield progress, damages and at last the summary.
-
-        With ``repair`` images that are damaged and that no container uses are removed, with every image that shares
-        the damaged layer, so that a pull brings it anew.
+    def verify(self, names: Sequence[str], *, repair: bool) -> AsyncGenerator[Step | Damage | Summary, None]:
+        """Compare images, or everything, with their digests (:meth:`Checking.verify`).
 
         :raises NotFound: if a name leads to none.
         """
-        images = self.chosen(names)
-        wanted = [layer for image in images for layer in image.layers]
-        held = self._store.hold(wanted if names else self._store.records()[1])
-        _, layers = self._store.records()
-        summary = Summary(images=len(images))
-        damages: list[Damage] = []
-        try:
-            for image in images:
-                found, count = await asyncio.to_thread(self._check_documents, image)
-                summary.documents += count
-                damages += found
-            async with aclosing(self._check_layers([layers[layer] for layer in held])) as events:
-                async for event in events:
-                    if isinstance(event, Step):
-                        yield event
-                    elif isinstance(event, Damage):
-                        damages.append(event)
-                        summary.layers += 1
-                    elif event is None:
-                        summary.unchecked += 1
-                    else:
-                        summary.layers += 1
-                        summary.bytes += event
-            # While the layers are held each is the one that was read, whatever is pulled and removed meanwhile.
-            if repair:
-                damages = [self._repaired(damage) for damage in damages]
-        finally:
-            await asyncio.shield(asyncio.to_thread(self._store.release, held))
-        if not names:
-            damages += await asyncio.to_thread(self._check_strays, repair)
-        summary.damages = len(damages)
-        for damage in damages:
-            yield damage
-        yield summary
-
-    def _check_documents(self, image: Image) -> tuple[list[Damage], int]:
-        damages, count = [], 0
-        try:
-            for document in self._documents(image):
-                count += 1
-                found = manifest.digest_of(document.data, document.digest.partition(":")[0])
-                if found != document.digest:
-                    problem = f"{document.role}: expected digest {document.digest}, the content has {found}"
-                    damages.append(
-                        Damage(object=document.digest, problem=problem, images=(image.id,), names=_names(image))
-                    )
-        except NotFound:
-            return [], count  # removed meanwhile
-        except PodkeepError as error:
-            damages.append(Damage(object=image.id, problem=error.message, images=(image.id,), names=_names(image)))
-        return damages, count
-
-    async def _check_layers(self, layers: Sequence[LayerRecord]) -> AsyncGenerator[Step | Damage | int | None, None]:
-        """Yield steps, and for each layer a damage, the bytes of its content, or None if it cannot be checked."""
-        if not layers:
-            return
-        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        request = {"kind": "verify", "layers": [_layer_request(layer) for layer in layers]}
-
-        async def read() -> None:
-            try:
-                await self._store.work(request, events.put_nowait)
-            finally:
-                events.put_nowait(None)
-
-        reader = asyncio.ensure_future(read())
-        try:
-            while (event := await events.get()) is not None:
-                if event["event"] == "progress":
-                    if event["phase"] == "verifying":
-                        yield Step(done=event["done"], total=event["total"])
-                elif event["event"] == "damage":
-                    yield self._damage(Digest(event["layer"]), event["problem"])
-                else:
-                    yield event.get("bytes")
-            await reader
-        finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-
-    def _damage(self, layer: Digest, problem: str) -> Damage:
-        having = [image for image in self._store.images() if layer in image.layers]
-        return Damage(
-            object=layer,
-            problem=problem,
-            images=tuple(image.id for image in having),
-            names=tuple(name for image in having for name in _names(image)),
-        )
-
-    def _check_strays(self, repair: bool) -> list[Damage]:
-        return [
-            Damage(object=stray, problem="no image has it", repaired=repair)
-            for stray in self._store.strays(remove=repair)
-        ]
-
-    def _repaired(self, damage: Damage) -> Damage:
-        """Forget the images that a damage is in, or say which cannot be."""
-        images = [image for image in self._store.images() if image.id in damage.images or damage.object in image.layers]
-        kept = [f"{image.id} is in use {used}" for image in images if (used := self._in_use(image))]
-        if kept:
-            return replace(damage, kept="; ".join(kept))
-        if len(self._store.forget_images(images)) < len(images):
-            return replace(damage, kept="it was pulled again meanwhile")
-        return replace(damage, repaired=True)
+        return Checking(self._store, self._in_use).verify(self.chosen(names), everything=not names, repair=repair)
 
     def _in_use(self, image: Image) -> str:
         """Say by what an image is used, or nothing."""
@@ -410,30 +254,3 @@ def _spare_tag(text: str, image: Image) -> str:
         return ""
     tag = "" if named.digest else str(named)
     return tag if tag in image.repo_tags and len(image.repo_tags) > 1 else ""
-
-
-def _names(image: Image) -> tuple[str, ...]:
-    return image.repo_tags or image.repo_digests
-
-
-def _config_digest(image: Image, config: bytes, manifests: Iterable[bytes]) -> Digest:
-    """Return the digest that a configuration must have."""
-    if image.kind == "image":
-        return Digest(image.id)
-    for data in manifests:
-        described = manifest.parse_document(data, image.id).get("config")
-        if described:
-            return Digest(described["digest"])
-    return manifest.digest_of(config)
-
-
-def _layer_request(layer: LayerRecord) -> dict[str, Any]:
-    digest = layer.blob if layer.kind == "file" else layer.id
-    return {
-        "id": layer.id,
-        "kind": layer.kind,
-        "title": layer.title,
-        "driver": layer.driver,
-        "digest": digest,
-        "bytes": layer.bytes,
-    }

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from podkeep.base.config import ImagesConfig
 from podkeep.base.ids import Digest
+from podkeep.images.checking import Damage, Step, Summary
 from podkeep.images.store import ImageStore
-from podkeep.images.upkeep import Damage, Step, Summary, Upkeep
+from podkeep.images.upkeep import Upkeep
 from support.images import file, layers_layout
 
 

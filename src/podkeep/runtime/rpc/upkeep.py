@@ -8,9 +8,10 @@ from contextlib import aclosing
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import podkeep_pb2 as node
+from podkeep.images.checking import Damage, Step, Summary
 from podkeep.images.openfile import OpenFile
 from podkeep.images.store import ImageStore
-from podkeep.images.upkeep import Damage, Description, ImageUser, Step, Summary, Upkeep
+from podkeep.images.upkeep import Description, ImageUser, Upkeep
 from podkeep.runtime.pull_watch import PullWatch
 from podkeep.runtime.state import State
 

@@ -38,6 +38,8 @@ _ARCHIVES: Mapping[str, Treatment] = {
 }
 """By how a media type ends. What begins a name here is the registered tree of its maker; the format comes last."""
 _MAX_TITLE = 255
+WHITEOUT = ".wh."
+"""How names begin that mean in an archive that something is gone (image-spec, layer.md)."""
 """Bytes of a file's name (Linux, NAME_MAX)."""
 
 
@@ -125,7 +127,7 @@ def title_of(annotations: Mapping[str, str]) -> str:
     title = annotations.get(TITLE)
     if title is None:
         raise InvalidArgument(f"it is to be a file, but has no name ({TITLE})")
-    wrong = _wrong_title(title)
+    wrong = wrong_title(title)
     if wrong:
         raise InvalidArgument(
             f"its title {title[:100]!r} {wrong}", hint="push it again with the name of a file as its title"
@@ -133,7 +135,8 @@ def title_of(annotations: Mapping[str, str]) -> str:
     return title
 
 
-def _wrong_title(title: str) -> str:
+def wrong_title(title: str) -> str:
+    """Return what keeps ``title`` from being the name of a file in one directory, or nothing."""
     if not title:
         return "is empty"
     if title in (".", ".."):
@@ -144,7 +147,7 @@ def _wrong_title(title: str) -> str:
         return "has a control character"
     if len(title.encode()) > _MAX_TITLE:
         return f"is longer than {_MAX_TITLE} bytes"
-    if title.startswith(".wh."):
+    if title.startswith(WHITEOUT):
         return "is that of a whiteout"
     return ""
 

@@ -1,9 +1,8 @@
 """Making blobs of files and directories that are to be published as an artifact.
 
-Owns: how a path becomes a layer (a file as it is, a directory as an archive that is the same whenever its content is),
-its media type and annotations, and noticing that something changes meanwhile. Does not own: the manifest and the
-transport (``pushing.py``), nor what a layer looks like once it is mounted (docs/artifacts.md). Called by ``podkeep
-artifact push``.
+Owns: how a path becomes a layer (a file as it is, a directory as an archive), its media type and annotations, and
+noticing that a file changes meanwhile. Does not own: what is in the archive (``directory_tar.py``), the manifest and
+the transport (``pushing.py``). Called by ``podkeep artifact push``.
 
 Annotations are those of ORAS, so that its ``pull`` gives back what was pushed.
 """
@@ -13,9 +12,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, Protocol
@@ -23,23 +21,16 @@ from typing import IO, Literal, Protocol
 import zstandard
 from isal import isal_zlib
 
-from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.errors import AlreadyExists, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.base.reference import is_media_type
+from podkeep.images.directory_tar import PIECE, Count, changed, same, tar_of
 from podkeep.images.manifest import MAX_LAYERS
+from podkeep.images.media_types import OCI_TAR, ORAS_DIGEST, ORAS_UNPACK, TITLE, wrong_title
 
 Compression = Literal["gzip", "zstd", "none"]
-Count = Callable[[int], None]
-"""Is told how many more bytes were read."""
 
-TITLE = "org.opencontainers.image.title"
-UNPACK = "io.deis.oras.content.unpack"
-PLAIN_DIGEST = "io.deis.oras.content.digest"
 FILE_TYPE = "application/octet-stream"
-_LAYER = "application/vnd.oci.image.layer.v1.tar"
-_PIECE = 1 << 18
-_BLOCK = tarfile.BLOCKSIZE
-_MAX_NAME = 255
 
 
 class _Compressor(Protocol):
@@ -75,7 +66,7 @@ class Blob:
         hashing = hashlib.sha256()
         position, held = 0, b""
         while position < self.size:
-            piece = os.pread(self.file.fileno(), min(_PIECE, self.size - position), position)
+            piece = os.pread(self.file.fileno(), min(PIECE, self.size - position), position)
             if not piece:
                 raise changed(self.shown)
             hashing.update(piece)
@@ -92,11 +83,6 @@ class Blob:
     def close(self) -> None:
         """Close the file; a temporary one is gone then."""
         self.file.close()
-
-
-def changed(shown: str) -> FailedPrecondition:
-    """Return the error for a file that did not stay as it was."""
-    return FailedPrecondition(f"{shown} changed while it was being pushed", hint="push it when nobody writes to it")
 
 
 def parse_source(text: str) -> Source:
@@ -185,17 +171,17 @@ def bytes_blob(shown: str, data: bytes, media_type: str) -> Blob:
 def name_of(path: Path) -> str:
     """Return what a path is called in the artifact: its last part, whatever the way to it.
 
-    :raises InvalidArgument: if that is no name for a file on every system.
+    :raises InvalidArgument: if that is not the name of a file in an artifact.
     """
     name = path.name or Path(os.path.abspath(path)).name
     if name == "..":
         name = Path(os.path.abspath(path)).name
     try:
-        encoded = name.encode()
+        name.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{os.fsencode(path)!r}: the name is not UTF-8") from error
-    if not name or len(encoded) > _MAX_NAME or any(ord(letter) < 32 for letter in name):
-        raise InvalidArgument(f"{str(path)!r}: {name!r} cannot be the name of a file in an artifact")
+    if wrong := wrong_title(name):
+        raise InvalidArgument(f"{str(path)!r} cannot be a file in an artifact: the name {name!r} {wrong}")
     return name
 
 
@@ -214,11 +200,11 @@ def _read_file(path: Path, media_type: str, annotations: Mapping[str, str], coun
         hashing = hashlib.sha256()
         size = 0
         # Not to its end, which a file that somebody appends to may never have.
-        while size < before.st_size and (piece := os.pread(fd, min(_PIECE, before.st_size - size), size)):
+        while size < before.st_size and (piece := os.pread(fd, min(PIECE, before.st_size - size), size)):
             hashing.update(piece)
             size += len(piece)
             count(len(piece))
-        if size != before.st_size or not _same(before, os.fstat(fd)):
+        if size != before.st_size or not same(before, os.fstat(fd)):
             raise changed(str(path))
     except BaseException:
         file.close()
@@ -227,10 +213,6 @@ def _read_file(path: Path, media_type: str, annotations: Mapping[str, str], coun
     return Blob(
         shown=str(path), media_type=media_type, digest=digest, size=size, annotations=dict(annotations), file=file
     )
-
-
-def _same(one: os.stat_result, other: os.stat_result) -> bool:
-    return (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
 
 
 def _pack_directory(source: Source, *, contents: bool, compression: Compression, mtime: int, count: Count) -> Blob:
@@ -245,10 +227,10 @@ def _pack_directory(source: Source, *, contents: bool, compression: Compression,
     except BaseException:
         file.close()
         raise
-    annotations = {TITLE: top or ".", PLAIN_DIGEST: writer.plain_digest, UNPACK: "true"}
+    annotations = {TITLE: top or ".", ORAS_DIGEST: writer.plain_digest, ORAS_UNPACK: "true"}
     return Blob(
         shown=str(source.path),
-        media_type=source.media_type or _LAYER + suffix,
+        media_type=source.media_type or OCI_TAR + suffix,
         digest=writer.digest,
         size=writer.size,
         annotations=annotations,
@@ -292,83 +274,3 @@ class _Writer:
         self._packed.update(data)
         self._file.write(data)
         self.size += len(data)
-
-
-def tar_of(root: Path, *, top: str, mtime: int, count: Count) -> Iterator[bytes]:
-    """Yield a tar of a directory: entries sorted by name, owned by root, permissions as they are without setuid,
-    setgid and sticky bits; symbolic links stay links, and files with several names are several files.
-
-    :param top: what the directory itself is called in it; empty: it has no entry, its content is at the root.
-    :raises InvalidArgument: if something in it is no file, directory or symbolic link, or has a name that is not UTF-8.
-    :raises FailedPrecondition: if a file changes while it is read.
-    """
-    if top:
-        yield _header(top, root.stat(), mtime, tarfile.DIRTYPE)
-    # Not recursive: trees may well be deeper than Python's stack.
-    waiting = _listed(root, f"{top}/" if top else "")
-    while waiting:
-        entry, name = waiting.pop()
-        status = entry.stat(follow_symlinks=False)
-        if stat.S_ISDIR(status.st_mode):
-            yield _header(name, status, mtime, tarfile.DIRTYPE)
-            waiting += _listed(Path(entry.path), f"{name}/")
-        elif stat.S_ISLNK(status.st_mode):
-            yield _header(name, status, mtime, tarfile.SYMTYPE, link=os.readlink(entry.path))
-        elif stat.S_ISREG(status.st_mode):
-            yield from _file(Path(entry.path), name, mtime, count)
-        else:
-            raise InvalidArgument(
-                f"{entry.path} is a {_kind(status.st_mode)}, which an artifact cannot hold",
-                hint="remove it, or push the files one by one",
-            )
-    yield bytes(2 * _BLOCK)
-
-
-def _listed(directory: Path, prefix: str) -> list[tuple[os.DirEntry[str], str]]:
-    """Return the entries of a directory and what they are called in the archive, the first one last."""
-    with os.scandir(directory) as listing:
-        found = sorted(listing, key=lambda entry: os.fsencode(entry.name), reverse=True)
-    for entry in found:
-        try:
-            entry.name.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidArgument(f"{os.fsencode(entry.path)!r}: the name is not UTF-8") from error
-    return [(entry, prefix + entry.name) for entry in found]
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISSOCK(mode):
-        return "socket"
-    return "named pipe" if stat.S_ISFIFO(mode) else "device"
-
-
-def _file(path: Path, name: str, mtime: int, count: Count) -> Iterator[bytes]:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        before = os.fstat(fd)
-        if not stat.S_ISREG(before.st_mode):
-            raise changed(str(path))
-        yield _header(name, before, mtime, tarfile.REGTYPE, size=before.st_size)
-        left = before.st_size
-        while left:
-            piece = os.read(fd, min(_PIECE, left))
-            if not piece:
-                raise changed(str(path))
-            left -= len(piece)
-            count(len(piece))
-            yield piece
-        if not _same(before, os.fstat(fd)):
-            raise changed(str(path))
-    finally:
-        os.close(fd)
-    yield bytes(-before.st_size % _BLOCK)
-
-
-def _header(name: str, status: os.stat_result, mtime: int, kind: bytes, *, link: str = "", size: int = 0) -> bytes:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size, info.mtime = kind, link, size, mtime
-    info.mode = status.st_mode & 0o777
-    try:
-        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{name}: it links to something whose name is not UTF-8") from error

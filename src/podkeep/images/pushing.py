@@ -27,11 +27,10 @@ from podkeep.base.ids import Digest
 from podkeep.images import manifest, referrers
 from podkeep.images.calls import Call, Reply, ask
 from podkeep.images.client import Body
+from podkeep.images.media_types import EMPTY
 from podkeep.images.packing import Blob, bytes_blob
 from podkeep.images.registry import Registry
 
-EMPTY = "application/vnd.oci.empty.v1+json"
-"""Media type of a configuration that says nothing (OCI image-spec, manifest.md)."""
 UNKNOWN_ARTIFACT = "application/vnd.unknown.artifact.v1"
 """Type of an artifact whose author gave none; the same as with ORAS."""
 EMPTY_DATA = b"{}"

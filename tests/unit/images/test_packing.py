@@ -16,7 +16,7 @@ import zstandard
 from isal import igzip
 
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
-from podkeep.images import packing
+from podkeep.images import directory_tar, packing
 from podkeep.images.packing import Blob, Compression, Source
 
 
@@ -162,6 +162,74 @@ def test_what_an_artifact_cannot_hold_is_refused(tmp_path: Path, kind: str) -> N
         pass
     with pytest.raises((InvalidArgument, packing.PodkeepError)), packed(top / "x"):
         pass
+
+
+@pytest.mark.parametrize("name", [".wh.x", ".wh..wh..opq", "a\nb", "\x7f"])
+def test_names_that_a_pull_would_refuse_are_refused(tmp_path: Path, name: str) -> None:
+    top = tmp_path / "top"
+    (top / name).mkdir(parents=True)
+    with pytest.raises(InvalidArgument, match=r"the name .* (is that of a whiteout|has a control character)"):
+        packing.name_of(top / name)
+    if name.startswith(".wh."):
+        with pytest.raises(InvalidArgument, match="means in an archive that a file is gone"), packed(top):
+            pass
+    else:
+        with packed(top) as blob:
+            assert f"top/{name}" in [member.name for member in members(blob)]
+
+
+def test_paths_that_a_pull_would_refuse_are_refused(tmp_path: Path) -> None:
+    top = tmp_path / ("t" * 200)
+    top.mkdir()
+    fd = os.open(top, os.O_DIRECTORY)
+    for _ in range(20):
+        os.mkdir("d" * 200, dir_fd=fd)
+        inner = os.open("d" * 200, os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    with pytest.raises(InvalidArgument, match="the path is longer than the 4095 bytes"), packed(top):
+        pass
+    with packed(top, contents=True) as blob:
+        assert len(members(blob)) == 20
+
+
+@pytest.mark.parametrize("swapped", ["file", "directory"])
+def test_nothing_outside_is_read_when_a_link_takes_the_place_of_something(tmp_path: Path, swapped: str) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "file").write_text("secret")
+    top = tmp_path / "top"
+    (top / "directory").mkdir(parents=True)
+    (top / "directory/file").write_text("public")
+    (top / "before").write_text("read first, and what is beside it is known then")
+
+    def meddle(_: int) -> None:
+        place = top / "directory"
+        if swapped == "directory":
+            place.rename(tmp_path / "aside")
+            place.symlink_to(secret)
+        else:
+            (place / "file").unlink()
+            (place / "file").symlink_to(secret / "file")
+
+    archive = directory_tar.tar_of(top, top="", mtime=0, count=meddle)
+    if swapped == "directory":
+        with pytest.raises(FailedPrecondition, match="top/directory changed while it was being pushed"):
+            list(archive)
+    else:
+        data = b"".join(archive)
+        assert b"secret/file" in data  # a link, as it is then
+        assert b"public" not in data
+
+
+def test_what_is_gone_when_its_turn_comes_is_an_error(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    for name in ("a", "b"):
+        (top / name).write_text(name)
+    with pytest.raises(FailedPrecondition, match="top/b changed while it was being pushed"):
+        list(directory_tar.tar_of(top, top="", mtime=0, count=lambda _: (top / "b").unlink()))
 
 
 def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import resource
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +53,19 @@ _RATIO_FLOOR = 64 << 20
 
 
 def main() -> None:
-    """Serve the one request on standard input and write the one result."""
+    """Serve the one request on standard input, write the one result and end.
+
+    Without what an interpreter does at its end: threads may still decompress, and have no libraries to end with.
+    """
+    try:
+        _serve()
+    except BaseException:  # noqa: BLE001 - the end of this process, and what went wrong is said
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
+def _serve() -> None:
     confine.die_with_parent()
     allocator.keep_buffers()
     gc.disable()  # a layer's tree is many objects, all of which are needed to the end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import re
@@ -123,3 +124,17 @@ def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -
 def _status(proc: Path) -> dict[str, str]:
     lines = (line.partition(":") for line in (proc / "status").read_text().splitlines())
     return {name: value.strip() for name, _, value in lines}
+
+
+def test_a_process_that_refuses_a_layer_ends_in_peace(tmp_path: Path) -> None:
+    """Its threads have no libraries to end with: they are not to be asked to."""
+    refused = gzip.compress(tar([file("a/../b", "x"), file("rest", os.urandom(4 << 20))]), 1)
+    for number in range(10):
+        root = tmp_path / str(number)
+        root.mkdir()
+        request = json.dumps(REQUEST | {"root": str(root), "compression": "gzip"}).encode() + b"\n"
+        done = subprocess.run(
+            command("podkeep.images.unpack"), input=request + refused, capture_output=True, check=False, timeout=60
+        )
+        assert "holds '..'" in json.loads(done.stdout)["error"]
+        assert (done.returncode, done.stderr) == (0, b"")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from podkeep.base.errors import Internal, PodkeepError
 from podkeep.images import file_layers, merging, tree_memory
 from podkeep.images.channel import Channel
+from podkeep.images.erofs.fingerprint import metadata_digest
 from podkeep.images.fallback import ELSEWHERE, together
 from podkeep.images.layers import LayerJob, Limits, UnpackProcess, mark_opaque
 from podkeep.images.recording import SUFFIX
@@ -90,7 +91,7 @@ class Assembly:
 
     def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, dict[str, Any]]:
         """Unpack ``jobs`` and return a record for each: ``layer``, ``kind``, ``title``, ``digest`` and ``compression``
-        of the blob, ``path``, ``bytes``, ``inodes``, ``data_bytes``.
+        of the blob, ``path``, ``bytes``, ``inodes``, ``data_bytes``, ``metadata``.
 
         :raises PodkeepError: the first error no other source could mend; the process is expected to end then.
         """
@@ -165,6 +166,7 @@ class Assembly:
             "bytes": size.used_bytes + blocks * 512,
             "inodes": size.inodes + files,
             "data_bytes": result["data_bytes"],
+            "metadata": metadata_digest(path) if result["driver"] == "erofs" else "",
         }
 
     def _begin(self, job: LayerJob, source: int) -> None:

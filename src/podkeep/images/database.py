@@ -48,6 +48,9 @@ CREATE TABLE blobs (digest TEXT NOT NULL, compression TEXT NOT NULL,
                     PRIMARY KEY (digest, compression, layer_id)) WITHOUT ROWID;
 CREATE INDEX blobs_by_layer ON blobs (layer_id);
 """,
+    """
+ALTER TABLE layers ADD COLUMN metadata TEXT NOT NULL DEFAULT '';
+""",
 )
 """What makes each version of the file out of the one before; a new file goes through all of them."""
 _VERSION = len(_MIGRATIONS)
@@ -60,6 +63,8 @@ class LayerRecord:
     ``id`` is the diff ID of a ``tar``, and of a ``file`` what ``layers.file_layer_id`` makes of ``blob`` and ``title``,
     which a tar does not have. ``driver`` keeps it. ``bytes`` and ``inodes`` are all it takes on disk, blocks counted
     whole; ``data_bytes`` are those of them that file layers of the same blob have in common (with one inode).
+    ``metadata`` is the digest of what the driver made beside the content; empty if there is nothing, or if version 2
+    of the file did not know it.
     ``boot_id`` is of the boot that wrote it, or empty once it is known to be on the disk.
     """
 
@@ -71,6 +76,7 @@ class LayerRecord:
     bytes: int
     inodes: int
     data_bytes: int = 0
+    metadata: str = ""
     boot_id: str
 
 
@@ -229,7 +235,7 @@ class ImageDatabase:
         """Return every layer."""
         with self._translated() as connection:
             rows = connection.execute(
-                "SELECT id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id FROM layers"
+                "SELECT id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata FROM layers"
             )
             return {
                 row[0]: LayerRecord(
@@ -242,6 +248,7 @@ class ImageDatabase:
                     inodes=row[6],
                     data_bytes=row[7],
                     boot_id=row[8],
+                    metadata=row[9],
                 )
                 for row in rows
             }
@@ -259,8 +266,9 @@ class ImageDatabase:
         """
         with self._transaction() as connection:
             connection.executemany(
-                "INSERT INTO layers (id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id) VALUES"
-                " (:id, :kind, :title, :blob, :driver, :bytes, :inodes, :data_bytes, :boot_id) ON CONFLICT DO NOTHING",
+                "INSERT INTO layers (id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata)"
+                " VALUES (:id, :kind, :title, :blob, :driver, :bytes, :inodes, :data_bytes, :boot_id, :metadata)"
+                " ON CONFLICT DO NOTHING",
                 [asdict(layer) for layer in layers],
             )
             connection.executemany(

@@ -65,5 +65,6 @@ def layer_request(layer: LayerRecord) -> dict[str, Any]:
         "title": layer.title,
         "driver": layer.driver,
         "digest": digest,
+        "metadata": layer.metadata,
         "bytes": layer.bytes,
     }

@@ -21,6 +21,7 @@ from podkeep.base.ids import Digest, ImageID
 from podkeep.images import merging
 from podkeep.images.catalog import Catalog, disk_usage
 from podkeep.images.database import LayerRecord
+from podkeep.images.erofs.fingerprint import metadata_digest
 from podkeep.images.image import Image
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.kernel import tree_size
@@ -126,7 +127,8 @@ class LayerStore:
         if source is not None:
             path = staging / f"link-{len(fresh)}"
             self._drivers[source.driver].link(source.id, layer["title"], path)
-            taken = replace(source, id=key, title=layer["title"], boot_id=boot_id)
+            metadata = metadata_digest(path) if source.driver == "erofs" else ""
+            taken = replace(source, id=key, title=layer["title"], metadata=metadata, boot_id=boot_id)
         else:
             path = Path(layer["path"])
             taken = LayerRecord(
@@ -138,6 +140,7 @@ class LayerStore:
                 bytes=layer["bytes"],
                 inodes=layer["inodes"],
                 data_bytes=layer["data_bytes"],
+                metadata=layer["metadata"],
                 boot_id=boot_id,
             )
         self._merging.commit(path, key)

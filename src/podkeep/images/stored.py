@@ -47,7 +47,10 @@ class StoredLayers:
         self.require(layer)
         return self._drivers[layer["driver"]].tar(Digest(layer["id"]))
 
-    def metadata(self, layer: dict[str, Any]) -> Path | None:
-        """Return where the metadata image of a layer is; None if it has none."""
+    def metadata_digest(self, layer: dict[str, Any]) -> str:
+        """Return the digest of what a layer's driver keeps beside its content; empty if that is nothing.
+
+        :raises OSError: if it cannot be read.
+        """
         driver = self._drivers[layer["driver"]]
-        return driver.metadata(Digest(layer["id"])) if isinstance(driver, ErofsDriver) else None
+        return driver.metadata_digest(Digest(layer["id"])) if isinstance(driver, ErofsDriver) else ""

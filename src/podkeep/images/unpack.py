@@ -5,9 +5,8 @@ compressed layer; standard output is one JSON line with the result. Between the 
 layer's directory, the network, all capabilities but those that making files of other users needs, and all system
 calls but those for files.
 
-Request: ``root`` (directory), ``driver`` that will keep the layer (``erofs-metadata``: only what that is to be compared
-with), ``compression``, ``algorithm`` of the diff ID, ``max_bytes``, ``max_inodes``, ``max_ratio`` of plain to
-compressed bytes, ``max_memory`` (bytes) of a tree in memory.
+Request: ``root`` (directory), ``driver`` that will keep the layer, ``compression``, ``algorithm`` of the diff ID,
+``max_bytes``, ``max_inodes``, ``max_ratio`` of plain to compressed bytes, ``max_memory`` (bytes) of a tree in memory.
 Result: ``kind`` (``tar``), ``digest`` of the plain tar, ``opaque`` directories, ``data_bytes`` (0, it is no file), the
 ``driver`` that can keep it and the ``path`` below ``root`` of what is for it; or ``error``, and ``full`` if there was
 no space on the disk.
@@ -127,8 +126,7 @@ def _keep_tar(request: dict[str, Any], record: int, pull: Callable[[], bytes]) -
     bounds = Bounds(inodes=request["max_inodes"], bytes=request["max_bytes"], memory=request["max_memory"])
     if request["driver"] == "directories":
         return directory_layers.keep_tar("/", record, pull, bounds)
-    keep = keeping.keep_tar if request["driver"] == "erofs" else keeping.rebuild
-    return keep("", pull, bounds)
+    return keeping.keep_tar("", pull, bounds)
 
 
 def _reader(rest: bytes) -> Callable[[int], bytes]:

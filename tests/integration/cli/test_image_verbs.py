@@ -541,7 +541,7 @@ def test_metadata_and_files_without_an_image_are_looked_at(store: Daemon, layout
     problems = {
         damage["problem"] for damage in json.loads(store.run("image", "verify", "-o", "json").stdout)["damages"]
     }
-    assert problems == {"meta.erofs is not what the layer's content makes", "no image has it"}
+    assert {problem[:29] for problem in problems} == {"its metadata: expected digest", "no image has it"}
     (kept / "meta.erofs").unlink()
     done = store.run("image", "verify", "-o", "json")
     assert "gone" in json.loads(done.stdout)["damages"][0]["problem"]

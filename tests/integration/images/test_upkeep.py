@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from pathlib import Path
+
+import pytest
 
 from podkeep.base.config import ImagesConfig
 from podkeep.base.ids import Digest
 from podkeep.images.checking import Damage, Step, Summary
+from podkeep.images.erofs.fingerprint import metadata_digest
 from podkeep.images.store import ImageStore
 from podkeep.images.upkeep import Upkeep
 from support.images import file, layers_layout
@@ -42,4 +46,46 @@ def test_a_damaged_layer_goes_with_images_that_came_while_it_was_read(tmp_path: 
     assert (damage.object, damage.repaired) == (damaged, True)
     assert damaged not in store.records()[1]
     assert store.images() == []
+    store.close()
+
+
+def verified(store: ImageStore, *, repair: bool = False) -> tuple[list[Damage], Summary]:
+    async def run() -> list[Damage | Step | Summary]:
+        return [event async for event in Upkeep(store, dict).verify([], repair=repair)]
+
+    *events, summary = asyncio.run(run())
+    assert isinstance(summary, Summary)
+    return [event for event in events if isinstance(event, Damage)], summary
+
+
+@pytest.mark.parametrize("snapshot_driver", ["erofs"])
+def test_what_an_older_podkeep_made_of_a_layer_is_no_damage(tmp_path: Path, snapshot_driver: str) -> None:
+    """One that makes other metadata of the same tar; and one that did not note the digest of what it made."""
+    config = ImagesConfig(snapshot_driver=snapshot_driver)
+    made = layers_layout(tmp_path / "layout", [[file("a", "x" * 5000)], [file("b", "y")]], name="localhost/old:1")
+    root = tmp_path / "images"
+    store = ImageStore.open(root, config=config, registries={})
+    asyncio.run(store.load(made.path))
+    damages, summary = verified(store)
+    assert (damages, summary.layers, summary.unchecked) == ([], 2, 0)
+    recorded = {layer.id: layer.metadata for layer in store.records()[1].values()}
+    store.close()
+    first, second = made.diff_ids
+    other = root / "erofs" / first.replace(":", "-") / "meta.erofs"
+    with other.open("r+b") as metadata:
+        metadata.seek(1024 + 16)  # a time that nobody needs (erofs_fs.h, erofs_super_block.epoch)
+        metadata.write(b"\x01")
+    with sqlite3.connect(root / "images.db") as database:
+        database.execute("UPDATE layers SET metadata = ? WHERE id = ?", (metadata_digest(other.parent), first))
+        database.execute("UPDATE layers SET metadata = '' WHERE id = ?", (second,))
+    database.close()
+    store = ImageStore.open(root, config=config, registries={})
+    assert store.records()[1][Digest(first)].metadata != recorded[Digest(first)]
+    damages, summary = verified(store, repair=True)
+    assert (damages, summary.layers, summary.unchecked) == ([], 1, 1)
+    assert len(store.images()) == 1
+    # What was not noted is not looked at; its content is.
+    os.truncate(root / "erofs" / second.replace(":", "-") / "data", 512)
+    damages, _ = verified(store)
+    assert [damage.object for damage in damages] == [second]
     store.close()

@@ -7,6 +7,7 @@ from the stored tar in a second pass, into ``tree``. The functions for layers th
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +17,15 @@ from podkeep.images import directory_layers
 from podkeep.images.datafile import DataFile
 from podkeep.images.directory_layers import Bounds
 from podkeep.images.erofs import image, layout
+from podkeep.images.erofs.fingerprint import METADATA
 from podkeep.images.erofs.tree import TooLarge, Tree
 from podkeep.images.recording import SUFFIX
-from podkeep.images.rules import TreeError
 from podkeep.images.stages import Aside
 from podkeep.images.tarstream import ByteSource, Entry, EntryKind, TarReader
 from podkeep.images.tree import BLOCK_BYTES
 
 DATA = "data"
 FILE = "file"
-METADATA = "meta.erofs"
 TREE = "tree"
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 1 << 20
@@ -45,21 +45,6 @@ def keep_tar(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> dict[
         return _unpack_again(directory, data, bounds) if tree is None else _finish(directory, tree, source.position)
     finally:
         os.close(data)
-
-
-def rebuild(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> dict[str, Any]:
-    """Make the metadata of a tar that is stored already, to be compared with what was made of it before.
-
-    :raises TarError: if it is none.
-    :raises TreeError: if an entry breaks a rule, or the tree needs too much memory.
-    """
-    source = ByteSource(pull)
-    tree = _tree_of(source, bounds)
-    if tree is None:
-        raise TreeError(f"its tree needs more than {bounds.memory} bytes of memory")
-    source.drain()
-    _write_image(f"{directory}/{METADATA}", tree, source.position)
-    return {"kind": "tar"}
 
 
 def keep_file(directory: str, title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
@@ -103,6 +88,27 @@ def content(directory: Path) -> Path:
     """Return which file of a layer's directory has the content."""
     file = directory / FILE
     return file if file.exists() else directory / DATA
+
+
+def check(directory: Path) -> None:
+    """Check what a process made that is not to be trusted, once it is dead, before anybody opens or mounts it.
+
+    :raises OSError: if a file is missing, or no file.
+    :raises ValueError: if the metadata begin as none that are written here.
+    """
+    sizes = []
+    for path in (content(directory), directory / METADATA):
+        # Such a process may make what it likes in its directory, symbolic links to the host's files for example.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            about = os.fstat(fd)
+            if not stat.S_ISREG(about.st_mode):
+                raise ValueError(f"{path.name} is no file")
+            sizes.append(about.st_size)
+            head = os.read(fd, layout.FIRST_INODE_OFFSET)
+        finally:
+            os.close(fd)
+    layout.check_superblock(head, image_bytes=sizes[1], data_bytes=sizes[0])
 
 
 @contextmanager

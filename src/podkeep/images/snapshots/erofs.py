@@ -11,9 +11,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from podkeep.base.errors import DataLoss, FailedPrecondition, PodkeepError
+from podkeep.base.errors import DataLoss, FailedPrecondition, Internal, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.images.erofs import keeping, layout
+from podkeep.images.erofs.fingerprint import METADATA, metadata_digest
 from podkeep.images.snapshots.layermounts import LayerMounts
 from podkeep.images.snapshots.shelf import Shelf
 from podkeep.kernel import mounts
@@ -47,7 +48,14 @@ class ErofsDriver:
         remove_tree(doomed)
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
-        """Move the directory with the two files into place; one that is there already wins."""
+        """Move the directory with the two files into place; one that is there already wins.
+
+        :raises Internal: if it cannot be moved, or is not what is made of a layer.
+        """
+        try:
+            keeping.check(unpacked)
+        except (OSError, ValueError) as error:
+            raise Internal(f"layer {layer}: what was made of it is no layer: {error}") from error
         self._shelf.put(unpacked, layer)
 
     def link(self, source: Digest, title: str, staged: Path) -> None:
@@ -55,12 +63,12 @@ class ErofsDriver:
         staged.mkdir(mode=0o755)
         here = self._shelf.path(source)
         os.link(here / keeping.FILE, staged / keeping.FILE)
-        keeping.write_file_image(str(staged / keeping.METADATA), title, keeping.file_size(here / keeping.METADATA))
+        keeping.write_file_image(str(staged / METADATA), title, keeping.file_size(here / METADATA))
 
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
         here = self._shelf.path(layer)
-        return (here / keeping.METADATA).is_file() and keeping.content(here).is_file()
+        return (here / METADATA).is_file() and keeping.content(here).is_file()
 
     def kept(self) -> frozenset[Digest]:
         """Return every layer that is on disk."""
@@ -101,7 +109,7 @@ class ErofsDriver:
         content = keeping.content(here)
         try:
             is_file = content.name == keeping.FILE
-            left = keeping.file_size(here / keeping.METADATA) if is_file else keeping.tar_size(here)
+            left = keeping.file_size(here / METADATA) if is_file else keeping.tar_size(here)
             with content.open("rb", buffering=0) as data:
                 while left and (piece := data.read(min(left, _PIECE))):
                     left -= len(piece)
@@ -111,9 +119,12 @@ class ErofsDriver:
                 f"layer {layer} cannot be read: {error}", hint="remove the image and pull it again"
             ) from error
 
-    def metadata(self, layer: Digest) -> Path:
-        """Return where the layer's metadata image is."""
-        return self._shelf.path(layer) / keeping.METADATA
+    def metadata_digest(self, layer: Digest) -> str:
+        """Return the digest of the layer's metadata image as it is on disk.
+
+        :raises OSError: if it cannot be read.
+        """
+        return metadata_digest(self._shelf.path(layer))
 
     def release(self, keep: frozenset[Digest]) -> None:
         """Unmount the layers that are not in ``keep``."""
@@ -140,7 +151,7 @@ class ErofsDriver:
 
 
 def _mount(directory: Path) -> int:
-    return mount_erofs(directory / keeping.METADATA, [keeping.content(directory)], attrs=_ATTRIBUTES)
+    return mount_erofs(directory / METADATA, [keeping.content(directory)], attrs=_ATTRIBUTES)
 
 
 def probe(root: Path) -> str:
@@ -152,7 +163,7 @@ def probe(root: Path) -> str:
         directory = Path(name)
         content = os.urandom(layout.BLOCK + 1)
         (directory / keeping.FILE).write_bytes(content.ljust(2 * layout.BLOCK, b"\0"))
-        keeping.write_file_image(str(directory / keeping.METADATA), "file", len(content))
+        keeping.write_file_image(str(directory / METADATA), "file", len(content))
         at = LayerMounts(directory / "mounted")
         try:
             fd = mounts.clone_tree(at.path("layer", lambda: _mount(directory)), recursive=False)

@@ -14,9 +14,7 @@ from podkeep.api import manifest
 from podkeep.cli import main
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = (
-    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/configuration.md", "docs/artifacts.md",
-)  # fmt: skip
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -24,6 +22,11 @@ def test_links_lead_somewhere(name: str) -> None:
     document = ROOT / name
     links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_readme_leads_to_every_page() -> None:
+    pages = set(re.findall(r"\]\((docs/[\w-]+\.md)\)", (ROOT / "README.md").read_text()))
+    assert pages == {name for name in DOCUMENTS if name.startswith("docs/")}
 
 
 def test_readme_lists_every_verb() -> None:

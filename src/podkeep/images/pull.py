@@ -35,9 +35,10 @@ def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[
     if other := request["referrers"]:
         where = Reference(host=other["host"], repository=other["repository"])
         places.append(referrers.Place(name=where, registries=_registries(other)))
-    place, found = referrers.find(wanted, pulling.digests(), places)
+    subjects = pulling.digests()
+    place, found = referrers.find(wanted, subjects, places)
     name = Reference(host=place.name.host, repository=place.name.repository, digest=found.digest)
-    record = _Pull(name, place.registries, request, assembly, channel).run()
+    record = _Pull(name, place.registries, request, assembly, channel).run(subjects)
     # What it was asked for by is a name that leads elsewhere when something newer is attached, like a tag.
     return [record | {"tags": [str(wanted)]}]
 
@@ -64,9 +65,12 @@ class _Pull:
         self._assembly = assembly
         self._channel = channel
 
-    def run(self) -> dict[str, Any]:
+    def run(self, subjects: Sequence[Digest] = ()) -> dict[str, Any]:
+        """Get it and return its record; ``subjects``: of what it must be a referrer."""
         top, documents, document = self._manifest()
         what = str(self._name)
+        if subjects:
+            referrers.check_subject(documents[0][1], subjects, what)
         parsed = manifest.parse_manifest(document, what)
         config = manifest.embedded(parsed.config, f"{what}: configuration")
         if config is None:

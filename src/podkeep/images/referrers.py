@@ -9,11 +9,11 @@ by ``podkeep artifact``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
@@ -26,6 +26,9 @@ from podkeep.images.registry import Registry
 CREATED = "org.opencontainers.image.created"
 _MAX_REFERRERS = 10_000
 _MAX_PAGES = 1000
+_MAX_BYTES = 16 << 20
+"""Of all pages of a list."""
+_MAX_LINK = 4096
 _NEXT = re.compile(r'<([^>]+)>\s*;[^,]*\brel="?next"?')
 _NO_API = (404, 405, 501)
 
@@ -147,26 +150,41 @@ def list_referrers(registry: Registry, subject: Digest, artifact_type: str = "")
     :raises InvalidArgument: if the registry's list is malformed or longer than anyone needs.
     :raises RegistryUnavailable: if it does not answer.
     """
-    documents = _by_api(registry, subject, artifact_type)
-    if documents is None:
-        documents = _by_tag(registry, subject)
+    what = f"{registry}: referrers of {subject}"
     found: dict[Digest, Referrer] = {}
-    for document in documents:
-        for item in referrers_in(document, f"{registry}: referrers of {subject}"):
-            # A registry may leave the filtering to the client, and says so by leaving out OCI-Filters-Applied.
-            if not artifact_type or item.artifact_type == artifact_type:
-                found[item.digest] = item
+    entries = 0
+    for document in _pages(registry, subject, artifact_type, what):
+        page = referrers_in(document, what)
+        entries += len(page)
+        if entries > _MAX_REFERRERS:
+            raise _endless(what)
+        # A registry may leave the filtering to the client, and says so by leaving out OCI-Filters-Applied.
+        found |= {item.digest: item for item in page if not artifact_type or item.artifact_type == artifact_type}
     return list(found.values())
 
 
-def _by_api(registry: Registry, subject: Digest, artifact_type: str) -> list[dict[str, Any]] | None:
-    """Return every page of the list; None if the registry has no such API."""
-    what = f"{registry}: referrers of {subject}"
+def check_subject(manifest_data: bytes, subjects: Sequence[Digest], what: str) -> None:
+    """Check that an artifact refers to one of ``subjects`` itself; in a list under a tag there may be anything.
+
+    :raises FailedPrecondition: if it refers to something else, or nothing.
+    """
+    subject = manifest.parse_document(manifest_data, what).get("subject")
+    digest = subject.get("digest") if isinstance(subject, dict) else None
+    if digest not in subjects:
+        raise FailedPrecondition(
+            f"{what} is listed as an artifact that refers to {' or '.join(subjects)}, and says itself that it refers to"
+            f" {str(digest)[:200] if digest else 'nothing'}",
+            hint="attach it again, or name it by its digest",
+        )
+
+
+def _pages(registry: Registry, subject: Digest, artifact_type: str, what: str) -> Iterator[dict[str, Any]]:
+    """Yield every page of the list, or the one under a tag if the registry has no such API."""
     path = f"referrers/{subject}" + (f"?artifactType={quote(artifact_type, safe='')}" if artifact_type else "")
-    pages: list[dict[str, Any]] = []
-    seen = {path}
-    entries = 0
-    while True:
+    seen: set[str] = set()
+    size = 0
+    while path:
+        seen.add(path)
         call = Call(
             method="GET",
             path=path,
@@ -176,25 +194,34 @@ def _by_api(registry: Registry, subject: Digest, artifact_type: str) -> list[dic
             most=manifest.MAX_MANIFEST_BYTES,
         )
         reply = ask(registry, call)
-        if not pages and (reply.status != 200 or reply.media_type != manifest.OCI_INDEX):
-            return None
+        if len(seen) == 1 and (reply.status != 200 or reply.media_type != manifest.OCI_INDEX):
+            if index := tagged_index(registry, subject):
+                yield index
+            return
         if reply.status != 200:
             raise NotFound(f"{what}: a page of the list is gone", hint="try again")
-        pages.append(manifest.parse_document(reply.data, what))
-        entries += len(pages[-1].get("manifests") or ())
-        following = _NEXT.search(reply.headers.get("link", ""))
-        if following is None:
-            return pages
+        size += len(reply.data)
+        path = _following(path, reply.headers.get("link", ""), what)
+        if path in seen or len(seen) >= _MAX_PAGES or size > _MAX_BYTES:
+            raise _endless(what)
+        yield manifest.parse_document(reply.data, what)
+
+
+def _following(path: str, link: str, what: str) -> str:
+    """Return where the next page is (RFC 8288, as the registry's tags are listed); empty: there is none."""
+    found = _NEXT.search(link[:_MAX_LINK])
+    if found is None:
+        return ""
+    try:
         # Registries behind a proxy may well name themselves as only the proxy does: the way counts, not the host.
-        path = urlsplit(urljoin(path, following[1]))._replace(scheme="", netloc="").geturl()
-        if path in seen or len(pages) >= _MAX_PAGES or entries > _MAX_REFERRERS:
-            raise InvalidArgument(f"{what}: the list does not end, or has more than {_MAX_REFERRERS} entries")
-        seen.add(path)
+        parts = urlsplit(urljoin(path, found[1]))
+    except ValueError as error:
+        raise InvalidArgument(f"{what}: {found[1][:200]!r} is not where a next page can be") from error
+    return str(urlunsplit(("", "", re.sub("^/+", "/", parts.path), parts.query, "")))
 
 
-def _by_tag(registry: Registry, subject: Digest) -> list[dict[str, Any]]:
-    index = tagged_index(registry, subject)
-    return [] if index is None else [index]
+def _endless(what: str) -> InvalidArgument:
+    return InvalidArgument(f"{what}: the list does not end, or has more than {_MAX_REFERRERS} entries")
 
 
 def tagged_index(registry: Registry, subject: Digest) -> dict[str, Any] | None:

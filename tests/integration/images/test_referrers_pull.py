@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,19 @@ from conftest import OpenStore
 
 from podkeep.base.config import ReferrersConfig, RegistryConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, RegistryUnavailable
+from podkeep.base.ids import Digest
+from podkeep.base.reference import parse
+from podkeep.images import endpoints, referrers
 from podkeep.images.image import Image
 from podkeep.images.manifest import node_architecture
+from podkeep.images.registry import Registry as Client
 from podkeep.images.store import ImageStore
 from support.artifacts import Artifact, artifact, file_part
 from support.images import OCI_INDEX, OCI_MANIFEST, Layout, LayoutBuilder, file, tar
 from support.mounted import content_of
 from support.oci_registry import OciRegistry, digest_of
 from support.podkeep import podkeep
-from support.registry import Registry, free_port
+from support.registry import Answer, HostileRegistry, Registry, free_port
 
 SPDX = "application/spdx+json"
 SIGNATURE = "application/vnd.example.signature"
@@ -198,6 +204,72 @@ def test_a_list_without_end_is_refused(oci: OciRegistry, busybox: Layout, open_s
         attach(oci, "app", subject, str(number))
     oci.circular = True
     with pytest.raises(InvalidArgument, match="the list does not end"):
+        pull(open_store(oci.host, referrers=ON), f"{oci.host}/app:1")
+
+
+def _listing(page: Callable[[int], Answer]) -> list[referrers.Referrer]:
+    """Return what is listed by a registry whose answer to the nth request for a page is ``page(n)``."""
+    numbers = count()
+
+    with HostileRegistry(None, lambda _path, _headers: page(next(numbers))) as hostile:
+        config = {hostile.host: RegistryConfig(insecure=True)}
+        (endpoint,) = endpoints.for_worker(parse(f"{hostile.host}/app"), config, progress_timeout=20)
+        with closing(Client(endpoint, "app", {})) as client:
+            return referrers.list_referrers(client, Digest(f"sha256:{'0' * 64}"))
+
+
+def _page(manifests: object, following: str = "") -> Answer:
+    body = json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).encode()
+    return Answer(body=body, headers={"Content-Type": OCI_INDEX} | ({"Link": following} if following else {}))
+
+
+def _entry(number: int, **more: Any) -> dict[str, Any]:
+    return {"mediaType": OCI_MANIFEST, "digest": f"sha256:{number:064x}", "size": 2, "artifactType": SPDX, **more}
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (lambda _: _page(5), "manifests is not a list"),
+        (lambda _: _page({"a": 1}), "manifests is not a list"),
+        (lambda _: _page(["x"]), r"manifests\[0\] is missing or not an object"),
+        (lambda _: _page([_entry(1, artifactType=5)]), "artifactType is not a string"),
+        (lambda _: _page([{}] * 1_000_000), "at most 10000 entries"),
+        (lambda n: _page([_entry(n * 5000 + i) for i in range(5000)], f"</{n}>; rel=next"), "the list does not end"),
+        (lambda n: _page([_entry(n, annotations={"a": "x" * 3_000_000})], f"</{n}>; rel=next"), "does not end"),
+        (lambda n: _page([], f"</v2/{n}>; rel=next"), "the list does not end"),
+        (lambda _: _page([], "<http://[::1/>; rel=next"), "is not where a next page can be"),
+        (lambda _: Answer(body=b"[" * 100_000, headers={"Content-Type": OCI_INDEX}), "is not JSON"),
+    ],
+    ids=["number", "object", "text", "type", "million", "pages", "bytes", "empty pages", "no link", "nested"],
+)
+def test_lists_that_are_refused(page: Callable[[int], Answer], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        _listing(page)
+
+
+def test_the_next_page_is_asked_of_the_same_registry() -> None:
+    places = ("https://evil.example/a", "//evil.example/b", "http:////evil.example/c")
+    links = [f"<{place}>; rel=next" for place in places]
+    found = _listing(lambda n: _page([_entry(n)], links[n] if n < len(links) else "<" * 30_000))
+    assert [item.digest for item in found] == [f"sha256:{n:064x}" for n in range(4)]
+
+
+@pytest.mark.parametrize("refers_to", ["", "1" * 64])
+def test_what_is_listed_and_refers_to_something_else_is_refused(
+    oci: OciRegistry, busybox: Layout, open_store: OpenStore, refers_to: str
+) -> None:
+    oci.referrers = False
+    subject = store_image(oci, busybox, "app", "1")
+    made = referring(f"sha256:{refers_to}", "x", SPDX, "")
+    document = json.loads(made.manifest)
+    if not refers_to:
+        del document["subject"]
+    digest = oci.put("app", "", document)
+    entry = {"mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": SPDX}
+    oci.put("app", subject.replace(":", "-"), {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]})
+    itself = f"sha256:{refers_to}" if refers_to else "nothing"
+    with pytest.raises(FailedPrecondition, match=f"says itself that it refers to {itself}"):
         pull(open_store(oci.host, referrers=ON), f"{oci.host}/app:1")
 
 

@@ -91,7 +91,7 @@ class Assembly:
 
     def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, dict[str, Any]]:
         """Unpack ``jobs`` and return a record for each: ``layer``, ``kind``, ``title``, ``digest`` and ``compression``
-        of the blob, ``path``, ``bytes``, ``inodes``, ``data_bytes``, ``metadata``.
+        of the blob, ``path``, ``bytes``, ``inodes``, ``data_bytes``, ``metadata``, ``implied``.
 
         :raises PodkeepError: the first error no other source could mend; the process is expected to end then.
         """
@@ -148,8 +148,7 @@ class Assembly:
         """Finish and measure what was staged."""
         path = task.root / result["path"]
         mark_opaque(path, result["opaque"])
-        if implied := result.get("implied"):
-            merging.write_list(path, implied)
+        implied = merging.write_list(path, result["implied"]) if result.get("implied") else ""
         size = tree_size.measure(str(path))
         if size is None:
             raise Internal(f"layer {task.job.shown}: {path} is gone")
@@ -167,6 +166,7 @@ class Assembly:
             "inodes": size.inodes + files,
             "data_bytes": result["data_bytes"],
             "metadata": metadata_digest(path) if result["driver"] == "erofs" else "",
+            "implied": implied,
         }
 
     def _begin(self, job: LayerJob, source: int) -> None:

@@ -50,6 +50,7 @@ CREATE INDEX blobs_by_layer ON blobs (layer_id);
 """,
     """
 ALTER TABLE layers ADD COLUMN metadata TEXT NOT NULL DEFAULT '';
+ALTER TABLE layers ADD COLUMN implied TEXT NOT NULL DEFAULT '';
 """,
 )
 """What makes each version of the file out of the one before; a new file goes through all of them."""
@@ -63,8 +64,8 @@ class LayerRecord:
     ``id`` is the diff ID of a ``tar``, and of a ``file`` what ``layers.file_layer_id`` makes of ``blob`` and ``title``,
     which a tar does not have. ``driver`` keeps it. ``bytes`` and ``inodes`` are all it takes on disk, blocks counted
     whole; ``data_bytes`` are those of them that file layers of the same blob have in common (with one inode).
-    ``metadata`` is the digest of what the driver made beside the content; empty if there is nothing, or if version 2
-    of the file did not know it.
+    ``metadata`` is the digest of what the driver made beside the content, ``implied`` that of the list of directories
+    that no entry came for (``merging``); empty if there is nothing, or if version 2 of the file did not know it.
     ``boot_id`` is of the boot that wrote it, or empty once it is known to be on the disk.
     """
 
@@ -77,6 +78,7 @@ class LayerRecord:
     inodes: int
     data_bytes: int = 0
     metadata: str = ""
+    implied: str = ""
     boot_id: str
 
 
@@ -235,7 +237,8 @@ class ImageDatabase:
         """Return every layer."""
         with self._translated() as connection:
             rows = connection.execute(
-                "SELECT id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata FROM layers"
+                "SELECT id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata, implied"
+                " FROM layers"
             )
             return {
                 row[0]: LayerRecord(
@@ -249,6 +252,7 @@ class ImageDatabase:
                     data_bytes=row[7],
                     boot_id=row[8],
                     metadata=row[9],
+                    implied=row[10],
                 )
                 for row in rows
             }
@@ -266,8 +270,9 @@ class ImageDatabase:
         """
         with self._transaction() as connection:
             connection.executemany(
-                "INSERT INTO layers (id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata)"
-                " VALUES (:id, :kind, :title, :blob, :driver, :bytes, :inodes, :data_bytes, :boot_id, :metadata)"
+                "INSERT INTO layers"
+                " (id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata, implied) VALUES"
+                " (:id, :kind, :title, :blob, :driver, :bytes, :inodes, :data_bytes, :boot_id, :metadata, :implied)"
                 " ON CONFLICT DO NOTHING",
                 [asdict(layer) for layer in layers],
             )

@@ -66,5 +66,6 @@ def layer_request(layer: LayerRecord) -> dict[str, Any]:
         "driver": layer.driver,
         "digest": digest,
         "metadata": layer.metadata,
+        "implied": layer.implied,
         "bytes": layer.bytes,
     }

@@ -141,6 +141,7 @@ class LayerStore:
                 inodes=layer["inodes"],
                 data_bytes=layer["data_bytes"],
                 metadata=layer["metadata"],
+                implied=layer["implied"],
                 boot_id=boot_id,
             )
         self._merging.commit(path, key)

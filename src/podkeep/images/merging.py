@@ -26,6 +26,7 @@ from podkeep.kernel.removal import remove_tree
 
 SUFFIX = ".implied"
 """Of the list's name, beside the staged tree's."""
+_LISTS = "implied"
 _OPAQUE = "trusted.overlay.opaque"
 _BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -56,9 +57,33 @@ class LayerView:
     implied: Collection[bytes]
 
 
-def write_list(beside: Path, implied: Iterable[str]) -> None:
-    """Write the list of a staged layer."""
-    Path(f"{beside}{SUFFIX}").write_bytes(b"\0".join(os.fsencode(path) for path in implied))
+def write_list(beside: Path, implied: Iterable[str]) -> str:
+    """Write the list of a staged layer; return its digest."""
+    content = b"\0".join(os.fsencode(path) for path in implied)
+    # Exclusively: what is made of a layer may be a trap in the place of a file of ours.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(f"{beside}{SUFFIX}", flags, 0o600), "wb") as made:
+        made.write(content)
+    return _digest(content)
+
+
+def list_digest(root: Path, layer: Digest) -> str:
+    """Return the digest of a layer's list in the store below ``root``; empty if it has none.
+
+    :raises OSError: if it cannot be read.
+    """
+    try:
+        return _digest(_list(root, layer).read_bytes())
+    except FileNotFoundError:
+        return ""
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _list(root: Path, layer: Digest) -> Path:
+    return root / _LISTS / layer.replace(":", "-")
 
 
 def mended(views: Sequence[LayerView]) -> dict[bytes, Attributes]:
@@ -152,7 +177,8 @@ class Merging:
     """The lists and the top trees of one store."""
 
     def __init__(self, root: Path) -> None:
-        self._lists = root / "implied"
+        self._root = root
+        self._lists = root / _LISTS
         self._trees = root / "parents"
         for directory in (self._lists, self._trees):
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -221,7 +247,7 @@ class Merging:
             return frozenset()
 
     def _list(self, layer: Digest) -> Path:
-        return self._lists / layer.replace(":", "-")
+        return _list(self._root, layer)
 
     def _tree(self, layers: tuple[Digest, ...]) -> Path:
         return self._trees / hashlib.sha256("\n".join(layers).encode()).hexdigest()

@@ -12,6 +12,7 @@ from typing import Any
 
 from podkeep.base.errors import DataLoss
 from podkeep.base.ids import Digest
+from podkeep.images import merging
 from podkeep.images.snapshots.choice import open_drivers
 from podkeep.images.snapshots.erofs import ErofsDriver
 
@@ -28,6 +29,7 @@ class StoredLayers:
     """The layers of the store below ``root``. A layer is what ``upkeep`` makes of its record for a request."""
 
     def __init__(self, root: Path) -> None:
+        self._root = root
         self._drivers = open_drivers(root)
 
     def require(self, layer: dict[str, Any]) -> None:
@@ -46,6 +48,13 @@ class StoredLayers:
         """
         self.require(layer)
         return self._drivers[layer["driver"]].tar(Digest(layer["id"]))
+
+    def list_digest(self, layer: dict[str, Any]) -> str:
+        """Return the digest of the list of a layer's directories that no entry came for; empty if it has none.
+
+        :raises OSError: if it cannot be read.
+        """
+        return merging.list_digest(self._root, Digest(layer["id"]))
 
     def metadata_digest(self, layer: dict[str, Any]) -> str:
         """Return the digest of what a layer's driver keeps beside its content; empty if that is nothing.

@@ -18,6 +18,9 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, PodkeepError
 from podkeep.images.channel import Channel
 from podkeep.images.stored import StoredLayers, give_way
 
+_BESIDE = {"metadata": "its metadata", "implied": "its list of directories without an entry"}
+"""What there may be beside a layer's content, by the name in its record."""
+
 
 def verify(request: dict[str, Any], channel: Channel) -> None:
     """Read every layer of the request and report those that are not what their digests say."""
@@ -36,7 +39,7 @@ def verify(request: dict[str, Any], channel: Channel) -> None:
         except PodkeepError as error:
             problem = error.message.removeprefix(f"layer {layer['digest']}: ").removeprefix(f"layer {layer['id']}: ")
             channel.emit({"event": "damage", "problem": problem, **report})
-        except (OSError, struct.error) as error:
+        except (OSError, ValueError, struct.error) as error:
             channel.emit({"event": "damage", "problem": f"cannot be read: {error}", **report})
         before += layer["bytes"]
 
@@ -61,12 +64,18 @@ class _Check:
         """
         self._layers.require(self._layer)
         # First: it says where the content ends.
-        found, wanted = self._layers.metadata_digest(self._layer), self._layer["metadata"]
-        if wanted and found != wanted:
-            raise DataLoss(f"its metadata: expected digest {wanted}, the content has {found}")
+        beside = {
+            "metadata": self._layers.metadata_digest(self._layer),
+            "implied": self._layers.list_digest(self._layer),
+        }
+        for what, found in beside.items():
+            wanted = self._layer[what]
+            if wanted and found != wanted:
+                raise DataLoss(f"{_BESIDE[what]}: expected digest {wanted}, the content has {found or 'none'}")
         self._hash()
-        if found and not wanted:
-            raise FailedPrecondition("the digest of its metadata was not recorded")
+        unknown = [_BESIDE[what] for what, found in beside.items() if found and not self._layer[what]]
+        if unknown:
+            raise FailedPrecondition(f"of {' and '.join(unknown)} no digest was recorded")
 
     def _hash(self) -> None:
         wanted: str = self._layer["digest"]

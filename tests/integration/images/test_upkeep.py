@@ -89,3 +89,46 @@ def test_what_an_older_podkeep_made_of_a_layer_is_no_damage(tmp_path: Path, snap
     damages, _ = verified(store)
     assert [damage.object for damage in damages] == [second]
     store.close()
+
+
+@pytest.mark.parametrize("snapshot_driver", ["erofs", "directories"])
+def test_a_list_of_directories_without_an_entry_is_looked_at(tmp_path: Path, snapshot_driver: str) -> None:
+    config = ImagesConfig(snapshot_driver=snapshot_driver)
+    made = layers_layout(tmp_path / "layout", [[file("a/b/c", "x")]], name="localhost/list:1")
+    store = ImageStore.open(tmp_path / "images", config=config, registries={})
+    asyncio.run(store.load(made.path))
+    assert verified(store)[0] == []
+    listed = tmp_path / "images/implied" / made.diff_ids[0].replace(":", "-")
+    assert listed.stat().st_mode & 0o777 == 0o600
+    listed.write_bytes(listed.read_bytes() + b"\0d")
+    (damage,), _ = verified(store)
+    assert damage.problem.startswith("its list of directories without an entry: expected digest sha256:")
+    listed.unlink()
+    (damage,), _ = verified(store, repair=True)
+    assert damage.problem.endswith("the content has none")
+    assert (damage.repaired, store.images()) == (True, [])
+    store.close()
+
+
+@pytest.mark.parametrize("snapshot_driver", ["erofs"])
+def test_every_byte_of_a_superblock_may_be_damaged(tmp_path: Path, snapshot_driver: str) -> None:
+    config = ImagesConfig(snapshot_driver=snapshot_driver)
+    made = layers_layout(tmp_path / "layout", [[file("a", "x")], [file("b", "y")]], name="localhost/damaged:1")
+    store = ImageStore.open(tmp_path / "images", config=config, registries={})
+    asyncio.run(store.load(made.path))
+    metadata = tmp_path / "images/erofs" / made.diff_ids[0].replace(":", "-") / "meta.erofs"
+    whole = metadata.read_bytes()
+    for noted in (True, False):
+        for start in range(1024, 1152, 16):
+            metadata.write_bytes(whole[:start] + b"\xff" * 16 + whole[start + 16 :])
+            damages, summary = verified(store)
+            assert {damage.object for damage in damages} <= {made.diff_ids[0]}
+            assert damages or not noted
+            assert summary.layers + summary.unchecked == 2
+        metadata.write_bytes(whole)
+        store.close()
+        with sqlite3.connect(tmp_path / "images/images.db") as database:
+            database.execute("UPDATE layers SET metadata = ''")
+        database.close()
+        store = ImageStore.open(tmp_path / "images", config=config, registries={})
+    store.close()

@@ -89,9 +89,7 @@ def report(damages: list[VerifyDamage], summary: VerifySummary) -> str:
     verdict = forms.number_of(len(damages), "damage") if damages else "all well"
     lines.append(f"checked {looked}, {forms.size(summary.bytes)}: {verdict}")
     if summary.unchecked:
-        lines.append(
-            f"{forms.number_of(summary.unchecked, 'layer')} of an older podkeep cannot be checked whole: nobody noted a digest"
-        )
+        lines.append(f"{forms.number_of(summary.unchecked, 'layer')} of an older podkeep cannot be checked whole")
     broken = [damage for damage in damages if not damage.repaired]
     if broken:
         lines.append("to mend it: " + mending(broken))

@@ -20,6 +20,7 @@ from typing import IO, Any, Literal
 
 from podkeep.base.errors import DataLoss, Internal, InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.base.ids import Digest
+from podkeep.images import reports
 from podkeep.images.channel import Channel
 from podkeep.images.image import LayerKind
 from podkeep.images.programs import command
@@ -150,7 +151,7 @@ class UnpackProcess:
         else:
             check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
         channel.progress(job.shown, "unpacking", done, job.size)
-        return self._result(job)
+        return self._result(job, limits.driver)
 
     def close(self) -> None:
         """End the process if it still runs, and reap it."""
@@ -174,17 +175,19 @@ class UnpackProcess:
             return False  # it has given up and says why on its standard output
         return True
 
-    def _result(self, job: LayerJob) -> dict[str, Any]:
+    def _result(self, job: LayerJob, driver: str) -> dict[str, Any]:
         pipes = self._pipes()
         pipes[0].close()
-        output = b""
+        output = bytearray()
         # Not to its end: tearing down its namespaces takes the kernel longer than a small layer takes to unpack.
         while not output.endswith(b"\n"):
             piece = os.read(pipes[1].fileno(), 1 << 16)
             if not piece:
-                raise Internal(f"layer {job.shown}: the unpack process ended with {self._process.wait()} and no result")
+                raise Internal(f"layer {job.shown}: the unpack process {reports.ended(self._process.wait())}")
             output += piece
-        result: dict[str, Any] = json.loads(output)
+            if len(output) > reports.MOST:
+                raise Internal(f"layer {job.shown}: the unpack process says more than {reports.MOST} bytes")
+        result = reports.parse(output, driver)
         if result.get("full"):
             raise no_space(job, result["error"])
         if "error" in result:
@@ -221,7 +224,7 @@ def mark_opaque(root: Path, directories: list[str]) -> None:
     """
     if not directories:
         return
-    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for directory in directories:
             name = os.fsencode(directory) or b"."

@@ -99,6 +99,29 @@ def filler_of(superblock: bytes) -> int:
     return int(name.rstrip(b"\0") or b"0")
 
 
+def check_superblock(head: bytes, *, image_bytes: int, data_bytes: int) -> None:
+    """Check that ``head``, an image's first :data:`FIRST_INODE_OFFSET` bytes, is what :func:`superblock` writes: no
+    other features, devices or places.
+
+    :param image_bytes: size of the image.
+    :param data_bytes: size of the further device.
+    :raises ValueError: if it is something else.
+    """
+    if len(head) != FIRST_INODE_OFFSET or image_bytes % BLOCK or data_bytes % BLOCK:
+        raise ValueError(f"an image of {image_bytes} bytes with {data_bytes} bytes of data")
+    fields = _SUPERBLOCK.unpack_from(head, _SUPERBLOCK_OFFSET)
+    filler = filler_of(head)
+    wanted = superblock(
+        root=fields[5],
+        inodes=fields[6],
+        blocks=image_bytes // BLOCK,
+        metadata_block=FIRST_INODE_OFFSET // BLOCK,
+        data_bytes=data_bytes - filler,
+    )
+    if head != wanted or not 0 <= filler < BLOCK:
+        raise ValueError("its superblock is not one that this program writes")
+
+
 def file_inode(mode: int, uid: int, gid: int, seconds: int, nanoseconds: int, size: int, where: int) -> bytes:
     """Return :func:`inode` of an ordinary file without extended attributes, in less time."""
     return _INODE.pack(1 | _FLAT << 1, 0, mode, 0, size, where, 0, uid, gid, seconds, nanoseconds, 1)

@@ -7,6 +7,7 @@ What a killed process left there is removed by ``recover``. Knows nothing of wha
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -39,8 +40,10 @@ class Shelf:
     def put(self, staged: Path, layer: Digest) -> None:
         """Move a staged directory into place; one that is there already wins.
 
-        :raises Internal: if it cannot be moved.
+        :raises Internal: if it cannot be moved, or is no directory.
         """
+        if not stat.S_ISDIR(staged.lstat().st_mode):  # a link to one would have the host's files mounted
+            raise Internal(f"layer {layer}: what was made of it is no layer: {staged} is no directory")
         target = self.path(layer)
         try:
             os.rename(staged, target)

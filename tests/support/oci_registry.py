@@ -42,6 +42,12 @@ class OciRegistry:
         self.referrers, self.page, self.filters, self.login = referrers, page, filters, login
         self.breaks: list[int] = []
         self.resumable = True
+        self.location = "{path}"
+        """How it says where an upload goes; ``{path}``, ``{id}`` and ``{host}`` are filled in."""
+        self.storage: OciRegistry | None = None
+        """Another one that takes the uploads, and knows the same blobs."""
+        self.authorizations: list[str] = []
+        """What each request was authorized with."""
         self.circular = False
         """Whether the last page of referrers says that the first one follows."""
         self.stored_digest = ""
@@ -150,6 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         registry = self.registry
         registry.requests.append(f"{self.command} {self.path}")
+        registry.authorizations.append(self.headers.get("Authorization", ""))
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         if url.path == "/token":
@@ -203,8 +210,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "POST":
             self._body()
             made = uuid.uuid4().hex
-            registry.uploads[made] = bytearray()
-            self._send(202, headers={"Location": where + made})
+            (registry.storage or registry).uploads[made] = bytearray()
+            host = (registry.storage or registry).host
+            self._send(202, headers={"Location": registry.location.format(path=where + made, id=made, host=host)})
             return
         held = registry.uploads.get(target)
         if held is None or (self.command == "GET" and not registry.resumable):

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -36,7 +36,7 @@ _SENDABLE = re.compile(r"[!-~]{1,32768}")
 class Grant:
     """What a request was sent with; ``number`` tells grants apart."""
 
-    header: str
+    header: str = field(repr=False)
     number: int
 
 

@@ -133,9 +133,10 @@ def _mirror(registry: str, text: str, registries: Mapping[str, RegistryConfig]) 
         usable = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
     except ValueError:  # A bracket without its other one, a port that is none.
         usable = False
-    if not usable or parts.scheme not in ("", "http", "https") or any(item.isspace() for item in text):
+    if not usable or parts.scheme not in ("", "http", "https") or any(item.isspace() or item in "?#" for item in text):
+        shown = "what has an '@'" if "@" in text else repr(text)  # there may be a password before it
         raise InvalidArgument(
-            f'registries."{registry}".mirrors: {text!r} is not host[:port] or an http(s) URL',
+            f'registries."{registry}".mirrors: {shown} is not host[:port] or an http(s) URL',
             hint="write it like mirror.example:5000 or https://mirror.example/path",
         )
     scheme, host, prefix = parts.scheme, parts.netloc, parts.path.strip("/")

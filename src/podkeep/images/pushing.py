@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urldefrag, urlencode, urljoin
 
 from podkeep.base.errors import (
     DataLoss,
     FailedPrecondition,
+    InvalidArgument,
     NotFound,
     PodkeepError,
     RegistryUnavailable,
@@ -41,6 +42,7 @@ _AT_ONCE = 4 << 20
 """Bytes of a blob up to which it is one request. Of larger ones the bytes come before the request that ends the upload,
 so that an upload that broke is still one (docker-registry knows no other way on than to begin anew, though)."""
 _LOST = (400, 404, 416)
+_UPLOADS = "blobs/uploads/"
 
 Tell = Callable[[Blob, str, int], None]
 """Is told of a blob, what happens to it (``exists``, ``uploading``, ``done``) and how many bytes are there."""
@@ -107,9 +109,15 @@ def push(registry: Registry, tag: str, artifact: Artifact, tell: Tell) -> Digest
     :param tag: empty: it has no tag, and is found by its digest or its subject.
     :raises RegistryUnavailable: if the registry does not answer, or a blob does not get through.
     :raises PermissionDenied: if it refuses the credentials.
+    :raises InvalidArgument: if nobody could pull it, because its manifest is too large.
     :raises FailedPrecondition: if a file changes while it is sent, or the registry refuses the artifact.
     """
     data = manifest_of(artifact)
+    if len(data) > manifest.MAX_MANIFEST_BYTES:
+        raise InvalidArgument(
+            f"{registry}: a manifest of {len(data)} bytes, more than the {manifest.MAX_MANIFEST_BYTES} allowed",
+            hint="shorten its annotations",
+        )
     digest = manifest.digest_of(data)
     config = artifact.config or bytes_blob("config", EMPTY_DATA, EMPTY)
     try:
@@ -238,7 +246,7 @@ class _Upload:
                 self.arrived = 0
                 raise Unavailable(f"{self._what}: the registry lost what it had of it ({answer.status})")
             raise self._refused(answer)
-        self._locate(answer)
+        self._locate(url, answer)
         return answer
 
     def _refused(self, answer: Reply) -> PodkeepError:
@@ -257,10 +265,10 @@ class _Upload:
 
     def _begin(self) -> None:
         headers = {"Content-Length": "0"}
-        answer = self._ask("POST", "blobs/uploads/", accept=(201, 202), headers=headers, body=lambda: b"")
-        self._locate(answer)
-        if not self._location:
+        answer = self._ask("POST", _UPLOADS, accept=(201, 202), headers=headers, body=lambda: b"")
+        if not answer.headers.get("location"):
             raise FailedPrecondition(f"{self._what}: the registry does not say where to send it")
+        self._locate(_UPLOADS, answer)
 
     def _resumed(self) -> int:
         """Ask how much arrived, and return it; without an answer to that, the upload starts anew."""
@@ -269,7 +277,7 @@ class _Upload:
         except (FailedPrecondition, NotFound):
             self._location = ""
             return 0
-        self._locate(answer)
+        self._locate(self._location, answer)
         first, dash, last = answer.headers.get("range", "").removeprefix("bytes=").partition("-")
         if first != "0" or not dash or not last.isdigit() or not 0 < int(last) < self._blob.size:
             # "0-0" is one byte or none; nobody can tell, and the byte is soon sent again.
@@ -278,11 +286,12 @@ class _Upload:
         self.arrived = int(last) + 1
         return self.arrived
 
-    def _locate(self, answer: Reply) -> None:
-        location = answer.headers.get("location", "")
-        if location:
-            # Relative to the URL that was asked; below /v2/ all of them are absolute paths.
-            self._location = urljoin(self._location, location) if urlsplit(self._location).netloc else location
+    def _locate(self, asked: str, answer: Reply) -> None:
+        """Note where to go on; what the registry says is relative to what was ``asked`` (RFC 9110, 10.2.2)."""
+        try:
+            self._location = urldefrag(urljoin(asked, answer.headers.get("location", ""))).url
+        except ValueError as error:
+            raise FailedPrecondition(f"{self._what}: the registry sends it to something that is no URL") from error
 
     def _pieces(self, start: int) -> Iterator[bytes]:
         sent = start

@@ -24,7 +24,7 @@ from podkeep.base.errors import (
 )
 from podkeep.images import challenges, manifest
 from podkeep.images.authorization import Authorizer, Grant, credentials_of
-from podkeep.images.client import Body, Client, parse_url
+from podkeep.images.client import Body, Client, Url, parse_url
 from podkeep.images.dialing import Tls, TlsFailed
 from podkeep.images.http1 import Answer, BadAnswer, BrokenOff, TransferError
 from podkeep.images.patience import LATER, TRIES, pause, seconds_to_wait
@@ -252,7 +252,7 @@ class Registry:
         for scheme in self._schemes:
             grant = self._authorizer.current()
             # An absolute URL stays what it is, and credentials go with it only to the registry's own host.
-            url, owner = parse_url(urljoin(self._url(scheme, ""), path)), parse_url(self._url(scheme, ""))
+            url, owner = self._parsed(self._url(scheme, ""), path), parse_url(self._url(scheme, ""))
             if scheme == "https" and url.scheme != "https":
                 raise FailedPrecondition(f"{self._host} sends from TLS to {url}, which is refused")
             try:
@@ -271,6 +271,12 @@ class Registry:
         raise self._down(
             "; ".join(f"over {scheme}: {text}" if several else text for text, scheme in failures.items()), hint=hint
         )
+
+    def _parsed(self, base: str, path: str) -> Url:
+        try:
+            return parse_url(urljoin(base, path))
+        except ValueError as error:
+            raise FailedPrecondition(f"{self._host} refers to {path.partition('?')[0][:200]!r}: no URL") from error
 
     def _url(self, scheme: str, path: str) -> str:
         return f"{scheme}://{self._host}/v2/{self._repository}/{path}"

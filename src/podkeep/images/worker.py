@@ -8,6 +8,7 @@ layers are needed; the store answers which it has), and at the end ``result`` or
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from podkeep.kernel import allocator
 def main() -> None:
     """Serve the one request and end, with everything that was started for it."""
     allocator.keep_buffers()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it holds credentials
     channel = Channel()
     request = channel.start()
     try:

@@ -16,7 +16,7 @@ import pytest
 from conftest import OpenStore
 
 from podkeep.base.config import RegistryConfig
-from podkeep.base.errors import DataLoss, FailedPrecondition, RegistryUnavailable
+from podkeep.base.errors import DataLoss, FailedPrecondition, InvalidArgument, RegistryUnavailable
 from podkeep.base.reference import parse
 from podkeep.images import endpoints, packing, pushing
 from podkeep.images.packing import Blob
@@ -220,6 +220,41 @@ def test_a_broken_upload_goes_on(oci: OciRegistry, app: Pushed, model: Blob, res
     assert oci.received == [1_000_000, 900_000, 4_100_000 if resumable else 6_000_000, 0]
 
 
+@pytest.mark.parametrize(
+    "location", ["{path}", "{path}?state=a%2Fb&x=", "http://{host}{path}?y#fragment", "{id}", "../uploads/{id}?z"]
+)
+def test_an_upload_goes_where_the_registry_says(oci: OciRegistry, app: Pushed, model: Blob, location: str) -> None:
+    oci.location = location
+    oci.breaks = [900_000]
+    pushing.upload(app, model, lambda *_: None)
+    assert len(oci.blobs[model.digest]) == model.size
+    assert oci.received == [900_000, 5_100_000, 0]
+
+
+@pytest.mark.parametrize("location", ["http://[::1/", "ftp://{host}{path}", "http://169.254.169.254{path}", ""])
+def test_places_for_uploads_that_are_refused(oci: OciRegistry, app: Pushed, model: Blob, location: str) -> None:
+    oci.location = location
+    with pytest.raises(FailedPrecondition, match=r"no URL|is not an http or https URL|is refused|does not say where"):
+        pushing.upload(app, model, lambda *_: None)
+    assert oci.received == []
+
+
+def test_the_storage_of_a_registry_sees_no_credentials(model: Blob) -> None:
+    with OciRegistry(login="me:secret") as oci, OciRegistry() as storage:
+        oci.storage, oci.location = storage, "http://{host}{path}"
+        storage.blobs = oci.blobs
+        endpoint = endpoints.for_worker(
+            parse(f"{oci.host}/app"), {oci.host: RegistryConfig(insecure=True)}, progress_timeout=20
+        )[-1]
+        login = {"username": "me", "password": "secret"}
+        with closing(Pushed({**endpoint, "auths": [login]}, "app", {}, actions="pull,push")) as client:
+            pushing.upload(client, model, lambda *_: None)
+        assert len(oci.blobs[model.digest]) == model.size
+        assert any(said.startswith("Bearer ") for said in oci.authorizations)
+        assert set(storage.authorizations) == {""}
+        assert storage.received == [model.size, 0]
+
+
 def test_an_upload_to_docker_registry_gets_through_after_a_break(
     registry: Registry, model: Blob, tmp_path: Path
 ) -> None:
@@ -285,6 +320,13 @@ def test_what_is_wrong_is_said_before_anything_is_sent(
 ) -> None:
     _, err = podkeep("artifact", "push", f"{oci.host}/a:1", *arguments, insecure=oci.host, cwd=things, status=1)
     assert why in err
+    assert oci.requests == []
+
+
+def test_a_manifest_that_nobody_could_pull_is_not_pushed(oci: OciRegistry, app: Pushed, model: Blob) -> None:
+    artifact = pushing.Artifact(artifact_type="a/b", layers=[model], annotations={"note": "x" * (4 << 20)})
+    with pytest.raises(InvalidArgument, match="more than the 4194304 allowed"):
+        pushing.push(app, "1", artifact, lambda *_: None)
     assert oci.requests == []
 
 

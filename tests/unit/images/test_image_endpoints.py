@@ -29,10 +29,13 @@ def test_mirrors_have_their_own_settings_and_no_credentials() -> None:
     assert [endpoint.own for endpoint in (first, second, third, own)] == [False, False, False, True]
 
 
-@pytest.mark.parametrize("mirror", ["ftp://x", "", "https://", "https://user:secret@x"])
+@pytest.mark.parametrize(
+    "mirror", ["ftp://x", "", "https://", "https://user:secret@x", "me:secret@x", "https://x/y?a=b", "x/y#z"]
+)
 def test_a_wrong_mirror_is_named(mirror: str) -> None:
-    with pytest.raises(InvalidArgument, match=r'registries\."docker\.io"\.mirrors: '):
+    with pytest.raises(InvalidArgument, match=r'registries\."docker\.io"\.mirrors: ') as refused:
         endpoints_of(parse("busybox"), {"docker.io": RegistryConfig(mirrors=(mirror,))})
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.requirement("V18")

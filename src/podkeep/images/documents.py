@@ -68,4 +68,5 @@ def layer_request(layer: LayerRecord) -> dict[str, Any]:
         "metadata": layer.metadata,
         "implied": layer.implied,
         "bytes": layer.bytes,
+        "inodes": layer.inodes,
     }

@@ -14,6 +14,7 @@ from podkeep.base.errors import DataLoss
 from podkeep.base.ids import Digest
 from podkeep.images import merging
 from podkeep.images.snapshots.choice import open_drivers
+from podkeep.images.snapshots.directories import DirectoriesDriver
 from podkeep.images.snapshots.erofs import ErofsDriver
 
 _NICE = 10
@@ -48,6 +49,11 @@ class StoredLayers:
         """
         self.require(layer)
         return self._drivers[layer["driver"]].tar(Digest(layer["id"]))
+
+    def inodes(self, layer: dict[str, Any]) -> int | None:
+        """Return how many inodes a layer has that is kept as a directory; None if it is kept in another way."""
+        driver = self._drivers[layer["driver"]]
+        return driver.inodes(Digest(layer["id"])) if isinstance(driver, DirectoriesDriver) else None
 
     def list_digest(self, layer: dict[str, Any]) -> str:
         """Return the digest of the list of a layer's directories that no entry came for; empty if it has none.

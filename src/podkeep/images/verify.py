@@ -73,6 +73,10 @@ class _Check:
             if wanted and found != wanted:
                 raise DataLoss(f"{_BESIDE[what]}: expected digest {wanted}, the content has {found or 'none'}")
         self._hash()
+        # What a tar does not have, nobody reads above.
+        there, expected = self._layers.inodes(self._layer), self._layer["inodes"]
+        if there not in (None, expected):
+            raise DataLoss(f"expected {expected} files and directories, there are {there}")
         unknown = [_BESIDE[what] for what, found in beside.items() if found and not self._layer[what]]
         if unknown:
             raise FailedPrecondition(f"of {' and '.join(unknown)} no digest was recorded")

@@ -132,3 +132,15 @@ def test_every_byte_of_a_superblock_may_be_damaged(tmp_path: Path, snapshot_driv
         database.close()
         store = ImageStore.open(tmp_path / "images", config=config, registries={})
     store.close()
+
+
+def test_a_file_that_was_added_to_a_directory_is_seen(tmp_path: Path) -> None:
+    config = ImagesConfig(snapshot_driver="directories")
+    made = layers_layout(tmp_path / "layout", [[file("a/b", "x"), file("c", "")]], name="localhost/added:1")
+    store = ImageStore.open(tmp_path / "images", config=config, registries={})
+    asyncio.run(store.load(made.path))
+    assert verified(store)[0] == []
+    (tmp_path / "images/layers" / made.diff_ids[0].replace(":", "-") / "a/extra").touch()
+    (damage,), _ = verified(store)
+    assert damage.problem == "expected 5 files and directories, there are 6"
+    store.close()

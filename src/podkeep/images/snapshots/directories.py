@@ -16,7 +16,7 @@ from podkeep.base.errors import DataLoss
 from podkeep.base.ids import Digest
 from podkeep.images.recording import SUFFIX, record_file, replay
 from podkeep.images.snapshots.shelf import Shelf
-from podkeep.kernel import mounts
+from podkeep.kernel import mounts, tree_size
 from podkeep.kernel.removal import remove_tree
 
 
@@ -100,6 +100,11 @@ class DirectoriesDriver:
     def tar(self, layer: Digest) -> Iterator[bytes]:
         """Yield the recorded headers and the files' content."""
         return replay(self._record(layer), self._path(layer))
+
+    def inodes(self, layer: Digest) -> int:
+        """Return how many inodes the layer has on disk, as its record counts them (``assembly``)."""
+        size = tree_size.measure(str(self._path(layer)))
+        return (size.inodes if size else 0) + self._record(layer).exists()
 
     def release(self, keep: frozenset[Digest]) -> None:
         """Do nothing: nothing is mounted between uses."""

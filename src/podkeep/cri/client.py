@@ -52,6 +52,7 @@ _UNLIMITED_AT_ZERO = frozenset({"/runtime.v1.RuntimeService/ExecSync"})
 """Here ``timeout`` 0 means that the work may take for ever (CRI: ExecSyncRequest)."""
 
 _OWN_DEADLINE_TEXTS = frozenset({"Deadline Exceeded", "Stream removed (Deadline Exceeded)"})
+_BROKEN_OFF_TEXTS = ("Stream removed", "Socket closed", "Connection reset", "recvmsg:", "Broken pipe", "GOAWAY")
 _NO_SUCH_RPC_TEXTS = ("Method not found!", "unknown service", "unknown method")  # gRPC core, grpc-go, grpc-go
 
 
@@ -196,6 +197,11 @@ class _Translating:
         # gRPC's own words for what happened between the ends say neither which call nor which socket.
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
             return _no_answer(self._socket, details.rsplit(": ", 1)[-1])
+        if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_BROKEN_OFF_TEXTS):
+            return Unavailable(
+                f"the runtime on {self._socket} ended before it answered {method[1:]}",
+                hint="what it was doing is not done; try again once it runs, or start one with `podkeep runtime`",
+            )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and details in _OWN_DEADLINE_TEXTS:
             return DeadlineExceeded(f"{method[1:]} on {self._socket} did not answer within {limit or 0:g} s")
         if code is grpc.StatusCode.UNIMPLEMENTED and details.startswith(_NO_SUCH_RPC_TEXTS):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,46 @@ def test_a_runtime_that_is_unavailable_itself_is_not_called_absent(path: Path) -
             return str(caught.value)
 
     assert run(main()) == "registry.example:5000 does not answer"
+
+
+_HANGING = """
+import asyncio, sys
+import grpc
+class Hanging(grpc.GenericRpcHandler):
+    def service(self, _details):
+        async def hang(_request, _context):
+            print("asked", flush=True)
+            await asyncio.Event().wait()
+        return grpc.unary_unary_rpc_method_handler(hang)
+async def main():
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Hanging(),))
+    server.add_insecure_port(f"unix:{sys.argv[1]}")
+    await server.start()
+    print("serving", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+def test_a_runtime_that_is_killed_while_it_is_asked(path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", _HANGING, str(path)], stdout=subprocess.PIPE) as server:
+        said = server.stdout
+        assert said is not None
+        assert said.readline() == b"serving\n"
+
+        async def main() -> None:
+            async with CriClient(str(path)) as client:
+                asking = asyncio.ensure_future(client.images.PullImage(api_pb2.PullImageRequest()))
+                assert await asyncio.to_thread(said.readline) == b"asked\n"
+                server.kill()
+                with pytest.raises(
+                    Unavailable, match=r"ended before it answered runtime\.v1\.ImageService/PullImage"
+                ) as told:
+                    await asking
+                assert "start one with `podkeep runtime`" in told.value.hint
+
+        run(main())
 
 
 def test_waiting_for_a_runtime_that_starts_and_starts_again(path: Path) -> None:

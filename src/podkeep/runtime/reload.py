@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 RELOADABLE = frozenset({"log", "images", "registries"})
 """Tables of the configuration that a reload applies."""
+_NOT_BEFORE_RESTART = frozenset({"images.snapshot_driver"})
+"""Keys in them that it does not: drivers are tried, and made, when the store is opened."""
 
 
 def changed_keys(one: Config, other: Config) -> tuple[str, ...]:
@@ -87,14 +89,15 @@ class Reload:
             service.ready(f"serving {self._config.runtime.socket}; the new configuration was refused")
             return
         changed = changed_keys(self._config, config)
-        applied = [key for key in changed if key.partition(".")[0] in RELOADABLE]
+        applied = [key for key in changed if key.partition(".")[0] in RELOADABLE and key not in _NOT_BEFORE_RESTART]
         waiting = [key for key in changed if key not in applied]
         # What waits for a restart is compared with what is in force at the next reload, too.
+        images = msgspec.structs.replace(config.images, snapshot_driver=self._config.images.snapshot_driver)
         self._config = msgspec.structs.replace(
-            self._config, log=config.log, images=config.images, registries=config.registries
+            self._config, log=config.log, images=images, registries=config.registries
         )
         logs.configure(config.log.level, sys.stderr, style=config.log.format)
-        self._images.reconfigure(config.images, config.registries)
+        self._images.reconfigure(images, config.registries)
         log.info("configuration read again; applied: %s", ", ".join(applied) or "nothing")
         if waiting:
             log.warning("changed and not in force before a restart: %s", ", ".join(waiting))

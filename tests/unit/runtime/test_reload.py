@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from podkeep.base import config
 from podkeep.images.store import ImageStore
 from podkeep.runtime.reload import Reload, changed_keys
@@ -64,6 +66,25 @@ def test_a_file_that_cannot_be_understood_does_not_end_what_waits_for_the_reload
             reload.start()
             await reload.close()
             assert store._fetching._config == config.ImagesConfig()
+        finally:
+            store.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_driver_of_layers_waits_for_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = config.ImagesConfig(snapshot_driver="directories", parallel_layers=1)
+
+    async def scenario() -> None:
+        store = ImageStore.open(tmp_path / "images", config=config.ImagesConfig(), registries={})
+        try:
+            reload = Reload(config.Config(), lambda: config.Config(images=images), store)
+            for applied in ("images.parallel_layers", "nothing"):
+                await reload._reload()
+                said = capsys.readouterr().err
+                assert f"applied: {applied}\n" in said
+                assert "not in force before a restart: images.snapshot_driver\n" in said
+            await reload.close()
         finally:
             store.close()
 

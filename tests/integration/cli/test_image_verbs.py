@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from support import erofs
 from support.artifacts import Artifact, artifact, file_part, tar_part
 from support.cri import Pods
 from support.daemon import Daemon
@@ -77,7 +78,8 @@ def wait_until_nothing_is_staged(daemon: Daemon) -> None:
 
 
 def content_files(daemon: Daemon) -> list[Path]:
-    """The files that layers are kept in, largest first."""
+    """The files that layers are kept in as EROFS images, largest first."""
+    erofs.needed()
     found = [path for path in daemon.layout.images.rglob("*") if path.is_file() and path.name in ("data", "file")]
     assert found, "no layer is kept as an EROFS image"
     return sorted(found, key=lambda path: -path.stat().st_size)

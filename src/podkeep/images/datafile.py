@@ -2,8 +2,9 @@
 
 The beginning goes through the page cache, where a container that starts now finds it. The rest of a large file goes
 past it (open(2), ``O_DIRECT``): filling the cache with gibibytes costs more processor time than hashing them, and
-pushes out what the node's pods work with. A disk that takes it slower than a network brings it gets it through the
-cache after all.
+pushes out what the node's pods work with. A disk that takes it slower than a network brings it, from the start or when
+its volume's burst is used up, gets it through the cache after all: the pull does not wait for it then, as long as the
+kernel lets dirty pages be, and who reads the file next finds it in memory.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _UNIT = 1 << 20
 """Bytes written at once past the cache: a multiple of any file system's block."""
 _PIECE = 1 << 16
 """Bytes of one write(2) into the cache: more at once has the kernel look for larger folios, which takes it longer."""
-_TRIAL = 64 << 20
-"""Bytes after which it shows whether the disk is fast enough."""
+_TRIAL = 32 << 20
+"""Bytes after which it shows, each time, whether the disk is fast enough."""
 _SLOW = 200e6
 """Bytes per second; a disk below that is slow."""
 
@@ -82,8 +83,10 @@ class DataFile:
         self._seconds += time.monotonic() - begin
         self._passed += written
         self._filled = 0
-        if written < _UNIT or (self._passed >= _TRIAL and self._passed < _SLOW * self._seconds):
+        if written < _UNIT or too_slow(self._passed, self._seconds):
             self._give_up_direct(buffer[written:])
+        elif self._passed >= _TRIAL:
+            self._seconds, self._passed = 0.0, 0
 
     def _begin_direct(self) -> None:
         try:
@@ -98,3 +101,8 @@ class DataFile:
         self._buffer = None
         while rest:
             rest = rest[os.write(self._fd, rest[:_PIECE]) :]
+
+
+def too_slow(written: int, seconds: float) -> bool:
+    """Tell whether a disk that took ``written`` bytes in ``seconds`` is too slow to be waited for."""
+    return written >= _TRIAL and written < _SLOW * seconds

@@ -72,11 +72,37 @@ def test_a_slow_disk_is_written_through_the_cache(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(datafile, "_SLOW", 1e15)  # no disk is that fast
     monkeypatch.setattr(datafile, "_TRIAL", 4 * MIB)
     path = tmp_path / "data"
-    content = random.Random(1).randbytes(48 * MIB)
+    content = random.Random(1).randbytes(64 * MIB)
 
     write(path, [content])
 
+    assert cached_bytes(path) >= len(content) - 4 * MIB - MIB
     assert path.read_bytes() == content
+
+
+def test_a_disk_that_becomes_slow_is_not_waited_for_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datafile, "_SLOW", 0.0)
+    path = tmp_path / "data"
+    fd = create(path)
+    try:
+        file = DataFile(fd)
+        for number in range(128):  # the first 96 MiB leave no account that the rest could live on
+            if number == 96:
+                monkeypatch.setattr(datafile, "_SLOW", 1e15)
+            file.write(bytes([number]) * MIB)
+        assert not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
+        file.finish()
+    finally:
+        os.close(fd)
+    assert path.stat().st_size == 128 * MIB
+
+
+@pytest.mark.parametrize(
+    ("mib", "seconds", "slow"),
+    [(32, 0.16, False), (32, 0.33, True), (32, 0.01, False), (31, 5.0, False), (0, 0, False)],
+)
+def test_a_disk_is_slow_below_200_megabytes_per_second(mib: int, seconds: float, slow: bool) -> None:
+    assert datafile.too_slow(mib * MIB, seconds) is slow
 
 
 def test_a_file_system_that_runs_full_is_an_error(tmpfs: Path) -> None:

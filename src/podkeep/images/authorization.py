@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _CLIENT_ID = "podkeep"
 _MAX_TOKEN_BYTES = 1 << 20
+_NO_CREDENTIALS = (
+    "an image pull secret has credentials, or give some: `podkeep image pull --creds`, images.docker_config;"
+    " `podkeep artifact` has those of `podman login` and `docker login`"
+)
 _SENDABLE = re.compile(r"[!-~]{1,32768}")
 
 
@@ -61,6 +65,11 @@ class Authorizer:
         self._said: PodkeepError | None = None
         self.most = 2 * len(self._credentials) + 3
         """Renewals that one request may want; more of them lead nowhere."""
+
+    @property
+    def hint(self) -> str:
+        """What to do about a login that is refused."""
+        return "check the credentials" if self._credentials != (Credentials(),) else _NO_CREDENTIALS
 
     def current(self) -> Grant:
         """Return what to send now."""
@@ -113,7 +122,7 @@ class Authorizer:
             return f"Bearer {self._token(who, how.parameters, registry)}"
         if basic := _basic(who):
             return basic
-        raise PermissionDenied(f"{self._who}: the registry asks for credentials", hint="give an image pull secret")
+        raise PermissionDenied(f"{self._who}: the registry asks for credentials", hint=self.hint)
 
     def _token(self, who: Credentials, fields: Mapping[str, str], registry: Url) -> str:
         try:
@@ -139,9 +148,7 @@ class Authorizer:
             if answer.status >= 500 or answer.status in LATER:
                 raise self._down(f"its token server {realm} answered {answer.status}")
             if answer.status != 200:
-                raise PermissionDenied(
-                    f"{self._who}: {realm} refuses a token ({answer.status})", hint="check the credentials"
-                )
+                raise PermissionDenied(f"{self._who}: {realm} refuses a token ({answer.status})", hint=self.hint)
             return _token_in(answer, realm, self._who)
         except TransferError as error:
             raise self._down(f"its token server {realm} does not answer: {error}", hint=error.hint) from error

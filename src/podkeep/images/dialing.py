@@ -146,6 +146,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    context.hostname_checks_common_name = False  # a name that no authority checked (RFC 9525, 4.1)
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -204,6 +204,8 @@ class Answer:
         try:
             return self._parser.next_event()
         except h11.RemoteProtocolError as error:
+            if error.error_status_hint == 431:
+                raise BadAnswer(f"it sends headers, or a line, of more than {_MAX_HEAD} bytes") from None
             raise BadAnswer(f"it does not keep to HTTP/1.1: {str(error)[:120]}") from None
 
 

@@ -235,9 +235,7 @@ class Registry:
         if status == 404:
             return NotFound(f"{what}: not found{said}", hint="check the name and the tag")
         if status in (401, 403):
-            return PermissionDenied(
-                f"{what}: the registry refuses access ({status}){said}", hint="check the credentials"
-            )
+            return PermissionDenied(f"{what}: the registry refuses access ({status}){said}", hint=self._authorizer.hint)
         if status >= 500 or status in LATER:
             later = answer.headers.get("Retry-After", "")[:40]
             hint = f"it asks to try again after {later}" if later else ""
@@ -363,6 +361,8 @@ def _said(answer: Answer) -> str:
 def _tls_hint(host: str, text: str) -> str:
     if "WRONG_VERSION_NUMBER" in text or "record layer failure" in text:
         return f'it seems to speak plain HTTP: set insecure = true under [registries."{host}"]'
+    if "not valid for" in text:
+        return f"its certificate must name {host.rpartition(':')[0] or host} as a subjectAltName"
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f'set ca_file under [registries."{host}"] to the authority that signed its certificate'
     if "CERTIFICATE_REQUIRED" in text or "HANDSHAKE_FAILURE" in text:

@@ -427,3 +427,22 @@ def test_random_archives(members: list[Member], opened: Callable[[str], Layers])
         except ValueError as error:
             verdicts.append(str(error))
     assert verdicts[0] == verdicts[1]
+
+
+def test_a_layer_that_somebody_else_unmounted_is_mounted_again(opened: Callable[[str], Layers]) -> None:
+    layers = opened("erofs")
+    one, two = layers.keep(tar([file("a")])), layers.keep(tar([file("b")]))
+    for spoiled in ("the layer", "everything"):
+        assert [path for path in seen(layers, one) if path != "."] == ["a"]
+        entries = mountinfo.under(layers.mounted)
+        assert len(entries) == 2
+        for entry in entries if spoiled == "everything" else entries[:1]:
+            mounts.unmount(entry.mount_point)
+        assert [path for path in seen(layers, one) if path != "."] == ["a"]
+        assert [path for path in seen(layers, two) if path != "."] == ["b"]
+        entries = mountinfo.under(layers.mounted)
+        assert [entry.fs_type for entry in entries][:2] == ["erofs", "erofs"]
+        assert entries[-1].mount_point == str(layers.mounted)
+        mounts.unmount(entries[0].mount_point)
+        layers.driver.release(frozenset())
+        assert mountinfo.under(layers.mounted) == []

@@ -18,7 +18,7 @@ from podkeep.kernel.mounts import MountAttr
 
 _MAX_STRING = 255
 """Bytes of an option's value (fsconfig(2))."""
-_HINT = "files as EROFS images need Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE, and not to be on a tmpfs"
+_HINT = "files as EROFS images need Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE, and not to be on a tmpfs or overlay"
 
 
 def mount_erofs(image: Path, devices: Sequence[Path] = (), *, attrs: MountAttr = MountAttr.NONE) -> int:

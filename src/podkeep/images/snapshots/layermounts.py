@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel import libc, mountinfo, mounts
 from podkeep.kernel.mounts import Propagation
 
 
@@ -43,9 +43,10 @@ class LayerMounts:
         :raises KernelCallError: if it cannot be mounted.
         """
         target = self._directory / name
-        if name in self._mounted:
-            return target
         self._prepare()
+        # Somebody may have unmounted it: then what is here is an empty directory.
+        if name in self._mounted and _is_mounted(target):
+            return target
         fd = mount()
         try:
             target.mkdir(mode=0o700, exist_ok=True)
@@ -63,7 +64,8 @@ class LayerMounts:
         """Unmount layers; those that are not mounted are passed over."""
         for name in self._mounted & set(names):
             target = self._directory / name
-            mounts.unmount(target, lazy=True)
+            if _is_mounted(target):
+                mounts.unmount(target, lazy=True)
             with suppress(OSError):
                 target.rmdir()
             self._mounted.discard(name)
@@ -75,7 +77,7 @@ class LayerMounts:
         return frozenset(self._mounted)
 
     def _prepare(self) -> None:
-        if self._ready:
+        if self._ready and _is_mounted(self._directory):
             return
         # Closed to other users: set-user-ID programs of images must not be reachable from the host's file tree.
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,3 +88,17 @@ class LayerMounts:
             mounts.unmount(self._directory, lazy=True)
             raise
         self._ready = True
+
+
+def _is_mounted(path: Path) -> bool:
+    """Tell whether something is mounted at ``path``, without reading the table of all mounts."""
+    with ExitStack() as closing:
+        found = []
+        for place in (path, path.parent):
+            try:
+                fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+            closing.callback(os.close, fd)
+            found.append(libc.mount_id(fd))
+    return found[0] != found[1]

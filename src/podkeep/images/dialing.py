@@ -134,6 +134,8 @@ class Dialer:
             raise TlsFailed(f"TLS: no handshake within {seconds:g} s") from error
         except OSError as error:
             raise TlsFailed(f"TLS: the connection broke in the handshake: {error.strerror or error}") from error
+        except ValueError as error:  # behind a proxy nobody had looked it up before
+            raise TlsFailed(f"TLS: {host[:255]!r} is not a host name") from error
 
 
 class TlsFailed(TransferError):

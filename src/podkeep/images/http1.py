@@ -254,10 +254,11 @@ class Connection:
                 for piece in body:
                     self._sock.sendall(parser.send(h11.Data(data=piece)))
             parser.send(h11.EndOfMessage())
+        # To an upload that it refuses it may have answered before it closed, or stopped to read.
         except TimeoutError as error:
-            raise Stalled(f"it takes nothing for {self._patience:g} s") from error
+            if isinstance(body, bytes) or not self.dropped():
+                raise Stalled(f"it takes nothing for {self._patience:g} s") from error
         except OSError as error:
-            # It may have answered before it closed: to an upload it refuses.
             if isinstance(body, bytes):
                 raise BrokenOff(f"the connection broke: {error.strerror or error}") from error
         return Answer(self, self._source, parser)

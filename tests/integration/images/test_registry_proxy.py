@@ -64,6 +64,23 @@ def test_a_proxy_is_not_asked_for_what_is_refused(
         assert not any("169.254" in text or "0xa9" in text or "::1" in text for text in proxy.asked)
 
 
+@pytest.mark.parametrize("proxied", [False, True])
+@pytest.mark.parametrize("host", [".example", "a..b", "a" * 70])
+def test_a_redirect_to_what_is_no_host_name(
+    host: str, proxied: bool, busybox: Layout, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Answer(status=307, headers={"Location": f"https://{host}/x"})
+    with (
+        HostileRegistry(busybox, lambda path, _: away if "/manifests/" in path else None) as registry,
+        Proxy(registry.host) as proxy,
+    ):
+        if proxied:
+            monkeypatch.setenv("HTTPS_PROXY", proxy.host)
+        store = open_store(registry.host)
+        with pytest.raises(RegistryUnavailable, match=r"not a host name|no address for|TLS: "):
+            asyncio.run(store.pull(f"{registry.host}/app:v1"))
+
+
 def test_what_needs_no_proxy_goes_without(
     busybox: Layout, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,6 +224,24 @@ def test_a_silent_server_and_one_that_drips_are_given_up() -> None:
             body(answer)
 
 
+@pytest.mark.parametrize("stay", [False, True], ids=["closes", "stops to read"])
+def test_an_upload_that_is_refused_before_its_end_has_an_answer(stay: bool) -> None:
+    refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nno!"
+    with answering(refusal, patience=0.5, stay=stay) as connection:
+        released: list[bool] = []
+        connection.on_release = lambda: released.append(True)
+        headers = {"Host": "x", "Content-Length": str(64 << 20)}
+        answer = connection.exchange("PATCH", "/", headers, iter([bytes(1 << 20)] * 64))
+        assert (answer.status, body(answer)) == (413, b"no!")
+        answer.close()
+        assert released == []
+
+
+def test_a_server_that_takes_nothing_is_given_up() -> None:
+    with answering(stay=True, patience=0.2) as connection, pytest.raises(Stalled, match=r"takes nothing for 0\.2 s"):
+        connection.exchange("PATCH", "/", {"Host": "x", "Content-Length": str(64 << 20)}, iter([bytes(1 << 20)] * 64))
+
+
 def test_a_connection_is_given_back_only_in_a_known_state() -> None:
     def given_back(data: bytes, read: Callable[[Answer], object]) -> int:
         count = 0

@@ -151,6 +151,16 @@ def test_symbolic_links_of_every_length(length: int, tmp_path: Path) -> None:
         assert {os.readlink(top / f"l{number}") for number in range(20)} == {"x" * length}
 
 
+def test_symbolic_links_after_one_another_stay_within_blocks(tmp_path: Path) -> None:
+    """Wherever the one before ended: the kernel refuses a target that goes on in the next block."""
+    data = tmp_path / "data"
+    data.write_bytes(b"")
+    lengths = [length for first in range(1, 449) for length in (first, 41)]
+    links = [(entry(EntryKind.SYMLINK, f"l{n}", link="x" * length), 0) for n, length in enumerate(lengths)]
+    with mounted(tree_of(links), data, tmp_path) as top:
+        assert [len(os.readlink(top / f"l{number}")) for number in range(len(links))] == lengths
+
+
 def test_the_bytes_depend_on_the_tree_alone() -> None:
     entries = [file(f"d{number % 5}/{number}", number) for number in range(1000)]
     entries += [entry(EntryKind.DIRECTORY, "d9", xattrs={"user.b": b"1", "user.a": b"2"})]

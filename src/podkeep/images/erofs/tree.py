@@ -204,11 +204,12 @@ class Tree:
         if not position % layout.INODE and together == layout.INODE:
             area += record
             return position // layout.UNIT
-        over = position % layout.BLOCK + together > layout.BLOCK
-        area += bytes(-position % (layout.BLOCK if over else layout.UNIT))
-        place = len(area) // layout.UNIT
+        position += -position % layout.UNIT
+        if position % layout.BLOCK + together > layout.BLOCK:
+            position += -position % layout.BLOCK
+        area += bytes(position - len(area))
         area += record
-        return place
+        return position // layout.UNIT
 
     def _put(self, parent: Directory, name: bytes, place: int) -> None:
         """Give ``name`` to an inode; in a tar the last entry of a name wins."""

@@ -7,6 +7,7 @@ after its layer is in place, and deleted before the layer is).
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,9 @@ from pathlib import Path
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.image import ImageKind, LayerKind
+from podkeep.images.reserve import Reserve
+
+log = logging.getLogger(__name__)
 
 _MIGRATIONS = (
     """
@@ -135,10 +139,12 @@ class ImageDatabase:
         """
         self._path = path
         self._lock = threading.RLock()
+        self._reserve = Reserve(path.with_name(f"{path.name}-reserve"))
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             with self._translated():
                 self._prepare()
+            self.keep_reserve()
         except BaseException:
             self._connection.close()
             raise
@@ -308,13 +314,11 @@ class ImageDatabase:
 
     def remove_name(self, name: str) -> None:
         """Forget one name; the image stays."""
-        with self._transaction() as connection:
-            connection.execute("DELETE FROM names WHERE name = ?", (name,))
+        self._delete("DELETE FROM names WHERE name = ?", [name])
 
     def remove_images(self, images: Iterable[ImageID]) -> None:
         """Forget images with everything that names them; layers stay."""
-        with self._transaction() as connection:
-            connection.executemany("DELETE FROM images WHERE id = ?", [(image,) for image in images])
+        self._delete("DELETE FROM images WHERE id = ?", images)
 
     def images_using(self, layers: Iterable[Digest]) -> frozenset[ImageID]:
         """Return the images that need one of ``layers``."""
@@ -327,8 +331,26 @@ class ImageDatabase:
 
     def remove_layers(self, layers: Iterable[Digest]) -> None:
         """Forget layers that no image needs."""
-        with self._transaction() as connection:
-            connection.executemany("DELETE FROM layers WHERE id = ?", [(layer,) for layer in layers])
+        self._delete("DELETE FROM layers WHERE id = ?", layers)
+
+    def _delete(self, statement: str, keys: Iterable[str]) -> None:
+        rows = [(key,) for key in keys]
+        try:
+            with self._transaction() as connection:
+                connection.executemany(statement, rows)
+        except ResourceExhausted:
+            # Nothing would ever be removed from a full disk if there were no space for a record of it.
+            if not self._reserve.give_up():
+                raise
+            with self._transaction() as connection:
+                connection.executemany(statement, rows)
+
+    def keep_reserve(self) -> None:
+        """Put space aside again, which a removal from a full disk may have used up, if there is some by now."""
+        try:
+            self._reserve.fill()
+        except OSError as error:
+            log.warning("no space is put aside for removals from a full disk: %s", error)
 
     def unused_layers(self) -> frozenset[Digest]:
         """Return the layers that no image needs."""

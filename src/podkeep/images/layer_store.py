@@ -169,6 +169,7 @@ class LayerStore:
             retired = [(driver, driver.retire(layer)) for layer, driver in keepers.items()]
         for driver, tree in retired:
             driver.discard(tree)
+        catalog.database.keep_reserve()
 
     def lowers(self, image: Image, *, userns: int | None, at_least: int) -> list[int]:
         """Do what ``ImageStore.lowers`` says."""

@@ -67,10 +67,35 @@ assert not any(layer.boot_id for layer in store._catalog.layers.values())
 store.close()
 """
 
+_REMOVAL = """
+from podkeep.base.ids import ImageID
+from podkeep.images.database import NewImage
+store = stores.ImageStore.open(root, config=ImagesConfig(snapshot_driver="directories"), registries={})
+(record,) = layers(1, "")
+kept = store._layers.driver._path(record.id)
+kept.mkdir()
+(kept / "file").write_bytes(bytes(4 << 20))
+image = NewImage(id=ImageID("sha256:" + "1" * 64), kind="artifact", config=bytes(4000), manifests=(),
+                 layers=(record.id,), tags=("docker.io/library/a:1", "docker.io/library/a:2"), digests=())
+store._catalog.database.add([image], [record])
+store._catalog.refresh()
+reserve = root / "images.db-reserve"
+assert reserve.stat().st_blocks * 512 == 512 << 10
+store._catalog.database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # a journal with room would do
+fill()
+store.forget("a:1")
+assert not reserve.exists()
+assert [image.repo_tags for image in store.images()] == [("docker.io/library/a:2",)]
+store.remove("a:2")
+assert not kept.exists() and not store.images()
+assert reserve.stat().st_blocks * 512 == 512 << 10
+store.close()
+"""
 
-def on_a_small_disk(directory: Path, body: str) -> subprocess.CompletedProcess[str]:
-    """Run ``body`` with a file system of 1 MiB on ``directory``, in a mount namespace of its own."""
-    script = 'mount -t tmpfs -o size=1m small "$0" && exec "$@" "$0"'
+
+def on_a_small_disk(directory: Path, body: str, *, size: str = "1m") -> subprocess.CompletedProcess[str]:
+    """Run ``body`` with a small file system on ``directory``, in a mount namespace of its own."""
+    script = f'mount -t tmpfs -o size={size} small "$0" && exec "$@" "$0"'
     command = ["unshare", "--mount", "sh", "-c", script, str(directory), sys.executable, "-c", _PROLOGUE + body]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
@@ -85,3 +110,9 @@ def test_a_full_disk_is_logged_by_the_thread_that_syncs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(f"layers may not outlive a loss of power: {tmp_path}: no space is left")
     assert "Traceback" not in done.stderr
+
+
+def test_images_are_removed_from_a_full_disk(tmp_path: Path) -> None:
+    """A kubelet does that to have space again."""
+    done = on_a_small_disk(tmp_path, _REMOVAL, size="8m")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -8,6 +8,7 @@ from typing import TypeVar
 from podkeep.base.errors import (
     DataLoss,
     FailedPrecondition,
+    InvalidArgument,
     NotFound,
     PermissionDenied,
     PodkeepError,
@@ -16,6 +17,8 @@ from podkeep.base.errors import (
 
 ELSEWHERE = (DataLoss, FailedPrecondition, NotFound, PermissionDenied, RegistryUnavailable)
 """Errors after which another source may do better."""
+UNREADABLE = (*ELSEWHERE, InvalidArgument)
+"""The same for documents: that one is no JSON is that source's fault, as long as no digest says otherwise."""
 
 _Place = TypeVar("_Place")
 _Answer = TypeVar("_Answer")
@@ -30,7 +33,7 @@ def first(places: Iterable[_Place], ask: Callable[[_Place], _Answer], what: str)
     for place in places:
         try:
             return ask(place)
-        except ELSEWHERE as error:
+        except UNREADABLE as error:
             failures.append(error)
     if not failures:
         raise FailedPrecondition(f"{what}: no registry to ask")

@@ -91,28 +91,32 @@ class _Pull:
 
     def _manifest(self) -> tuple[Digest, list[tuple[Digest, bytes]], dict[str, Any]]:
         """Return the digest of what the name leads to, the documents on the way, and the image manifest."""
-        data, media_type = self._first(lambda registry: self._fetch(registry, self._name.target, self._name.digest))
+        what = str(self._name)
+        data, document, is_index = self._fetch(self._name.target, self._name.digest, what)
         top = self._name.digest or manifest.digest_of(data)
         documents = [(top, data)]
-        document = manifest.parse_document(data, str(self._name))
-        manifest.check_kind(document, media_type, str(self._name))
-        if not manifest.is_index(document, media_type):
+        if not is_index:
             return top, documents, document
-        chosen = manifest.choose(document, self._architecture, str(self._name)).digest
-        data, media_type = self._first(lambda registry: self._fetch(registry, chosen, chosen))
+        chosen = manifest.choose(document, self._architecture, what).digest
+        what = f"{what}: manifest {chosen}"
+        data, document, is_index = self._fetch(chosen, chosen, what)
         documents.append((chosen, data))
-        what = f"{self._name}: manifest {chosen}"
-        document = manifest.parse_document(data, what)
-        manifest.check_kind(document, media_type, what)
-        if manifest.is_index(document, media_type):
+        if is_index:
             raise InvalidArgument(f"{what} is an index in an index")
         return top, documents, document
 
-    def _fetch(self, registry: Registry, target: str, digest: Digest | None) -> tuple[bytes, str]:
-        data, media_type = registry.fetch_manifest(target)
-        if digest is not None:
-            manifest.verify(data, digest, f"{registry}: manifest")
-        return data, media_type
+    def _fetch(self, target: str, digest: Digest | None, what: str) -> tuple[bytes, dict[str, Any], bool]:
+        """Return a document as bytes and as an object, and whether it is an index."""
+
+        def ask(registry: Registry) -> tuple[bytes, dict[str, Any], bool]:
+            data, media_type = registry.fetch_manifest(target)
+            if digest is not None:
+                manifest.verify(data, digest, f"{registry}: manifest")
+            document = manifest.parse_document(data, what)
+            manifest.check_kind(document, media_type, what)
+            return data, document, manifest.is_index(document, media_type)
+
+        return self._first(ask)
 
     def _first(self, ask: Callable[[Registry], _Answer]) -> _Answer:
         return first(self._registries, ask, str(self._name))

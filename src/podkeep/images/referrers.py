@@ -19,7 +19,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, P
 from podkeep.base.ids import Digest
 from podkeep.images import manifest
 from podkeep.images.calls import Call, ask
-from podkeep.images.fallback import ELSEWHERE
+from podkeep.images.fallback import UNREADABLE
 from podkeep.images.reference import Reference
 from podkeep.images.registry import Registry
 
@@ -137,7 +137,7 @@ def list_anywhere(registries: Sequence[Registry], subject: Digest, artifact_type
             if found := list_referrers(registry, subject, artifact_type):
                 return found
             failure = None
-        except ELSEWHERE as error:
+        except UNREADABLE as error:
             failure = error
     if failure is not None:
         raise failure

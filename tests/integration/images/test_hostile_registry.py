@@ -335,6 +335,15 @@ def test_a_mirror_that_lies_is_passed_over(busybox: Layout, root: Path, open_sto
     assert leftovers(root) == []
 
 
+@pytest.mark.parametrize("page", [b"<html>Log in to the network</html>", b"[]", b"{}\xff"])
+def test_a_mirror_that_answers_rubbish_is_passed_over(page: bytes, busybox: Layout, open_store: OpenStore) -> None:
+    with HostileRegistry(None, lambda _path, _headers: Answer(body=page)) as mirror, HostileRegistry(busybox) as origin:
+        config = RegistryConfig(insecure=True, mirrors=(f"http://{mirror.host}",))
+        store = open_store(registries={origin.host: config})
+        assert asyncio.run(store.pull(f"{origin.host}/app:v1")).id == busybox.image_id
+        assert mirror.requests
+
+
 def test_five_pulls_of_one_name_are_one(busybox: Layout, open_store: OpenStore) -> None:
     with HostileRegistry(busybox) as registry:
         store = open_store(registry.host)

@@ -123,6 +123,23 @@ def test_a_link_is_no_tree(tmp_path: Path, host: Path) -> None:
 
 
 @pytest.mark.requirement("V61")
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_record_that_is_no_file_is_refused(kind: str, tmp_path: Path, host: Path) -> None:
+    driver = DirectoriesDriver(tmp_path / "root")
+    tree = driver.stage() / "tree"
+    tree.mkdir()
+    record = tree.with_name("tree.headers")
+    if kind == "link":
+        record.symlink_to(host / "secret")
+    else:
+        os.mkfifo(record)
+    with pytest.raises(Internal, match="no file"):
+        driver.commit(tree, LAYER)
+    assert not driver.has(LAYER)
+    assert list((tmp_path / "root/headers").iterdir()) == []
+
+
+@pytest.mark.requirement("V61")
 def test_a_list_goes_into_a_file_of_its_own(tmp_path: Path, host: Path) -> None:
     (tmp_path / "tree.implied").symlink_to(host / "secret")
     with pytest.raises(FileExistsError):

@@ -8,11 +8,12 @@ The blobs are not kept: the tree is the only copy, so an image takes its unpacke
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from podkeep.base.errors import DataLoss
+from podkeep.base.errors import DataLoss, Internal
 from podkeep.base.ids import Digest
 from podkeep.images.recording import SUFFIX, record_file, replay
 from podkeep.images.snapshots.shelf import Shelf
@@ -39,9 +40,16 @@ class DirectoriesDriver:
         remove_tree(doomed)
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
-        """Move an unpacked tree and its record into place; a tree that is there already wins."""
+        """Move an unpacked tree and its record into place; a tree that is there already wins.
+
+        :raises Internal: if it cannot be moved, or is not what is made of a layer.
+        """
+        record = _beside(unpacked)
         with suppress(FileNotFoundError):
-            os.rename(_beside(unpacked), self._record(layer))
+            # The process that made it is not to be trusted: whoever reads it must not follow a link, or wait.
+            if not stat.S_ISREG(record.lstat().st_mode):
+                raise Internal(f"layer {layer}: what was made of it is no layer: {record.name} is no file")
+            os.rename(record, self._record(layer))
         self._shelf.put(unpacked, layer)
 
     def link(self, source: Digest, title: str, staged: Path) -> None:

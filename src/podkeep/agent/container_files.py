@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from podkeep.agent.convert.container import PlannedImage, PlannedMount
-from podkeep.agent.environment import expand
+from podkeep.agent.environment import expand_known
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import sub_path
 from podkeep.agent.volumes.setup import MountedVolume
@@ -46,7 +46,7 @@ def mounts(
 ) -> list[PlannedMount]:
     """Prepare and return the mounts of one attempt of ``container``.
 
-    :raises InvalidArgument: if an expanded ``subPathExpr`` is no path inside a volume.
+    :raises InvalidArgument: if an expanded ``subPathExpr`` is no path inside a volume, or a variable in it not set.
     :raises FailedPrecondition: if a ``subPath`` leads out of its volume.
     """
     planned = [
@@ -72,7 +72,7 @@ def _volume_mount(
     environment: Mapping[str, str],
 ) -> PlannedMount:
     volume = volumes[mount.name]
-    inner = mount.sub_path or expand(mount.sub_path_expr, environment)
+    inner = mount.sub_path or expand_known(mount.sub_path_expr, environment)
     if inner and (why := inner_path(inner)):
         raise InvalidArgument(f'subPath "{inner}" of volume "{mount.name}" {why}')
     if isinstance(volume, PlannedImage):

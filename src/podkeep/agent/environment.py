@@ -36,6 +36,17 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replacement, text)
 
 
+def expand_known(text: str, variables: Mapping[str, str]) -> str:
+    """Do as :func:`expand`, of a text in which no name may be unknown, as a kubelet does with ``subPathExpr``.
+
+    :raises InvalidArgument: naming the first that is.
+    """
+    for match in _REFERENCE.finditer(text):
+        if match[1] is not None and match[1] not in variables:
+            raise InvalidArgument(f'missing value for "{match[1]}"')
+    return expand(text, variables)
+
+
 def expand_all(texts: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """Apply :func:`expand` to each of ``texts``."""
     return [expand(text, variables) for text in texts]

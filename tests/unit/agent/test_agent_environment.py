@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from podkeep.agent import dns, hosts
-from podkeep.agent.environment import PodFacts, environment, expand
+from podkeep.agent.environment import PodFacts, environment, expand, expand_known
 from podkeep.agent.sources import Sources
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
@@ -53,6 +53,12 @@ def field(path: str) -> str:
 )
 def test_expansion(text: str, expanded: str) -> None:
     assert expand(text, {"A": "1"}) == expanded
+
+
+def test_expansion_of_what_must_be_known() -> None:
+    assert expand_known("$(A)/$$(B)", {"A": "1"}) == "1/$(B)"
+    with pytest.raises(InvalidArgument, match='^missing value for "B"$'):
+        expand_known("$(A)/$(B)", {"A": "1"})
 
 
 def test_values_refer_to_what_was_defined_before() -> None:

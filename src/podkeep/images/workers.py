@@ -12,6 +12,7 @@ from typing import Any
 
 from podkeep.base import errors
 from podkeep.base.errors import Internal, PodkeepError
+from podkeep.images import reports
 from podkeep.images.programs import command
 
 _MAX_LINE = 64 << 20
@@ -47,7 +48,9 @@ async def run_worker(request: dict[str, Any], answer: Answer, *, lock: int) -> l
         await asyncio.shield(process.wait())
         said = await stderr
     if outcome is None:
-        raise Internal(f"the image worker ended with {process.returncode} and no result: {said or 'it said nothing'}")
+        status = process.returncode if process.returncode is not None else 0
+        # What is killed says nothing; what is there then is of the processes it had started.
+        raise Internal(f"the image worker {reports.ended(status)}" + (f": {said}" if said and status >= 0 else ""))
     if outcome["event"] == "error":
         raise _error(outcome)
     images: list[dict[str, Any]] = outcome["images"]

@@ -57,7 +57,7 @@ def test_expansion(text: str, expanded: str) -> None:
 
 def test_expansion_of_what_must_be_known() -> None:
     assert expand_known("$(A)/$$(B)", {"A": "1"}) == "1/$(B)"
-    with pytest.raises(InvalidArgument, match='^missing value for "B"$'):
+    with pytest.raises(InvalidArgument, match=r'^missing value for "B"$'):
         expand_known("$(A)/$(B)", {"A": "1"})
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from podkeep.kernel import mountinfo, netlink, procfs
@@ -43,6 +43,14 @@ class Resources:
     """Elements of the bridge's nftables maps and sets."""
     held_namespaces: tuple[str, ...]
     """Namespaces that the daemon or its helper holds by a descriptor; what is pinned is among the mounts."""
+
+    def after_a_restart(self) -> Resources:
+        """Return what the next daemon holds: mounts of layers are let go of, and made again when they are needed."""
+        return replace(
+            self,
+            mounts=tuple(path for path in self.mounts if "/run/layers" not in path),
+            run_files=tuple(path for path in self.run_files if path.split("/")[0] != "layers"),
+        )
 
 
 @dataclass

@@ -226,7 +226,7 @@ def test_containers_run_on_and_are_found_again(mortal: Mortal, tmp_path: Path) -
         lines = len(log.read_text().splitlines())
         wait_for(lambda: len(log.read_text().splitlines()) > lines + 2, "output without a daemon")  # noqa: B023
     again = mortal.start()
-    assert mortal.daemon.resources() == resources
+    assert mortal.daemon.resources() == resources.after_a_restart()
     assert [again.status(item) for item in containers] == shown
     assert [again.host_pid(item) for item in containers] == pids
     assert {item.id for item in again.sandboxes()} == set(sandboxes)
@@ -313,7 +313,7 @@ def test_stopped_daemon_leaves_pods_running(mortal: Mortal) -> None:
     assert procfs.alive(process)
     assert not Path(mortal.daemon.socket).exists()
     again = mortal.start()
-    assert mortal.daemon.resources() == resources
+    assert mortal.daemon.resources() == resources.after_a_restart()
     assert again.host_pid(container) == process.pid
 
 

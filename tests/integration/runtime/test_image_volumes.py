@@ -209,7 +209,7 @@ def test_sub_path_through_a_directory_of_nobody(pods: Pods, data: str) -> None:
     assert "Permission denied" in error_of(lambda: pods.create(sandbox, mounts=wanted), InvalidArgument)
 
 
-@pytest.mark.requirement("V36", "V109")
+@pytest.mark.requirement("V36", "V109", "V113")
 @pytest.mark.parametrize(
     ("sub_path", "found"),
     [("dir", "in dir"), ("dir/", "in dir"), ("./dir/.", "in dir"), ("link", "in dir"), ("bin/../dir", None)],
@@ -236,7 +236,7 @@ def test_symbolic_links_stay_inside_the_image(pods: Pods, data: str, sub_path: s
     assert pods.read(container, "ls /volume; cat /volume/inside") == "inside\ninside"
 
 
-@pytest.mark.requirement("V37", "V38", "V45", "V109")
+@pytest.mark.requirement("V37", "V38", "V45", "V109", "V113")
 @pytest.mark.parametrize(
     ("sub_path", "told"),
     [

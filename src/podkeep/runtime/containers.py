@@ -448,6 +448,8 @@ def ended_status(container: Container, layout: Layout) -> ContainerStatus:
             message="its monitor ended before it could note the exit code",
         )
     code, finished = noted
+    # A file's time is that of the kernel's last tick: of a program that ended at once, before its start.
+    finished = max(finished, container.status.started_at)
     reason = "Completed" if code == 0 else "Error"
     # conmon notes each time that memory ran out in the cgroup. What survived it and then succeeded was not killed.
     if code != 0 and (layout.bundle(container.id) / "oom").exists():

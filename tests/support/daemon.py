@@ -163,7 +163,7 @@ pod_logs = "{self.base / "logs"}"
             processes=tuple(sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/"))),
             records=_records(self.layout.state),
             host_ports=host_ports(bridge),
-            held_namespaces=_held_namespaces(self.process.pid),
+            held_namespaces=_settled_namespaces(self.process.pid),
         )
 
     def __enter__(self) -> Daemon:
@@ -218,6 +218,16 @@ def _records(state: Path) -> tuple[str, ...]:
         for table, column in (("sandboxes", "id"), ("containers", "id"), ("addresses", "address")):
             found += [f"{table} {name}" for (name,) in database.execute(f"SELECT {column} FROM {table}")]
     return tuple(sorted(found))
+
+
+def _settled_namespaces(daemon: int) -> tuple[str, ...]:
+    """Return what is held when nothing is under way: those of a new pod are closed a moment after the answer."""
+    deadline = time.monotonic() + 2
+    while True:
+        held = _held_namespaces(daemon)
+        if all(name.startswith("mnt:") for name in held) or time.monotonic() > deadline:
+            return held
+        time.sleep(0.01)
 
 
 def _held_namespaces(daemon: int) -> tuple[str, ...]:

@@ -165,6 +165,9 @@ def test_the_report_names_what_mends_a_damage() -> None:
     damage.kept, damage.repaired = "", True
     assert verify.report([damage], summary).endswith("to have them again: podkeep image pull r:1 r:2")
     assert verify.report([], podkeep_pb2.VerifySummary()).endswith("0 B: all well")
+    older = verify.report([], podkeep_pb2.VerifySummary(unchecked=2)).splitlines()
+    assert older[0].endswith("0 B: nothing wrong was found")
+    assert older[1].startswith("2 layers of an older podkeep cannot be checked whole")
 
 
 def test_lines_tell_each_phase_of_a_blob_once() -> None:

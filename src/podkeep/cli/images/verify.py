@@ -86,10 +86,14 @@ def report(damages: list[VerifyDamage], summary: VerifySummary) -> str:
             (summary.documents, "document"),
         )
     )
-    verdict = forms.number_of(len(damages), "damage") if damages else "all well"
+    fine = "nothing wrong was found" if summary.unchecked else "all well"
+    verdict = forms.number_of(len(damages), "damage") if damages else fine
     lines.append(f"checked {looked}, {forms.size(summary.bytes)}: {verdict}")
     if summary.unchecked:
-        lines.append(f"{forms.number_of(summary.unchecked, 'layer')} of an older podkeep cannot be checked whole")
+        older = forms.number_of(summary.unchecked, "layer")
+        lines.append(
+            f"{older} of an older podkeep cannot be checked whole; those that are removed and pulled again can"
+        )
     broken = [damage for damage in damages if not damage.repaired]
     if broken:
         lines.append("to mend it: " + mending(broken))

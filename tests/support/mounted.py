@@ -26,7 +26,8 @@ def mounted(store: ImageStore, image: Image, target: Path) -> Iterator[Path]:
     try:
         yield target
     finally:
-        mounts.unmount(target)
+        # The kernel may say EBUSY for a moment where other threads start processes with mount namespaces of their own.
+        mounts.unmount(target, lazy=True)
         target.rmdir()
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Never
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from podkeep.base.errors import FailedPrecondition
+from podkeep.kernel.removal import remove_tree
 from support import erofs
 
 settings.register_profile("podkeep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,3 +52,12 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """pytest's own, emptied at once: images take gibibytes, and pytest cannot remove the deepest of their trees."""
+    yield tmp_path
+    with suppress(FailedPrecondition):  # something is mounted there, for longer than this test
+        for entry in tmp_path.iterdir():
+            remove_tree(entry)

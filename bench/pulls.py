@@ -7,6 +7,7 @@ volumes, artifacts) stands alone.
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from bench.samples import Samples
 
 _GIB = 1 << 30
 SMALL_PULLS = 10
+_VOLUME_ROUNDS = 3
+"""So many times more pods, with and without a volume: a small difference of two medians is looked for."""
 _TITLE = "model.safetensors"
 
 

@@ -159,7 +159,8 @@ def _du(path: Path) -> int:
 def test_image_fs_info_is_what_du_says(pods: Pods, daemon: Daemon, thing: str) -> None:
     (usage,) = pods.call("ImageFsInfo", api.ImageFsInfoRequest(), service="images").image_filesystems
     assert Path(usage.fs_id.mountpoint) == daemon.layout.images
-    assert usage.used_bytes.value == _du(daemon.layout.images)
+    # Layers are measured when they are kept. When ext4 writes out a large file it may add blocks for its extents.
+    assert 0 <= _du(daemon.layout.images) - usage.used_bytes.value <= 16 << 10
     assert usage.inodes_used.value == sum(1 for _ in daemon.layout.images.rglob("*")) + 1
 
 

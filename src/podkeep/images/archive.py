@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from podkeep.base import reference
 from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotFound
 from podkeep.base.ids import Digest, parse_digest
-from podkeep.images import decompress, manifest, reference, selection
+from podkeep.images import decompress, manifest, selection
 from podkeep.images.assembly import Assembly
 from podkeep.images.channel import Channel
 from podkeep.images.layers import LayerJob

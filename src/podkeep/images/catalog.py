@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from podkeep.base import reference
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, ImageID
-from podkeep.images import manifest, reference
+from podkeep.images import manifest
 from podkeep.images.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord
 from podkeep.images.image import Image, ImageRunConfig
 
@@ -140,6 +141,12 @@ def tag_of(text: str) -> str:
     except InvalidArgument:
         return ""
     return "" if parsed.digest else str(parsed)
+
+
+def spare_tag(text: str, image: Image) -> str:
+    """Return the tag that ``text`` is, if the image has another; an empty string if taking it away takes the image."""
+    tag = tag_of(text)
+    return tag if tag in image.repo_tags and len(image.repo_tags) > 1 else ""
 
 
 def _image(record: ImageRecord, layers: Mapping[Digest, LayerRecord], pinned: Sequence[str]) -> Image:

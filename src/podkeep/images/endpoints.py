@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import InvalidArgument, PermissionDenied
+from podkeep.base.reference import DEFAULT_HOST, Reference, is_host
 from podkeep.images.image import RegistryAuth
-from podkeep.images.reference import DEFAULT_HOST, Reference, is_host
 
 _API_HOSTS = {DEFAULT_HOST: "registry-1.docker.io"}
 

@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from podkeep.base import reference
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.errors import PermissionDenied
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.singleflight import SingleFlight
-from podkeep.images import endpoints, manifest, reference, referrer_names
+from podkeep.images import endpoints, manifest, referrer_names
 from podkeep.images.catalog import Catalog, tag_of
 from podkeep.images.credentials import NodeCredentials
 from podkeep.images.database import BlobRecord, LayerRecord, NewImage

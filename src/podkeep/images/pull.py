@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, parse_digest
+from podkeep.base.reference import Reference
 from podkeep.images import manifest, referrers, selection
 from podkeep.images.assembly import Assembly
 from podkeep.images.channel import Channel
 from podkeep.images.fallback import first
 from podkeep.images.media_types import Policy
-from podkeep.images.reference import Reference
 from podkeep.images.registry import Registry
 
 _Answer = TypeVar("_Answer")

@@ -17,10 +17,10 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
+from podkeep.base.reference import Reference
 from podkeep.images import manifest
 from podkeep.images.calls import Call, ask
 from podkeep.images.fallback import UNREADABLE
-from podkeep.images.reference import Reference
 from podkeep.images.registry import Registry
 
 CREATED = "org.opencontainers.image.created"

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from podkeep.base import lockfile
+from podkeep.base import lockfile, reference
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.ids import Digest, ImageID
-from podkeep.images import reference, referrer_names
-from podkeep.images.catalog import Catalog, tag_of
+from podkeep.images import referrer_names
+from podkeep.images.catalog import Catalog, spare_tag
 from podkeep.images.database import ImageDatabase, LayerRecord
 from podkeep.images.durability import Durability
 from podkeep.images.fetching import Fetching, Progress
@@ -164,8 +164,7 @@ class ImageStore:
             image = self.find(text)
             if image is None:
                 return
-            tag = tag_of(text)
-            if tag in image.repo_tags and len(image.repo_tags) > 1:
+            if tag := spare_tag(text, image):
                 self._catalog.database.remove_name(tag)
             else:
                 self._catalog.database.remove_images([image.id])

@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from dataclasses import dataclass, replace
 from typing import Any
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.base.ids import Digest, ImageID
-from podkeep.images import prune, reference
+from podkeep.images import prune
+from podkeep.images.catalog import spare_tag
 from podkeep.images.checking import Checking, Damage, Step, Summary
 from podkeep.images.database import LayerRecord
 from podkeep.images.documents import Document, documents_of, layer_request
@@ -131,7 +132,7 @@ class Upkeep:
         :raises FailedPrecondition: if the image would go and a container uses it.
         """
         image = self.find(text)
-        spare = _spare_tag(text, image)
+        spare = spare_tag(text, image)
         if spare:
             self._store.forget(spare)
             return Removed(untagged=(spare,), image=None, reclaimed=0)
@@ -244,13 +245,3 @@ class Upkeep:
         if not users:
             return ""
         return str(users[0]) + (f" and {len(users) - 1} more" if len(users) > 1 else "")
-
-
-def _spare_tag(text: str, image: Image) -> str:
-    """Return the tag that ``text`` is, if the image has another."""
-    try:
-        named = reference.parse(text)
-    except InvalidArgument:
-        return ""
-    tag = "" if named.digest else str(named)
-    return tag if tag in image.repo_tags and len(image.repo_tags) > 1 else ""

@@ -6,9 +6,9 @@ import pytest
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import InvalidArgument, PermissionDenied
+from podkeep.base.reference import parse
 from podkeep.images.endpoints import check, check_allowed, endpoints_of, for_worker, meant_for
 from podkeep.images.image import RegistryAuth
-from podkeep.images.reference import parse
 
 
 def test_a_registry_nobody_configured_is_asked_over_tls_only() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.images.reference import parse
+from podkeep.base.reference import parse
 
 DIGEST = "sha256:" + "ab" * 32
 

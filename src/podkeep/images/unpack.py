@@ -76,7 +76,7 @@ def _serve() -> None:
     except (OSError, PodkeepError, TreeError, TarError, decompress.CompressionError) as error:
         result = {"error": str(error), "full": is_full(error)}
     except MemoryError:
-        result = {"error": f"unpacking needs more than {_MAX_MEMORY >> 20} MiB of memory"}
+        result = {"error": f"unpacking needs more than {_MAX_MEMORY >> 20} MiB of memory", "full": False}
     failpoints.reach("unpack-done")
     os.write(1, json.dumps(result).encode() + b"\n")
 

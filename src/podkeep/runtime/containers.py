@@ -336,8 +336,7 @@ class Containers:
     async def _forget(self, container_id: ContainerID) -> None:
         """Delete the record of what is gone, and let go of the mounted layers that no other record needs."""
         self._state.forget_container(container_id)
-        left = self._state.containers()
-        used = {image for container in left for image in (container.image_id, *container.volume_images.values())}
+        used = {image for container in self._state.containers() for image in container.images}
         try:
             await asyncio.to_thread(self._images.unmount_unused, used)
         except (PodkeepError, OSError) as error:

@@ -337,3 +337,8 @@ class Container(Record, frozen=True, kw_only=True, omit_defaults=True):
     image_stop_signal: str = ""
     """The image's stop signal, as the image spells it."""
     status: ContainerStatus
+
+    @property
+    def images(self) -> frozenset[ImageID]:
+        """The images that cannot be removed while there is this container: its own and those of its volumes."""
+        return frozenset((self.image_id, *self.volume_images.values()))

@@ -64,11 +64,7 @@ class ImageRpc:
         text = _required(request.image)
         image = self._images.find(text)
         if image is not None:
-            users = [
-                item.id
-                for item in self._state.containers()
-                if image.id == item.image_id or image.id in item.volume_images.values()
-            ]
+            users = [item.id for item in self._state.containers() if image.id in item.images]
             if users:
                 raise FailedPrecondition(
                     f"image {text} is in use by container {users[0]}"

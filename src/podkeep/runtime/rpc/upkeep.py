@@ -61,7 +61,7 @@ class UpkeepRpc:
         users: dict[ImageID, list[ImageUser]] = {}
         for container in self._state.containers():
             pod = pods.get(container.sandbox_id)
-            for image in {container.image_id, *container.volume_images.values()}:
+            for image in container.images:
                 user = ImageUser(
                     container_id=container.id,
                     container_name=container.config.name,

@@ -27,7 +27,7 @@ from podkeep.base.errors import (
 from podkeep.images.image import Image, PullProgress
 from podkeep.images.manifest import node_architecture
 from podkeep.images.store import ImageStore
-from podkeep.kernel import mounts, overlay
+from podkeep.kernel import mounts
 from support.artifacts import (
     SEED_CONFIG,
     TITLE,
@@ -41,6 +41,7 @@ from support.artifacts import (
     tar_part,
 )
 from support.images import OCI_CONFIG, OCI_LAYER, LayoutBuilder, busybox_layout, digest, directory, file, symlink, tar
+from support.mounted import mounted
 from support.registry import Answer, HostileRegistry, Registry
 
 BYTES = "application/octet-stream"
@@ -50,23 +51,6 @@ BYTES = "application/octet-stream"
 def snapshot_driver(request: pytest.FixtureRequest) -> str:
     """Both ways to keep layers."""
     return str(request.param)
-
-
-@contextmanager
-def mounted(store: ImageStore, image: Image, target: Path) -> Iterator[Path]:
-    """Mount an image as a volume is."""
-    lowers = store.lowers(image, userns=None, at_least=2)
-    target.mkdir()
-    try:
-        overlay.overlay_readonly(lowers, target)
-    finally:
-        for fd in lowers:
-            os.close(fd)
-    try:
-        yield target
-    finally:
-        mounts.unmount(target)
-        target.rmdir()
 
 
 def content(store: ImageStore, image: Image, target: Path) -> dict[str, bytes | None]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.base.ids import Digest
+from podkeep.images.snapshots.shelf import file_name
 from podkeep.kernel import mounts, tree_size
 from podkeep.kernel.removal import remove_tree
 
@@ -83,7 +84,7 @@ def _digest(content: bytes) -> str:
 
 
 def _list(root: Path, layer: Digest) -> Path:
-    return root / _LISTS / layer.replace(":", "-")
+    return root / _LISTS / file_name(layer)
 
 
 def mended(views: Sequence[LayerView]) -> dict[bytes, Attributes]:

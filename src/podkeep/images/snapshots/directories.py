@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from podkeep.base.errors import DataLoss, Internal
+from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest
 from podkeep.images.recording import SUFFIX, record_file, replay
-from podkeep.images.snapshots.shelf import Shelf
-from podkeep.kernel import mounts, tree_size
+from podkeep.images.snapshots.shelf import Shelf, file_name, gone
+from podkeep.kernel import tree_size
 from podkeep.kernel.removal import remove_tree
 
 
@@ -89,21 +89,7 @@ class DirectoriesDriver:
 
     def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return a detached mount per layer, top layer first."""
-        # The same layer twice makes overlayfs fail with ELOOP; the upper of two equal layers hides the lower whole.
-        paths = [self._path(layer) for layer in dict.fromkeys(reversed(layers))] or [self._shelf.empty("empty")]
-        if len(paths) < at_least:
-            paths.append(self._shelf.empty("bottom"))
-        fds: list[int] = []
-        try:
-            for path in paths:
-                if not path.is_dir():
-                    raise DataLoss(f"{path}: the layer is gone from disk", hint="remove the image and pull it again")
-                fds.append(mounts.clone_tree(path, recursive=False, idmap_userns=userns))
-        except BaseException:
-            for fd in fds:
-                os.close(fd)
-            raise
-        return fds
+        return self._shelf.lowers(layers, self._present, userns=userns, at_least=at_least)
 
     def tar(self, layer: Digest) -> Iterator[bytes]:
         """Yield the recorded headers and the files' content."""
@@ -123,8 +109,14 @@ class DirectoriesDriver:
     def _path(self, layer: Digest) -> Path:
         return self._shelf.path(layer)
 
+    def _present(self, layer: Digest) -> Path:
+        path = self._path(layer)
+        if not path.is_dir():
+            raise gone(path)
+        return path
+
     def _record(self, layer: Digest) -> Path:
-        return self._records / layer.replace(":", "-")
+        return self._records / file_name(layer)
 
 
 def _beside(tree: Path) -> Path:

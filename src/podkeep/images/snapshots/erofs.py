@@ -16,7 +16,7 @@ from podkeep.base.ids import Digest
 from podkeep.images.erofs import keeping, layout
 from podkeep.images.erofs.fingerprint import METADATA, metadata_digest
 from podkeep.images.snapshots.layermounts import LayerMounts
-from podkeep.images.snapshots.shelf import Shelf
+from podkeep.images.snapshots.shelf import Shelf, file_name, gone
 from podkeep.kernel import mounts
 from podkeep.kernel.erofs import mount_erofs
 from podkeep.kernel.mounts import MountAttr
@@ -77,7 +77,7 @@ class ErofsDriver:
     def retire(self, layer: Digest) -> Path:
         """Unmount the layer and take it out of ``erofs/`` in one step."""
         if self._mounts:
-            self._mounts.unmount([self._mount_name(layer)])
+            self._mounts.unmount([file_name(layer)])
         return self._shelf.retire(layer)
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
@@ -89,19 +89,7 @@ class ErofsDriver:
 
     def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return a clone of each layer's mount, top layer first."""
-        # The same layer twice makes overlayfs fail with ELOOP; the upper of two equal layers hides the lower whole.
-        paths = [self._mounted(layer) for layer in dict.fromkeys(reversed(layers))] or [self._shelf.empty("empty")]
-        if len(paths) < at_least:
-            paths.append(self._shelf.empty("bottom"))
-        fds: list[int] = []
-        try:
-            for path in paths:
-                fds.append(mounts.clone_tree(path, recursive=False, idmap_userns=userns))
-        except BaseException:
-            for fd in fds:
-                os.close(fd)
-            raise
-        return fds
+        return self._shelf.lowers(layers, self._mounted, userns=userns, at_least=at_least)
 
     def tar(self, layer: Digest) -> Iterator[bytes]:
         """Yield what was stored: the plain tar, or the file without what fills its last block."""
@@ -129,7 +117,7 @@ class ErofsDriver:
     def release(self, keep: frozenset[Digest]) -> None:
         """Unmount the layers that are not in ``keep``."""
         if self._mounts:
-            self._mounts.unmount(self._mounts.names() - {self._mount_name(layer) for layer in keep})
+            self._mounts.unmount(self._mounts.names() - {file_name(layer) for layer in keep})
 
     def close(self) -> None:
         """Unmount every layer; who uses one has it still."""
@@ -140,14 +128,8 @@ class ErofsDriver:
         if self._mounts is None:
             raise FailedPrecondition(f"layer {layer}: this store was opened without a place for mounts")
         if not self.has(layer):
-            raise DataLoss(
-                f"{self._shelf.path(layer)}: the layer is gone from disk", hint="remove the image and pull it again"
-            )
-        return self._mounts.path(self._mount_name(layer), lambda: _mount(self._shelf.path(layer)))
-
-    @staticmethod
-    def _mount_name(layer: Digest) -> str:
-        return layer.replace(":", "-")
+            raise gone(self._shelf.path(layer))
+        return self._mounts.path(file_name(layer), lambda: _mount(self._shelf.path(layer)))
 
 
 def _mount(directory: Path) -> int:

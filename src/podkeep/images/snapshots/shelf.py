@@ -9,12 +9,24 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from podkeep.base.errors import Internal
+from podkeep.base.errors import DataLoss, Internal
 from podkeep.base.ids import Digest
+from podkeep.kernel import mounts
 from podkeep.kernel.removal import remove_tree
+
+
+def file_name(layer: Digest) -> str:
+    """Return a layer's ID as the name of what is its own in a directory."""
+    return layer.replace(":", "-")
+
+
+def gone(path: Path) -> DataLoss:
+    """Return the error of a layer that should be at ``path``."""
+    return DataLoss(f"{path}: the layer is gone from disk", hint="remove the image and pull it again")
 
 
 class Shelf:
@@ -31,7 +43,7 @@ class Shelf:
 
     def path(self, layer: Digest) -> Path:
         """Return where a layer is, or would be."""
-        return self.layers / layer.replace(":", "-")
+        return self.layers / file_name(layer)
 
     def stage(self) -> Path:
         """Return a new, empty staging directory."""
@@ -74,7 +86,28 @@ class Shelf:
             remove_tree(self.layers / name)
         return frozenset(layer for name, layer in names.items() if name not in present)
 
-    def empty(self, name: str) -> Path:
+    def lowers(
+        self, layers: Sequence[Digest], where: Callable[[Digest], Path], *, userns: int | None, at_least: int
+    ) -> list[int]:
+        """Return detached mounts of layers, as ``SnapshotDriver.lowers`` says.
+
+        :param where: returns the directory that a layer is seen in.
+        """
+        # The same layer twice makes overlayfs fail with ELOOP; the upper of two equal layers hides the lower whole.
+        paths = [where(layer) for layer in dict.fromkeys(reversed(layers))] or [self._empty("empty")]
+        if len(paths) < at_least:
+            paths.append(self._empty("bottom"))
+        fds: list[int] = []
+        try:
+            for path in paths:
+                fds.append(mounts.clone_tree(path, recursive=False, idmap_userns=userns))
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
+
+    def _empty(self, name: str) -> Path:
         """Return an empty tree: of an image without layers (``FROM scratch`` and nothing else), or beneath a single
         layer."""
         path = self._root / name

@@ -33,7 +33,7 @@ def become(argv: Sequence[str]) -> Never:
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvpe(argv[0], argv, _environment())
+        os.execvpe(argv[0], list(argv), _environment())
     except FileNotFoundError:
         echo_line(f"podkeep: {argv[0]}: no such program, or what runs it is missing", err=True)
         sys.exit(NOT_FOUND)

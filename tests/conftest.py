@@ -14,17 +14,28 @@ from hypothesis import HealthCheck, settings
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.removal import remove_tree
-from support import erofs
+from support import container_mounts, erofs
+from support.container_mounts import ContainerMounts
 
 settings.register_profile("podkeep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podkeep")
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        container_mounts.OPTION,
+        choices=[str(item) for item in ContainerMounts],
+        default=str(ContainerMounts.HIDDEN),
+        help="whether runtimes under test hide the mounts of containers from the machine, as is the default, or not",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """End as for a key that interrupts when the run gets SIGTERM: what tests and fixtures made is removed.
 
     A shell lets what it starts in the background ignore SIGINT, and the programs under test would inherit that.
     """
+    container_mounts.decide(config.getoption(container_mounts.OPTION))
 
     def end(number: int, _frame: object) -> Never:
         pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
@@ -52,6 +63,12 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
+
+
+@pytest.fixture
+def mounts_of_containers(request: pytest.FixtureRequest) -> ContainerMounts:
+    """Whether mounts of containers are hidden or shown in this test."""
+    return container_mounts.of_test(request.node)
 
 
 @pytest.fixture

@@ -10,13 +10,16 @@ wrong is said by the mark ``reference``:
 
 from __future__ import annotations
 
+import functools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from support import reference, scratch
+from support import container_mounts, reference, scratch
+from support.container_mounts import ContainerMounts
 from support.daemon import Daemon
 from support.endpoint import Endpoint, Node
 from support.images import busybox_layout, file
@@ -33,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption(OPTION, "podkeep") == "podkeep":
+        container_mounts.mark_differing(items)
         return
     for item in items:
         for mark in item.iter_markers("reference"):
@@ -77,40 +81,81 @@ def busybox(registry: Registry, workplace: Path) -> str:
     return registry.push(busybox_layout(workplace / "busybox", layers=layers), "busybox:1")
 
 
+Endpoints = Callable[[ContainerMounts], Endpoint]
+
+
 @pytest.fixture(scope="session")
-def endpoint(
+def endpoints(
     request: pytest.FixtureRequest, workplace: Path, registry: Registry, private_registry: Registry
-) -> Iterator[Endpoint]:
-    """The runtime under test."""
-    name = request.config.getoption(OPTION, "podkeep")
-    base = workplace / name
-    base.mkdir()
-    scratch.detach_unified()
-    if name == "containerd":
-        missing = reference.missing_packages()
-        assert not missing, f"run `tools/setup reference`, or apt-get install {' '.join(missing)}"
-        pause = registry.push(reference.pause_layout(workplace / "pause"), "pause:1")
-        with reference.Containerd(base, pause_image=pause) as running:
-            yield Endpoint(
-                name=name,
-                socket=running.socket,
-                cgroup_parent=running.cgroup_parent,
-                resources=running.resources,
-            )
-        return
-    # Mounts of a container's own are only seen outside when the runtime does not hide its mounts.
-    settings = ("runtime.hide_mounts=false",)
+) -> Iterator[Endpoints]:
+    """The runtime under test, hiding mounts of containers or not; the reference cannot hide them."""
     extra = "".join(f'[registries."{item.host}"]\ninsecure = true\n' for item in (registry, private_registry))
-    with Daemon(base, extra=extra, settings=settings) as daemon:
-        yield Endpoint(name=name, socket=daemon.socket, cgroup_parent=daemon.cgroup_parent, resources=daemon.resources)
+    with ExitStack() as running:
+
+        @functools.cache
+        def start(mounts: ContainerMounts) -> Endpoint:
+            base = workplace / f"podkeep-{mounts}"
+            base.mkdir()
+            daemon = running.enter_context(Daemon(base, extra=extra, mounts=mounts))
+            return Endpoint(
+                name="podkeep",
+                socket=daemon.socket,
+                cgroup_parent=daemon.cgroup_parent,
+                pid=daemon.pid,
+                options=("--config", str(daemon.config)),
+                resources=daemon.resources,
+            )
+
+        @functools.cache
+        def start_reference() -> Endpoint:
+            scratch.detach_unified()
+            missing = reference.missing_packages()
+            assert not missing, f"run `tools/setup reference`, or apt-get install {' '.join(missing)}"
+            pause = registry.push(reference.pause_layout(workplace / "pause"), "pause:1")
+            base = workplace / "containerd"
+            base.mkdir()
+            containerd = running.enter_context(reference.Containerd(base, pause_image=pause))
+            settings = {
+                "runtime.socket": containerd.socket,
+                "runtime.cgroup_parent": containerd.cgroup_parent,
+                "mountns.enabled": "false",
+            }
+            return Endpoint(
+                name="containerd",
+                socket=containerd.socket,
+                cgroup_parent=containerd.cgroup_parent,
+                pid=containerd.pid,
+                options=tuple(part for key, value in settings.items() for part in ("--set", f"{key}={value}")),
+                resources=containerd.resources,
+            )
+
+        is_podkeep = request.config.getoption(OPTION, "podkeep") == "podkeep"
+        yield start if is_podkeep else lambda _: start_reference()
+
+
+@pytest.fixture
+def endpoint(endpoints: Endpoints, mounts_of_containers: ContainerMounts) -> Endpoint:
+    """The runtime under test."""
+    return endpoints(mounts_of_containers)
 
 
 @pytest.fixture(scope="session")
-def image(endpoint: Endpoint, busybox: str) -> str:
+def with_image(busybox: str) -> Callable[[Endpoint], str]:
+    """Return the reference of the usual image, after the runtime has pulled it."""
+
+    @functools.cache
+    def pull(endpoint: Endpoint) -> str:
+        with Node(endpoint, busybox) as client:
+            client.pull()
+        return busybox
+
+    return pull
+
+
+@pytest.fixture
+def image(endpoint: Endpoint, with_image: Callable[[Endpoint], str]) -> str:
     """The usual image, pulled."""
-    with Node(endpoint, busybox) as client:
-        client.pull()
-    return busybox
+    return with_image(endpoint)
 
 
 @pytest.fixture

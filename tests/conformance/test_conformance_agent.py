@@ -35,15 +35,9 @@ def run(node: Node, endpoint: Endpoint, directory: Path, *script: str, **spec: A
     }
     manifest = directory / "pod.yaml"
     manifest.write_text(json.dumps(document))
-    settings = {
-        "runtime.socket": endpoint.socket,
-        "runtime.hide_mounts": "false",
-        "runtime.cgroup_parent": endpoint.cgroup_parent,
-        "agent.root": str(directory / "kubelet"),
-        "agent.pod_logs": str(directory / "logs"),
-    }
+    settings = {"agent.root": str(directory / "kubelet"), "agent.pod_logs": str(directory / "logs")}
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "podkeep", *options, "run", str(manifest)]
+    command = [sys.executable, "-m", "podkeep", *endpoint.options, *options, "run", str(manifest)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert list((directory / "kubelet/pods").iterdir()) == []
     return done

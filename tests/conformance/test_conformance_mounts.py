@@ -12,7 +12,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mounts
 from podkeep.kernel.mounts import Propagation
 from support.cri import bind, pod
-from support.endpoint import Node
+from support.endpoint import Endpoint, Node
 from support.images import busybox_layout, directory, file, symlink
 from support.registry import Registry
 
@@ -179,7 +179,9 @@ class TestRecursiveReadOnly:
     ],
     ids=["private", "host to container", "bidirectional"],
 )
-def test_propagation(node: Node, shared_directory: Path, propagation: int, inward: bool, outward: bool) -> None:
+def test_propagation(
+    node: Node, endpoint: Endpoint, shared_directory: Path, propagation: int, inward: bool, outward: bool
+) -> None:
     (shared_directory / "from-container").mkdir()
     mount = bind(shared_directory, "/volume", propagation=propagation)
     container = node.launch(node.run(privileged()), mounts=[mount], security={"privileged": True})
@@ -188,17 +190,35 @@ def test_propagation(node: Node, shared_directory: Path, propagation: int, inwar
     (shared_directory / "below/file").touch()
     assert (node.read(container, "ls -A /volume/below") == "file") is inward
     node.read(container, "mount -t tmpfs none /volume/from-container && touch /volume/from-container/file")
-    assert ([path.name for path in (shared_directory / "from-container").iterdir()] == ["file"]) is outward
+    seen = endpoint.sees(shared_directory / "from-container")
+    assert ([path.name for path in seen.iterdir()] == ["file"]) is outward
     if outward:
-        mounts.unmount(shared_directory / "from-container")
+        endpoint.run_inside("umount", shared_directory / "from-container")
+
+
+@pytest.mark.requirement("M26", "M41")
+def test_propagation_to_the_machine(node: Node, endpoint: Endpoint, shared_directory: Path) -> None:
+    """The one thing that hiding takes away, see ``support.container_mounts.DIFFER``.
+
+    [k8s.io] [sig-node] Mount propagation should propagate mounts to the host.
+    """
+    (shared_directory / "from-container").mkdir()
+    mount = bind(shared_directory, "/volume", propagation=api.PROPAGATION_BIDIRECTIONAL)
+    container = node.launch(node.run(privileged()), mounts=[mount], security={"privileged": True})
+    node.read(container, "mount -t tmpfs none /volume/from-container && touch /volume/from-container/file")
+    seen = [path.name for path in (shared_directory / "from-container").iterdir()]
+    endpoint.run_inside("umount", shared_directory / "from-container")
+    assert seen == ["file"]
 
 
 @pytest.mark.parametrize("propagation", [api.PROPAGATION_HOST_TO_CONTAINER, api.PROPAGATION_BIDIRECTIONAL])
-def test_propagation_needs_a_shared_source(node: Node, host_directory: Path, propagation: int) -> None:
+def test_propagation_needs_a_shared_source(
+    node: Node, endpoint: Endpoint, host_directory: Path, propagation: int
+) -> None:
     path = host_directory / "private"
     path.mkdir()
     mounts.bind(path, path)
-    mounts.set_propagation(path, Propagation.PRIVATE)
+    endpoint.run_inside("mount", "--make-private", path)
     try:
         sandbox = node.run(privileged())
         mount = bind(path, "/volume", propagation=propagation)

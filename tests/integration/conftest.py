@@ -6,14 +6,17 @@ machine, and gone with the test run.
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from support import scratch
+from support import container_mounts, scratch
+from support.container_mounts import ContainerMounts
 from support.daemon import Daemon
 from support.images import Layout as ImageLayout
 from support.images import busybox_layout
@@ -24,6 +27,8 @@ from support.registry import Registry
 def scratch_machine() -> None:
     """Leave the machine's mount and network namespaces; what is started from now on is in the new ones."""
     scratch.enter()
+    if container_mounts.of_run() is ContainerMounts.SHOWN:
+        scratch.detach_unified()
 
 
 @pytest.fixture(scope="session")
@@ -53,29 +58,44 @@ def image(registry: Registry, busybox: ImageLayout) -> str:
     return registry.push(busybox, "busybox:1")
 
 
+SharedDaemons = Callable[[ContainerMounts], Daemon]
+
+
 @pytest.fixture(scope="session")
-def shared_daemon(open_directory: Path, registry: Registry) -> Iterator[Daemon]:
-    """A daemon for all tests that leave it as they found it."""
-    extra = f'[registries."{registry.host}"]\ninsecure = true\n'
-    base = open_directory / "shared"
-    base.mkdir()
-    with Daemon(base, extra=extra) as daemon:
-        yield daemon
+def shared_daemons(open_directory: Path, registry: Registry) -> Iterator[SharedDaemons]:
+    """Daemons for all tests that leave them as they found them: one that hides mounts, one that shows them."""
+    with ExitStack() as running:
+
+        @functools.cache
+        def start(mounts: ContainerMounts) -> Daemon:
+            base = open_directory / f"shared-{mounts}"
+            base.mkdir()
+            extra = f'[registries."{registry.host}"]\ninsecure = true\n'
+            return running.enter_context(Daemon(base, extra=extra, mounts=mounts))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def shared_daemon(shared_daemons: SharedDaemons) -> Daemon:
+    """The shared daemon of tests that do not say whether mounts are hidden."""
+    return shared_daemons(container_mounts.of_run())
 
 
 @pytest.fixture
-def daemon(shared_daemon: Daemon) -> Iterator[Daemon]:
+def daemon(shared_daemons: SharedDaemons, mounts_of_containers: ContainerMounts) -> Iterator[Daemon]:
     """The shared daemon; fails a test that leaves something behind."""
-    before = shared_daemon.resources()
-    yield shared_daemon
-    assert shared_daemon.resources() == before
+    daemon = shared_daemons(mounts_of_containers)
+    before = daemon.resources()
+    yield daemon
+    assert daemon.resources() == before
 
 
 @pytest.fixture
-def own_daemon(open_directory: Path, registry: Registry) -> Iterator[Daemon]:
+def own_daemon(open_directory: Path, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[Daemon]:
     """A daemon of the test's own, not started."""
     base = open_directory / os.urandom(4).hex()
     base.mkdir()
-    daemon = Daemon(base, extra=f'[registries."{registry.host}"]\ninsecure = true\n')
+    daemon = Daemon(base, extra=f'[registries."{registry.host}"]\ninsecure = true\n', mounts=mounts_of_containers)
     yield daemon
     daemon.end()

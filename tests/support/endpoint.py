@@ -6,8 +6,10 @@ client: ``support.cri.Pods`` with images and the cgroup parent of the test run.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,19 +19,33 @@ from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods, pod
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Endpoint:
-    """``resources`` returns what the runtime holds; two equal values mean that nothing leaked between them."""
+    """``resources`` returns what the runtime holds; two equal values mean that nothing leaked between them.
+
+    ``pid`` is its process, for whoever looks at mounts: they are where it is, see :meth:`sees`. ``options`` of the
+    command line make podkeep's agent a client of it.
+    """
 
     name: str
     socket: str
     cgroup_parent: str
+    pid: int
+    options: tuple[str, ...]
     resources: Callable[[], object]
 
     @property
     def is_reference(self) -> bool:
         """Whether this is the runtime that tells whether the tests are right."""
         return self.name != "podkeep"
+
+    def sees(self, path: Path) -> Path:
+        """Return a directory as the runtime sees it, with what containers have mounted there."""
+        return Path(f"/proc/{self.pid}/root{path}")
+
+    def run_inside(self, *command: str | Path) -> None:
+        """Run a command, which must succeed, in the runtime's mount namespace."""
+        subprocess.run(["nsenter", f"--mount=/proc/{self.pid}/ns/mnt", *command], check=True)
 
 
 class Node(Pods):

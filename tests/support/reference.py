@@ -82,6 +82,12 @@ class Containerd:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """Its process, which must have been started."""
+        assert self._process is not None
+        return self._process.pid
+
     def resources(self) -> tuple[str, ...]:
         """Return what it holds for pods: mounts, links and shims."""
         mounts = [entry.mount_point for entry in mountinfo.under(self.base / "state")]

@@ -20,9 +20,11 @@ def image_here(shared_daemon: Daemon, image: str) -> str:
 
 
 @pytest.fixture
-def pods(daemon: Daemon, image_here: str) -> Iterator[Pods]:
+def pods(daemon: Daemon, shared_daemon: Daemon, image_here: str) -> Iterator[Pods]:
     """A client of the shared daemon; afterwards its pods are gone and the daemon holds what it held before."""
     with Pods(daemon.socket, image_here) as client:
+        if daemon is not shared_daemon:
+            client.pull()
         yield client
 
 

@@ -2,9 +2,11 @@
 
 PYTHON := .venv/bin/python
 SOURCES := src tests tools bench
+MOUNTS ?= hidden
+ON_SCRATCH := $(PYTHON) -m pytest tests/integration tests/conformance
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test reference check proto requirements bench pins clean
+.PHONY: help setup demo test parity reference check proto requirements bench pins clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -16,12 +18,18 @@ demo: ## run a pod in its own user namespace, show it from both sides, clean up 
 	@tools/setup demo
 	@$(PYTHON) tools/demo.py
 
-test: ## every check and every test (root)
+test: ## every check and every test; MOUNTS=shown: without hiding the mounts of containers (root)
 	@test "$$(id -u)" = 0 || { \
 		echo "make test: the tests run containers and use the kernel as only root may" >&2; \
 		echo "hint: sudo make test" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check
-	$(PYTHON) -m pytest tests/integration tests/conformance
+	$(ON_SCRATCH) --container-mounts=$(MOUNTS)
+
+parity: setup ## run the tests with container mounts hidden and shown, and compare result by result (root)
+	@mkdir -p .cache/parity
+	-$(ON_SCRATCH) --container-mounts=hidden --junit-xml=.cache/parity/hidden.xml
+	-$(ON_SCRATCH) --container-mounts=shown --junit-xml=.cache/parity/shown.xml
+	$(PYTHON) tools/compare_runs.py .cache/parity/hidden.xml .cache/parity/shown.xml
 
 reference: ## run the conformance tests against Debian's containerd, to check the tests (root)
 	@tools/setup reference

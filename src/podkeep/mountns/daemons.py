@@ -1,0 +1,166 @@
+"""Which daemons that mount things for containers run on this machine, and in which mount namespace each one is.
+
+Owns: finding them in /proc, and telling what the mounts of one namespace reach. Does not own: whether that is right
+(``sync``). Called on threads; reads only.
+
+A daemon of this machine is in our PID, network and user namespace: a kubelet in a pod, or in another machine that is
+played by namespaces, is none. Their names are the kernel's (comm), which a program may change; only root's count.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from podkeep.base.errors import NotFound
+from podkeep.kernel import mountinfo
+
+PROC = Path("/proc")
+KUBELET = "kubelet"
+RUNTIME = "podkeep runtime"
+AGENT = "podkeep run"
+
+_OTHERS = frozenset({KUBELET, "crio", "containerd"})
+_VALUE_OPTIONS = frozenset({"--config", "--set"})
+"""Options of podkeep before the verb that are followed by a value."""
+_SAME_MACHINE = ("pid", "net", "user")
+_ENDPOINT = re.compile(r"^\s*containerRuntimeEndpoint:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
+"""A line of a KubeletConfiguration, which is YAML or JSON; of the latter nothing is found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Daemon:
+    """A process and the inode of its mount namespace; ``unit`` is its systemd service, empty if it is in none.
+
+    ``endpoint`` is the CRI socket that a kubelet was told to use, without ``unix://``; empty if that cannot be seen.
+    """
+
+    name: str
+    pid: int
+    inode: int
+    unit: str = ""
+    endpoint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})"
+
+
+def find(proc: Path = PROC) -> list[Daemon]:
+    """Return the daemons of this machine, lowest process ID first. One that ends while it is looked at is left out."""
+    here = [_namespace(proc / "self", kind) for kind in _SAME_MACHINE]
+    pids = sorted(int(entry) for entry in os.listdir(proc) if entry.isdecimal())
+    found = []
+    for pid in pids:
+        directory = proc / str(pid)
+        try:
+            name = _name(directory)
+            if name and directory.stat().st_uid == 0:
+                if [_namespace(directory, kind) for kind in _SAME_MACHINE] == here:
+                    found.append(_daemon(directory, name, pid))
+        except OSError:
+            continue  # it ended while we looked
+    return found
+
+
+def itself(name: str, proc: Path = PROC) -> Daemon:
+    """Return the calling process as a daemon of this ``name``."""
+    return _daemon(proc / "self", name, os.getpid())
+
+
+def reaches(theirs: int, ours: int | None = None) -> bool:
+    """Say whether what process ``theirs`` mounts appears in the mount namespace of ``ours`` (default: this process).
+
+    Judged by the mount at ``/``: theirs is shared, and ours is its peer or its slave (mount_namespaces(7)).
+    """
+    try:
+        above, below = _root(theirs), _root(ours)
+    except NotFound:
+        return False
+    groups = {field.partition(":")[2] for field in above if field.startswith("shared:")}
+    return any(field.partition(":")[2] in groups for field in below if field.startswith(("shared:", "master:")))
+
+
+def _root(pid: int | None) -> tuple[str, ...]:
+    # The last one is what is seen where several are stacked.
+    roots = [entry.propagation for entry in mountinfo.read(pid) if entry.mount_point == "/"]
+    return roots[-1] if roots else ()
+
+
+def _daemon(directory: Path, name: str, pid: int) -> Daemon:
+    return Daemon(
+        name=name,
+        pid=pid,
+        inode=_namespace(directory, "mnt"),
+        unit=unit_of((directory / "cgroup").read_text(errors="replace")),
+        endpoint=_endpoint(directory) if name == KUBELET else "",
+    )
+
+
+def _namespace(directory: Path, kind: str) -> int:
+    return (directory / "ns" / kind).stat().st_ino
+
+
+def _name(directory: Path) -> str:
+    """Return by what name a process is a daemon, or an empty text."""
+    comm = (directory / "comm").read_text(errors="replace").strip()
+    if comm in _OTHERS:
+        return comm
+    if comm == "podkeep" or comm.startswith("python"):
+        return podkeep_daemon(_arguments(directory))
+    return ""
+
+
+def _arguments(directory: Path) -> list[str]:
+    return os.fsdecode((directory / "cmdline").read_bytes()).split("\0")[:-1]
+
+
+def podkeep_daemon(argv: Sequence[str]) -> str:
+    """Return which daemon of podkeep's a command line starts: :data:`RUNTIME`, :data:`AGENT`, or an empty text."""
+    words = [PurePath(word).name for word in argv[:3]]
+    if "podkeep" not in words or (words[0] != "podkeep" and not words[0].startswith("python")):
+        return ""
+    rest = list(argv[words.index("podkeep") + 1 :])
+    while rest and rest[0].startswith("-"):
+        rest = rest[2:] if rest[0] in _VALUE_OPTIONS else rest[1:]
+    verb, following = rest[0] if rest else "", rest[1:]
+    if verb == "runtime" and not {"stop", "unit"} & set(following):
+        return RUNTIME
+    return AGENT if verb == "run" else ""
+
+
+def unit_of(cgroup: str) -> str:
+    """Return the systemd service that a process is in by its ``/proc/<pid>/cgroup``, or an empty text."""
+    for line in cgroup.splitlines():
+        number, controllers, path = line.split(":", 2)
+        if (controllers == "name=systemd" or number == "0") and path.startswith("/system.slice/"):
+            # Below the service there may be what it delegates.
+            unit = path.split("/")[2]
+            if unit.endswith(".service"):
+                return unit
+    return ""
+
+
+def _endpoint(directory: Path) -> str:
+    """Return the CRI socket in a kubelet's options or in its configuration file, as its own root has it."""
+    argv = _arguments(directory)
+    given = option(argv, "container-runtime-endpoint")
+    if not given and (file := option(argv, "config")):
+        try:
+            text = (directory / "root" / file.lstrip("/")).read_text(errors="replace") if file.startswith("/") else ""
+        except OSError:
+            text = ""
+        match = _ENDPOINT.search(text)
+        given = match[1] if match else ""
+    return given.removeprefix("unix://")
+
+
+def option(argv: Sequence[str], name: str) -> str:
+    """Return the value of an option as Go's programs take them (``--name=value``, ``--name value``), or an empty text."""
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        key, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and key == name:
+            return value if equals else following
+    return ""

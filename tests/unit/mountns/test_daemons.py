@@ -1,0 +1,138 @@
+"""Finding the daemons of this machine, with real processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from podkeep.mountns import daemons
+from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root's processes are daemons")
+
+
+@pytest.fixture
+def kubelet() -> Iterator[Path]:
+    """A program named kubelet that does nothing: it stands in for the real one's name and namespaces, nothing else.
+
+    Any user may run it; pytest's own directories are closed to others than root.
+    """
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o711)
+        yield Path(shutil.copy("/bin/sleep", Path(name) / KUBELET))
+
+
+@pytest.fixture
+def processes() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def started(stack: ExitStack, *argv: str | Path) -> int:
+    """Start a program and return its process ID once it is executed; it waits for input, and is killed in the end."""
+    process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.PIPE)
+
+    def end() -> None:
+        process.kill()
+        process.communicate()
+
+    stack.callback(end)
+    return process.pid
+
+
+def found(pid: int) -> daemons.Daemon | None:
+    return next((item for item in daemons.find() if item.pid == pid), None)
+
+
+def test_finds_a_kubelet_and_its_namespace(kubelet: Path, processes: ExitStack) -> None:
+    pid = started(processes, kubelet, "1000")
+    assert found(pid) == daemons.Daemon(
+        name=KUBELET, pid=pid, inode=os.stat("/proc/self/ns/mnt").st_ino, unit=daemons.itself(RUNTIME).unit
+    )
+
+
+@pytest.mark.parametrize("namespace", ["--net", "--user", "--pid"])
+def test_what_runs_in_a_machine_of_its_own_is_not_ours(kubelet: Path, processes: ExitStack, namespace: str) -> None:
+    argv: list[str | Path] = ["unshare", namespace, *(["--map-root-user"] if namespace == "--user" else [])]
+    fork = ["--fork", "--kill-child"] if namespace == "--pid" else []
+    pid = started(processes, *argv, *fork, "sh", "-c", 'exec "$0" 1000', kubelet)
+    _wait_for(pid)
+    assert not [item for item in daemons.find() if item.pid == pid or _parent(item.pid) == pid]
+
+
+def _wait_for(pid: int) -> None:
+    """Wait until the kubelet runs: as ``pid`` or as its child."""
+    while True:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if any(Path(f"/proc/{item}/comm").read_text().strip() == KUBELET for item in (str(pid), *children)):
+            return
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_another_users_kubelet_is_none(kubelet: Path, processes: ExitStack) -> None:
+    pid = started(processes, "setpriv", "--reuid=65534", "--clear-groups", kubelet, "1000")
+    _wait_for(pid)
+    assert found(pid) is None
+
+
+@pytest.mark.parametrize("form", ["flag", "two words", "file"])
+def test_the_socket_that_a_kubelet_was_told_to_use(tmp_path: Path, processes: ExitStack, form: str) -> None:
+    """The stand-in is a copy of a shell here, because sleep refuses the options."""
+    shell = Path(shutil.copy("/bin/sh", tmp_path / "kubelet"))
+    config = tmp_path / "config.yaml"
+    config.write_text('kind: KubeletConfiguration\ncontainerRuntimeEndpoint: "unix:///run/some.sock" # ours\n')
+    options = {
+        "flag": ["--container-runtime-endpoint=unix:///run/some.sock"],
+        "two words": ["--container-runtime-endpoint", "unix:///run/some.sock"],
+        "file": [f"--config={config}"],
+    }
+    daemon = found(started(processes, shell, "-c", "read line", "kubelet", *options[form]))
+    assert daemon is not None
+    assert daemon.endpoint == "/run/some.sock"
+
+
+def test_finds_podkeep_itself() -> None:
+    assert (
+        daemons.podkeep_daemon([sys.executable, "-m", "podkeep", "--set", "a=b", "--config", "x", "runtime"]) == RUNTIME
+    )
+    assert daemons.podkeep_daemon(["python3", "/usr/bin/podkeep", "--debug", "runtime", "--idle-exit", "60"]) == RUNTIME
+    assert daemons.podkeep_daemon(["/usr/bin/podkeep", "run", "pod.yaml"]) == AGENT
+    for other in (["podkeep", "runtime", "stop"], ["vi", "podkeep", "runtime"], ["podkeep", "ps"], ["podkeep"], []):
+        assert daemons.podkeep_daemon(other) == ""
+
+
+def test_the_service_that_a_process_is_in() -> None:
+    assert daemons.unit_of("0::/system.slice/kubelet.service\n") == "kubelet.service"
+    assert daemons.unit_of("4:memory:/x\n1:name=systemd:/system.slice/podkeep.service/inner\n") == "podkeep.service"
+    assert daemons.unit_of("0::/user.slice/user-0.slice/session-1.scope\n") == ""
+    assert daemons.unit_of("0::/system.slice/run-r1.scope\n") == ""
+
+
+def test_what_a_namespace_reaches(processes: ExitStack) -> None:
+    """A shared one reaches its slave and its peer; a slave and a private one reach nobody."""
+    below_it = "unshare -m --propagation slave sh -c 'echo $$; exec sleep 1000'"
+    script = f"mount --make-rshared /; echo $$; {below_it} & wait"
+    process = subprocess.Popen(
+        ["unshare", "-m", "--propagation", "private", "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    above, below = (int(process.stdout.readline()) for _ in range(2))
+    for pid in (above, below):
+        processes.callback(os.kill, pid, 9)
+    processes.callback(process.stdout.close)
+    assert daemons.reaches(above, below)
+    assert daemons.reaches(above, above)
+    assert not daemons.reaches(below, above)
+    assert not daemons.reaches(above)
+    assert not daemons.reaches(2**22 + 1), "there is no such process"

@@ -57,9 +57,9 @@ def find(proc: Path = PROC) -> list[Daemon]:
         directory = proc / str(pid)
         try:
             name = _name(directory)
-            if name and directory.stat().st_uid == 0:
-                if [_namespace(directory, kind) for kind in _SAME_MACHINE] == here:
-                    found.append(_daemon(directory, name, pid))
+            roots = bool(name) and directory.stat().st_uid == 0
+            if roots and [_namespace(directory, kind) for kind in _SAME_MACHINE] == here:
+                found.append(_daemon(directory, name, pid))
         except OSError:
             continue  # it ended while we looked
     return found
@@ -158,7 +158,7 @@ def _endpoint(directory: Path) -> str:
 
 
 def option(argv: Sequence[str], name: str) -> str:
-    """Return the value of an option as Go's programs take them (``--name=value``, ``--name value``), or an empty text."""
+    """Return the value of an option as Go's programs take it (``--name=value``, ``--name value``), or an empty text."""
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
         key, equals, value = word.lstrip("-").partition("=")
         if word.startswith("-") and key == name:

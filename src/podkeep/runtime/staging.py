@@ -10,6 +10,7 @@ and neither of them makes submounts read-only. Called by ``container_executor.py
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -173,9 +174,11 @@ def check_propagation(mount: Mount) -> None:
         wanted = "a shared or slave mount"
     else:
         return
+    # In this very namespace: the host's mount may be shared, or not be there at all (docs/mount-namespace.md).
+    command = f"nsenter --target {os.getpid()} --mount -- mount --make-rshared {shlex.quote(found.mount_point)}"
     raise FailedPrecondition(
         f"path {mount.host_path!r} is mounted on {found.mount_point!r} but it is not {wanted}",
-        hint=f"`mount --make-rshared {found.mount_point}` before the runtime starts",
+        hint=f"make it one where the runtime's mounts are: `{command}`",
     )
 
 

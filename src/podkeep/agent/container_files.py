@@ -85,7 +85,8 @@ def _volume_mount(
         )
     path = volume.path
     if inner:
-        path = sub_path.pin(path, inner, directory.sub_path(mount.name, container.name, index))
+        pinned = directory.sub_path(mount.name, container.name, index)
+        path = sub_path.pin(path, inner, pinned, propagation=mount.mount_propagation)
     return PlannedMount(
         host_path=path,
         # A path without a leading slash is taken from the root, as a kubelet does.

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from podkeep.agent import userns
+from podkeep.agent.volumes import sub_path
 from podkeep.base import atomicfile
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
@@ -64,9 +65,14 @@ class PodDir:
         """Content of a volume, by the name of its plugin (``kubernetes.io~empty-dir``)."""
         return self.path / "volumes" / plugin / name
 
+    @property
+    def sub_paths(self) -> Path:
+        """Where every ``subPath`` is pinned."""
+        return self.path / "volume-subpaths"
+
     def sub_path(self, volume: str, container: str, index: int) -> Path:
         """Where a ``subPath`` of ``volumeMounts[index]`` is pinned by a bind mount."""
-        return self.path / "volume-subpaths" / volume / container / str(index)
+        return self.sub_paths / volume / container / str(index)
 
     def container(self, name: str) -> Path:
         """Files made for one container."""
@@ -213,10 +219,12 @@ class PodDirs:
         directory this is goes last: while it is there, the next agent finishes the removal.
 
         :raises Internal: naming what could not be removed.
+        :raises KernelCallError: if what is pinned cannot be taken apart from its volume; everything stays then.
         """
         directory = self.pods / uid
         if self.is_foreign(uid):
             return
+        sub_path.let_go(self.directory(uid).sub_paths)
         steps = UndoStack()
         steps.push(f"remove {directory}", lambda: _remove(directory))
         # The stack runs backwards: the mount made last is undone first.

@@ -71,6 +71,7 @@ class Starter:
         :raises StepFailed: with reason FailedMount or FailedCreatePodSandBox.
         """
         await self._volumes(admitted)
+        reach("agent.volumes.ready")
         request = api_pb2.RunPodSandboxRequest(
             config=self._sandbox_config(attempt, admitted), runtime_handler=self._handler
         )

@@ -2,6 +2,10 @@
 
 The volume's content belongs to the containers, which may put symbolic links there while we look. The path is therefore
 opened by the kernel in one call that never leaves the volume, and what was opened is what gets mounted.
+
+A pin has of its volume's mounts what ``mountPropagation`` asks for: with HostToContainer it is a slave, with
+Bidirectional a peer of the mount that the volume is on. Only a peer has to be let go of before it is unmounted, or what
+is mounted below it would be unmounted in the volume as well: :func:`let_go`.
 """
 
 from __future__ import annotations
@@ -13,18 +17,28 @@ from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.mounts import Propagation
 from podkeep.kernel.openat import Resolve, openat2
 
 _LOOK = os.O_PATH
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 
-def pin(volume: Path, sub_path: str, target: Path) -> Path:
+_PROPAGATION = {
+    None: Propagation.PRIVATE,
+    "None": Propagation.PRIVATE,
+    "HostToContainer": Propagation.SLAVE,
+    "Bidirectional": Propagation.UNCHANGED,
+}
+
+
+def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = None) -> Path:
     """Mount ``sub_path`` of ``volume`` at ``target`` and return ``target``; directories that are missing are made.
 
     Symbolic links are followed as long as they stay inside the volume. A second call with the same target keeps the
     first mount.
 
+    :param propagation: the mount's ``mountPropagation``.
     :raises FailedPrecondition: if the path leads out of the volume or through something that is no directory.
     :raises KernelCallError: if the kernel refuses the mount.
     """
@@ -37,7 +51,7 @@ def pin(volume: Path, sub_path: str, target: Path) -> Path:
         except KernelCallError as error:
             raise _refused(volume, sub_path, error) from error
         try:
-            _mount(fd, target)
+            _mount(fd, target, _PROPAGATION[propagation])
         finally:
             os.close(fd)
     finally:
@@ -82,13 +96,26 @@ def _make(root: int, parts: list[str]) -> None:
             os.close(parent)
 
 
-def _mount(fd: int, target: Path) -> None:
+def let_go(pins: Path) -> None:
+    """Take every pin below ``pins`` out of the peer group of its volume, so that it can be unmounted alone.
+
+    :raises KernelCallError: if the kernel refuses; then nothing below ``pins`` may be unmounted.
+    """
+    for entry in mountinfo.under(pins):
+        mounts.set_propagation(entry.mount_point, Propagation.PRIVATE)
+
+
+def _mount(fd: int, target: Path, propagation: Propagation) -> None:
     target.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     if stat.S_ISDIR(os.fstat(fd).st_mode):
         target.mkdir(mode=0o750, exist_ok=True)
     else:
         target.touch(mode=0o640)
-    mounts.bind(fd, target, recursive=True)
+    copy = mounts.clone_tree(fd, recursive=True, propagation=propagation)
+    try:
+        mounts.attach(copy, target)
+    finally:
+        os.close(copy)
 
 
 def _refused(volume: Path, sub_path: str, error: KernelCallError) -> FailedPrecondition:

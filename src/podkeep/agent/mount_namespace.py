@@ -1,0 +1,71 @@
+"""Whether the agent mounts volumes where the runtime will look for them.
+
+Owns: asking the runtime which mount namespace it is in, and refusing when that is another one. Does not own: joining,
+which must happen before there is a thread (``podkeep.mountns.membership``). Called by ``podkeep run`` before its first
+pod, and to be called by an agent that runs on whenever the runtime has answered again after an interruption.
+
+What the agent joined was named by a file, and the file may be older than the runtime that answers: it was restarted
+between the reading and the joining, or killed and started elsewhere, or the process whose ID the file names ended and
+its ID is another's. So the runtime that answers is asked in the end, over the connection that the pods will use.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podkeep.cri.v1 import api_pb2
+from podkeep.mountns.sync import require_same
+
+if TYPE_CHECKING:
+    from podkeep.cri.client import CriClient
+
+_PEER = struct.Struct("3i")
+"""struct ucred, unix(7): process, user and group ID."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whereabouts:
+    """Inode of a runtime's mount namespace, and whether it hides its mounts there."""
+
+    inode: int
+    hidden: bool
+
+
+async def require_runtime_here(client: CriClient, own: int) -> None:
+    """Return if the runtime is in the mount namespace ``own``.
+
+    :param own: inode of the mount namespace that the agent mounts volumes in.
+    :raises FailedPrecondition: naming both inodes, and what mends it, if it is in another one.
+    :raises Unavailable: if it does not answer.
+    """
+    answer = await client.runtime.Status(api_pb2.StatusRequest(verbose=True))
+    there = told(answer.info.get("mountNamespace", "")) or seen(client.socket)
+    if there is not None:
+        require_same(own, there.inode, hidden=there.hidden)
+
+
+def told(info: str) -> Whereabouts | None:
+    """Return what podkeep's runtime says in verbose Status; other runtimes say nothing."""
+    try:
+        content = json.loads(info)
+        return Whereabouts(inode=int(content["inode"]), hidden=bool(content["hidden"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def seen(path: Path) -> Whereabouts | None:
+    """Return where the process is that listens on a unix socket (unix(7), SO_PEERCRED); None: that cannot be seen."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+            pid, _, _ = _PEER.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            inode = Path(f"/proc/{pid}/ns/mnt").stat().st_ino
+            host = Path("/proc/1/ns/mnt").stat().st_ino
+        except OSError:
+            return None
+    return Whereabouts(inode=inode, hidden=inode != host)

@@ -22,6 +22,8 @@ from podkeep.kernel import mountinfo, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.runtime.layout import Layout
+from support import container_mounts, scratch
+from support.container_mounts import ContainerMounts
 
 START_PATIENCE_S = 120.0
 """Importing alone takes half a minute on a machine that has ten times too much to do."""
@@ -67,6 +69,8 @@ class Daemon:
     settings: tuple[str, ...] = ()
     network: str = ""
     """TOML appended to ``[network]``."""
+    mounts: ContainerMounts = field(default_factory=container_mounts.of_run)
+    """Whether it hides the mounts of containers; by default as all of this run do."""
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +82,12 @@ class Daemon:
         self.config = self.base / "config.toml"
         self.write()
 
+    @property
+    def pid(self) -> int:
+        """Its process, which must have been started."""
+        assert self.process is not None
+        return self.process.pid
+
     def write(self) -> None:
         """Write the configuration file."""
         self.config.write_text(
@@ -87,6 +97,9 @@ root = "{self.layout.root}"
 run = "{self.layout.run}"
 socket = "{self.socket}"
 cgroup_parent = "{self.cgroup_parent}"
+[mountns]
+enabled = {"true" if self.mounts is ContainerMounts.HIDDEN else "false"}
+pin = "{self.base / "mountns/mnt"}"
 [network]
 bridge = "pkt{self.token}"
 subnet = "10.{int(self.token[:2], 16)}.{int(self.token[2:4], 16)}.0/24"
@@ -101,6 +114,8 @@ pod_logs = "{self.base / "logs"}"
 
     def start(self) -> Daemon:
         """Start the daemon and wait until it listens."""
+        if self.mounts is ContainerMounts.SHOWN:
+            scratch.detach_unified()
         environment = {**os.environ, **self.environment}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -61,8 +61,6 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The profile that RuntimeDefault means."""
     cdi_spec_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
     """Directories of CDI spec files; a later one goes before an earlier one. None: no CDI devices."""
-    hide_mounts: bool = True
-    """Keep the runtime's mounts in a mount namespace of their own."""
     cgroup_driver: Literal["cgroupfs", "systemd"] = "cgroupfs"
     """Who makes cgroups: the runtime itself, or systemd (which must be the machine's init)."""
     apparmor: Literal["auto", "off"] = "auto"
@@ -83,6 +81,16 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Mount images that are volumes ``noexec`` (KEP-4639)."""
     image_volume_files: bool = False
     """Let the sub path of an image volume name a single file."""
+
+
+class MountnsConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[mountns]``: where container mounts are hidden (OpenShift, hide container mount points)."""
+
+    enabled: bool = True
+    """Hide container mounts from the host; the one switch for every daemon."""
+    pin: str = ""
+    """File on which the namespace is pinned; empty: ``/run/kubens/mnt`` if one is pinned there, else
+    ``/run/container-mount-namespace/mnt``."""
 
 
 class NetworkConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -221,6 +229,7 @@ class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     log: LogConfig = LogConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+    mountns: MountnsConfig = MountnsConfig()
     network: NetworkConfig = NetworkConfig()
     images: ImagesConfig = ImagesConfig()
     metrics: MetricsConfig = MetricsConfig()
@@ -283,7 +292,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     """
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise InvalidArgument(f"setting {text!r} is not KEY=VALUE", hint="write it like runtime.hide_mounts=false")
+        raise InvalidArgument(f"setting {text!r} is not KEY=VALUE", hint="write it like mountns.enabled=false")
     try:
         return tomllib.loads(f"{key} = {value}")
     except tomllib.TOMLDecodeError:
@@ -291,7 +300,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(f"{key} = {msgspec.json.encode(value).decode()}")
     except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"setting {text!r}: {error}", hint="write it like runtime.hide_mounts=false") from error
+        raise InvalidArgument(f"setting {text!r}: {error}", hint="write it like mountns.enabled=false") from error
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -409,6 +418,7 @@ def _check_values(config: Config) -> None:
         ("network.cni_plugin_dirs", config.network.cni_plugin_dirs),
         ("runtime.cdi_spec_dirs", config.runtime.cdi_spec_dirs),
         ("runtime.socket", (config.runtime.socket.removeprefix("unix://"),)),
+        ("mountns.pin", (config.mountns.pin,) if config.mountns.pin else ()),
     ):
         for path in paths:
             if not os.path.isabs(path):

@@ -36,6 +36,7 @@ VERBS = {
     "exec": Verb(module="podkeep.cli.exec", help="Run a command in a container."),
     "image": Verb(module="podkeep.cli.image", help="Pull, list, save, check and remove images."),
     "logs": Verb(module="podkeep.cli.logs", help="Print the log of a container."),
+    "mountns": Verb(module="podkeep.cli.mountns", help="Look at the mounts of containers, hidden from the host."),
     "port-forward": Verb(module="podkeep.cli.port_forward", help="Let local ports lead into a pod."),
     "ps": Verb(module="podkeep.cli.ps", help="List pods."),
     "rm": Verb(module="podkeep.cli.rm", help="Stop and remove pods."),
@@ -62,7 +63,7 @@ VERBS = {
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set one key of the configuration, such as runtime.hide_mounts=false; wins over the file.",
+    help="Set one key of the configuration, such as mountns.enabled=false; wins over the file.",
 )
 @click.option("--debug", is_flag=True, help="Log what is done, and show where an error came from.")
 @click.pass_context

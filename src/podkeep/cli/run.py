@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from podkeep.api.manifest import Manifest
     from podkeep.base.config import Config
     from podkeep.cli.run_output import RunOutput
+    from podkeep.mountns.membership import Membership
 
 
 @click.command(name="run")
@@ -53,8 +54,13 @@ def command(invocation: Invocation, file: Path, keep: bool, retry: bool, output:
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
-    _have_runtime(config, invocation.global_options())
-    return asyncio.run(_run(manifest, config, keep=keep, retry=retry, form=output))
+    from podkeep.mountns import membership
+
+    joined = _have_runtime(config, invocation.global_options())
+    try:
+        return asyncio.run(_run(manifest, config, joined.inode, keep=keep, retry=retry, form=output))
+    finally:
+        membership.leave(joined)
 
 
 def _read(file: Path) -> Manifest:
@@ -76,18 +82,22 @@ def _read(file: Path) -> Manifest:
         raise InvalidArgument(last, hint=error.hint) from error
 
 
-def _have_runtime(config: Config, global_options: Sequence[str]) -> None:
+def _have_runtime(config: Config, global_options: Sequence[str]) -> Membership:
     """Bring the runtime up if none answers, and enter its mount namespace: volumes are mounted where it sees them."""
     from podkeep.cli.runtime import ensure_running
-    from podkeep.mountns import container_mounts
+    from podkeep.mountns import membership, place
+    from podkeep.mountns.pin import is_pinned
 
     ensure_running(config, global_options)
-    if config.runtime.hide_mounts:
-        container_mounts.join(Path(config.runtime.run))
+    where = place.place(config.mountns, environ=os.environ, is_pinned=is_pinned)
+    return membership.follow(Path(config.runtime.run), where)
 
 
-async def _run(manifest: Manifest, config: Config, *, keep: bool, retry: bool, form: str) -> int:
+async def _run(
+    manifest: Manifest, config: Config, mount_namespace: int, *, keep: bool, retry: bool, form: str
+) -> int:
     from podkeep.agent.admission import with_identity
+    from podkeep.agent.mount_namespace import require_runtime_here
     from podkeep.agent.node import this_node
     from podkeep.agent.sources import Sources
     from podkeep.agent.worker import PodWorker
@@ -105,6 +115,7 @@ async def _run(manifest: Manifest, config: Config, *, keep: bool, retry: bool, f
     )
     sources = Sources(config_maps=manifest.config_maps, secrets=manifest.secrets)
     async with CriClient(config.runtime.socket) as client:
+        await require_runtime_here(client, mount_namespace)
 
         async def show_pull(image: str, pull: Awaitable[str]) -> str:
             return await shown(client, image, pull, sys.stderr)

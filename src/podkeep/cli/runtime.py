@@ -47,16 +47,35 @@ BACKGROUND_IDLE_EXIT_S = 60.0
     metavar="SECONDS",
     help="End after this time without a pod and without a request.",
 )
+@click.option(
+    "--mount-namespace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Hide container mounts in the mount namespace pinned on FILE, which must be there.",
+)
+@click.option(
+    "--mount-namespace-pid",
+    type=int,
+    metavar="PID",
+    help="Hide container mounts in the mount namespace of this process.",
+)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
 @click.pass_context
-def command(ctx: click.Context, idle_exit: float | None, log_level: str | None, log_format: str | None) -> None:
+def command(
+    ctx: click.Context,
+    idle_exit: float | None,
+    mount_namespace: Path | None,
+    mount_namespace_pid: int | None,
+    log_level: str | None,
+    log_format: str | None,
+) -> None:
     """Serve the CRI socket until SIGTERM; containers run on. SIGHUP reads the configuration again."""
     if ctx.invoked_subcommand is None:
         invocation = ctx.ensure_object(Invocation)
         given = {"log.level": log_level, "log.format": log_format}
         invocation.override(*(f"{key}={value}" for key, value in given.items() if value))
-        serve(invocation, idle_exit)
+        serve(invocation, idle_exit, mount_namespace, mount_namespace_pid)
 
 
 @command.command(name="stop")
@@ -90,13 +109,22 @@ def _program() -> list[str]:
     return [str(script.resolve())] if script.name == "podkeep" else [sys.executable, "-m", "podkeep"]
 
 
-def serve(invocation: Invocation, idle_exit: float | None) -> None:
+def serve(
+    invocation: Invocation,
+    idle_exit: float | None,
+    mount_namespace: Path | None = None,
+    namespace_of: int | None = None,
+) -> None:
     """Become the runtime and serve until told to stop.
 
-    :raises FailedPrecondition: if another runtime uses the directories, or the machine lacks something.
+    :param mount_namespace: file on which the mount namespace to be in is pinned.
+    :param namespace_of: ID of a process in the mount namespace to be in.
+    :raises FailedPrecondition: if another runtime uses the directories, the process cannot be in the mount namespace
+        that it belongs in, or the machine lacks something.
     """
     from podkeep.base import log as logs
-    from podkeep.mountns import container_mounts
+    from podkeep.mountns import membership, place, unified
+    from podkeep.mountns.pin import is_pinned
 
     config = invocation.config
     if os.geteuid() != 0:
@@ -104,37 +132,41 @@ def serve(invocation: Invocation, idle_exit: float | None) -> None:
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
     # Modes of what the runtime makes are meant as written: a pod's root, nobody on the machine, must pass through.
     os.umask(0o022)
+    where = place.place(config.mountns, environ=os.environ, pin=mount_namespace, pid=namespace_of, is_pinned=is_pinned)
+    if where is None and (mount_namespace is not None or namespace_of is not None):
+        log.warning("container mounts are not hidden: mountns.enabled is false")
     run = Path(config.runtime.run)
     run.mkdir(mode=0o711, parents=True, exist_ok=True)
     lock = lockfile.acquire(run / "runtime.lock", hint="a runtime serves already; end it with `podkeep runtime stop`")
-    origin = None
+    joined = None
     try:
-        if config.runtime.hide_mounts:
-            origin = container_mounts.enter(run)
+        joined = membership.enter(where, pins=place.candidates(config.mountns))
+        if where is not None:
+            unified.detach()
         # From here on threads may start: gRPC is imported only now.
         from podkeep.runtime import daemon
         from podkeep.runtime.layout import Layout
 
-        empty = daemon.serve(config, daemon.Options(idle_exit=idle_exit, load=invocation.load))
+        options = daemon.Options(idle_exit=idle_exit, load=invocation.load, membership=joined)
+        empty = daemon.serve(config, options)
     except BaseException:
-        if origin is not None and container_mounts.is_unused(run):
-            container_mounts.remove(run, origin)
+        if joined is not None:
+            membership.leave(joined)
         _remove_if_hollow(run)
         raise
     if empty:
-        if origin is not None:
-            container_mounts.remove(run, origin)
         _remove_run_directory(Layout(root=Path(config.runtime.root), run=run))
+    membership.leave(joined)
     os.close(lock)
 
 
 def _remove_run_directory(layout: Layout) -> None:
     """Remove what a runtime makes below ``run``, and the directory itself if nothing else is in it."""
     from podkeep.kernel.removal import remove_tree
-    from podkeep.mountns.container_mounts import pin_path
+    from podkeep.mountns.membership import PUBLICATION
 
     made = [path for path in layout.shared_directories() if path.parent == layout.run]
-    for path in (*made, pin_path(layout.run).parent, layout.lock):
+    for path in (*made, layout.run / PUBLICATION, layout.lock):
         try:
             remove_tree(path)
         except (OSError, PodkeepError) as error:
@@ -149,14 +181,17 @@ def _remove_if_hollow(run: Path) -> None:
 
     What is in one of them may belong to a pod that runs, and the state that would say so may be unreadable.
     """
-    in_use = (entry for name in ("sandboxes", "containers", "mount-namespace") for entry in (run / name).glob("*"))
+    in_use = (entry for name in ("sandboxes", "containers") for entry in (run / name).glob("*"))
     if any(in_use) or any(names and Path(top) != run for top, _, names in os.walk(run)):
         return
+    from podkeep.mountns.membership import PUBLICATION
+
     # Only empty directories go this way, whoever made them first.
     with suppress(OSError):
         for name in ("sandboxes", "containers", "exits", "handlers", "terminals"):
             for top, _, _ in os.walk(run / name, topdown=False):
                 os.rmdir(top)
+        (run / PUBLICATION).unlink(missing_ok=True)
         (run / "runtime.lock").unlink(missing_ok=True)
         run.rmdir()
 

@@ -49,6 +49,12 @@ class _Statx(ctypes.Structure):
     _fields_ = (("mask", c_uint), ("before", c_char * 140), ("mount_id", c_uint64), ("after", c_char * 104))
 
 
+class _Statfs(ctypes.Structure):
+    """``struct statfs`` of statfs(2), as far as it is read here; it is smaller than this everywhere."""
+
+    _fields_ = (("type", c_long), ("after", c_char * 248))
+
+
 _AT_EMPTY_PATH = 0x1000
 _STATX_MNT_ID = 0x1000
 
@@ -75,6 +81,7 @@ _umount2 = _declare("umount2", c_char_p, c_int)
 _setns = _declare("setns", c_int, c_int)
 _unshare = _declare("unshare", c_int)
 _statx = _declare("statx", c_int, c_char_p, c_int, c_uint, POINTER(_Statx))
+_fstatfs = _declare("fstatfs", c_int, POINTER(_Statfs))
 _open_tree = _declare_number(c_int, c_char_p, c_uint)
 _move_mount = _declare_number(c_int, c_char_p, c_int, c_char_p, c_uint)
 _fsopen = _declare_number(c_char_p, c_uint)
@@ -142,6 +149,16 @@ def mount_id(fd: int) -> int:
     if not result.mask & _STATX_MNT_ID:
         raise KernelCallError(call, errno.ENOSYS, hint="Linux 5.8 or later is needed")
     return int(result.mount_id)
+
+
+def file_system_type(fd: int) -> int:
+    """Return the magic number of the file system that ``fd`` is on (statfs(2), ``f_type``).
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    result = _Statfs()
+    _checked(_fstatfs(fd, ctypes.byref(result)), f"fstatfs(fd={fd})", "")
+    return int(result.type)
 
 
 def open_tree(dirfd: int, path: bytes, flags: int, hint: str = "") -> int:

@@ -36,7 +36,7 @@ class MountEntry:
 
 
 def read(pid: int | None = None) -> list[MountEntry]:
-    """Return the mounts that process ``pid`` (default: this one) sees, in the kernel's order.
+    """Return the mounts that process ``pid`` (default: the calling thread) sees, in the kernel's order.
 
     :raises NotFound: if there is no such process.
     """
@@ -44,7 +44,8 @@ def read(pid: int | None = None) -> list[MountEntry]:
 
 
 def _table(pid: int | None) -> bytes:
-    path = Path(f"/proc/{'self' if pid is None else pid}/mountinfo")
+    # A thread may be in a mount namespace of its own.
+    path = Path(f"/proc/{'thread-self' if pid is None else pid}/mountinfo")
     try:
         return path.read_bytes()
     except OSError as error:

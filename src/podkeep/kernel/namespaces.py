@@ -34,6 +34,7 @@ REPLY_TIMEOUT_S = 20.0
 """How long the helper may take for one request; it takes about 2 ms."""
 _NS_GET_USERNS = 0xB701
 _NS_GET_NSTYPE = 0xB703
+_NSFS_MAGIC = 0x6E736673
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from podkeep.kernel import nshelper; nshelper.main(int(sys.argv[2]))"
 )
@@ -50,6 +51,17 @@ class NamespaceKind(Enum):
     PID = "pid"
     MNT = "mnt"
     CGROUP = "cgroup"
+
+
+_KINDS: dict[int, NamespaceKind] = {
+    CloneFlag.NEWUSER: NamespaceKind.USER,
+    CloneFlag.NEWNET: NamespaceKind.NET,
+    CloneFlag.NEWIPC: NamespaceKind.IPC,
+    CloneFlag.NEWUTS: NamespaceKind.UTS,
+    CloneFlag.NEWPID: NamespaceKind.PID,
+    CloneFlag.NEWNS: NamespaceKind.MNT,
+    CloneFlag.NEWCGROUP: NamespaceKind.CGROUP,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +269,21 @@ def is_pinned(path: Path) -> bool:
     return True
 
 
+def kind_of(fd: int) -> NamespaceKind | None:
+    """Return the kind of the namespace behind ``fd``, which must be open for reading; None if it is no namespace.
+
+    :raises KernelCallError: if it cannot be looked at.
+    """
+    # A number of ioctl(2) may mean something else to another file system.
+    if libc.file_system_type(fd) != _NSFS_MAGIC:
+        return None
+    try:
+        flag = int(fcntl.ioctl(fd, _NS_GET_NSTYPE))
+    except OSError as error:
+        raise KernelCallError(f"ioctl(fd={fd}, NS_GET_NSTYPE)", error.errno or 0) from error
+    return _KINDS.get(flag)
+
+
 def open_pinned(path: Path) -> int:
     """Return a descriptor of the namespace pinned at ``path``; the caller closes it.
 
@@ -298,17 +325,44 @@ def run_in_netns(fd: int, function: Callable[[], Result]) -> Result:
 
     :raises KernelCallError: if ``fd`` is no network namespace that this process may enter.
     """
+
+    def body() -> Result:
+        libc.setns(fd, CloneFlag.NEWNET)
+        return function()
+
+    return _run_on_thread("netns", body)
+
+
+def run_in_mntns(fd: int | None, function: Callable[[], Result]) -> Result:
+    """Run ``function`` in the mount namespace behind ``fd``, on a thread that ends with it, and return its result.
+
+    The thread has a working directory and a root of its own, so it may also change its namespace by itself: with
+    ``None`` it starts where the process is. Errors of ``function`` are raised here.
+
+    :raises KernelCallError: if ``fd`` is no mount namespace that this process may enter.
+    """
+
+    def body() -> Result:
+        # A thread that shares its root and working directory cannot change its mount namespace (setns(2)).
+        libc.unshare(CloneFlag.FS)
+        if fd is not None:
+            libc.setns(fd, CloneFlag.NEWNS)
+        return function()
+
+    return _run_on_thread("mntns", body)
+
+
+def _run_on_thread(name: str, body: Callable[[], Result]) -> Result:
     outcome: list[Result] = []
     failure: list[BaseException] = []
 
-    def body() -> None:
+    def run() -> None:
         try:
-            libc.setns(fd, CloneFlag.NEWNET)
-            outcome.append(function())
+            outcome.append(body())
         except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
             failure.append(error)
 
-    thread = threading.Thread(target=body, name="netns", daemon=True)
+    thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     thread.join()
     if failure:

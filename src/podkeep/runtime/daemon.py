@@ -27,7 +27,9 @@ from podkeep.images.store import ImageStore
 from podkeep.kernel.cgroup_stats import open_reader
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
-from podkeep.runtime import image_volumes, settings
+from podkeep.mountns import membership
+from podkeep.mountns.membership import Membership
+from podkeep.runtime import image_volumes, pods_elsewhere, settings
 from podkeep.runtime.cdi_registry import Registry
 from podkeep.runtime.cgroup_driver import pod_cgroups, systemd
 from podkeep.runtime.checkpoint import Checkpoints
@@ -38,6 +40,7 @@ from podkeep.runtime.counting import Counting
 from podkeep.runtime.events import EventHub
 from podkeep.runtime.handlers import HandlerTable, Probe
 from podkeep.runtime.layout import Layout
+from podkeep.runtime.namespace_watch import NamespaceWatch
 from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.pull_watch import PullWatch
 from podkeep.runtime.recovery import Recovery
@@ -80,6 +83,8 @@ class Options:
     load: Callable[[], Config] | None = None
     """Reads the configuration anew, on SIGHUP; None: SIGHUP is ignored."""
     on_ready: Callable[[], None] = lambda: None
+    membership: Membership
+    """Where the process is, of the mount namespaces."""
 
 
 def serve(config: Config, options: Options) -> bool:
@@ -127,6 +132,9 @@ class _Daemon:
             systemd.require()
         self._state = State(layout.state)
         stack.callback(self._state.close)
+        # Before anything of the pods is touched, and before it is told that they are here.
+        pods_elsewhere.require_none(self._state, layout, options.membership)
+        membership.publish(layout.run, options.membership)
         self._events = EventHub()
         # Before the recovery: what it finds ended is news.
         self._events.attach(self._state)
@@ -254,7 +262,9 @@ class _Daemon:
     def _services(
         self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, shut_down: Callable[[], None]
     ) -> dict[str, dict[str, Any]]:
-        runtime = RuntimeRpc(self._config, self._handlers, self._sandbox_executor.confinement, self._networks)
+        watch_namespace = NamespaceWatch(self._options.membership, self._config.runtime.socket)
+        confinement = self._sandbox_executor.confinement
+        runtime = RuntimeRpc(self._config, self._handlers, confinement, self._networks, watch_namespace)
         updates = Updates(self._state, self._cgroups)
         checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)
         sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)

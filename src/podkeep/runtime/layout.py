@@ -13,7 +13,7 @@
     <run>/handlers/<name>/              state of the OCI runtime
     <run>/layers/<id>                   mounted layers of images
     <run>/terminals/<token>             sockets over which the terminals of commands come
-    <run>/mount-namespace/mnt           the pinned mount namespace (podkeep.mountns)
+    <run>/mount-namespace.json          which mount namespace the runtime is in (podkeep.mountns.membership)
 
 Directories that a container's processes must traverse as an unprivileged host user have mode 0711, all else 0700.
 """

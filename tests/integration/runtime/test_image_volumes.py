@@ -564,7 +564,7 @@ def test_with_mounts_that_are_not_hidden(
     open_directory: Path, registry: Registry, image: str, data_reference: str
 ) -> None:
     scratch.detach_unified()
-    daemon = daemon_with(open_directory / "shown", registry, "runtime.hide_mounts=false")
+    daemon = daemon_with(open_directory / "shown", registry, "mountns.enabled=false")
     with daemon, Pods(daemon.socket, image) as pods:
         pods.pull()
         pull(pods, data_reference)

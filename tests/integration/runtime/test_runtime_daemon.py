@@ -21,7 +21,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.kernel import mountinfo, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.mountns import container_mounts
+from podkeep.mountns.pin import pinned
 from support.cri import Pods, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
@@ -60,7 +60,7 @@ def nothing_of(own_daemon: Daemon) -> Iterator[Daemon]:
 def test_daemon_without_sandboxes_leaves_nothing_behind(nothing_of: Daemon, image: str, how: str) -> None:
     daemon = nothing_of.start()
     assert daemon.process is not None
-    assert container_mounts.is_pinned(daemon.layout.run)
+    assert pinned(daemon.base / "mountns/mnt")
     assert Cgroups().exists(daemon.cgroup_parent)
     with Pods(daemon.socket, image) as pods:
         pods.pull()
@@ -87,7 +87,7 @@ def test_runtime_stop_with_pods_leaves_them_running(mortal: Mortal) -> None:
     assert mortal.daemon.process.wait(timeout=60) == 0
     assert mortal.daemon.log.read_text().splitlines()[-1].endswith("stopped; pod sandboxes that stay as they are: 1")
     assert procfs.alive(process)
-    assert container_mounts.is_pinned(mortal.daemon.layout.run)
+    assert pinned(mortal.daemon.base / "mountns/mnt")
     assert mortal.start().host_pid(container) == process.pid
 
 

@@ -114,7 +114,7 @@ def test_the_smallest_values_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "tables"),
     [
-        ("runtime.hide_mounts=false", {"runtime": {"hide_mounts": False}}),
+        ("mountns.enabled=false", {"mountns": {"enabled": False}}),
         ("runtime.root=/srv/podkeep", {"runtime": {"root": "/srv/podkeep"}}),
         ('runtime.root="/srv/podkeep"', {"runtime": {"root": "/srv/podkeep"}}),
         ("images.parallel_layers=5", {"images": {"parallel_layers": 5}}),
@@ -140,7 +140,7 @@ def test_settings_win_over_the_file_and_leave_the_rest(tmp_path: Path) -> None:
     assert loaded.registries == {"h": config.RegistryConfig(insecure=True, ca_file="/a.pem")}
 
 
-@pytest.mark.parametrize("setting", ["runtime.nonsense=1", "runtime.hide_mounts=maybe", "runtime=1"])
+@pytest.mark.parametrize("setting", ["runtime.nonsense=1", "mountns.enabled=maybe", "runtime=1"])
 def test_a_wrong_setting_is_refused_like_a_wrong_file(setting: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
     with pytest.raises(InvalidArgument):

@@ -1,0 +1,310 @@
+"""The container mount namespace from its making to its end: start, stop, status.
+
+Owns: the lock, the order of the steps, and the decision whether anybody needs the namespace. Does not own: joining it
+(``membership``). Called by ``podkeep mountns``, by the unit, and by daemons that need the namespace and find none: that
+one is *on demand*, and who leaves it last removes it. ``start`` makes one to stay, or lets one on demand stay.
+
+A start or a stop that was killed at any point is mended by the next one: nothing counts as made until it is pinned.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from podkeep.base import failpoints
+from podkeep.base.errors import FailedPrecondition, Unavailable
+from podkeep.kernel import mounts
+from podkeep.mountns import making, netns_directory, occupants, record, selfbind
+from podkeep.mountns.pin import locate, open_pinned, own, pinned
+from podkeep.mountns.place import KUBENS_PIN
+from podkeep.mountns.record import Record
+
+LOCK_PATIENCE_S = 30.0
+"""How long another start or stop is waited for; each takes some milliseconds."""
+_PAUSE_S = 0.005
+SHOWN = 5
+"""How many processes an error names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """``inode``: of the namespace; ``made``: whether it was made now."""
+
+    inode: int
+    made: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What there is at a pin. Without a namespace everything but ``pin`` is empty."""
+
+    pin: Path
+    inode: int | None = None
+    on_demand: bool = False
+    propagation: str = ""
+    """Of ``/`` inside, as findmnt(8) prints it. ``shared,slave`` is right; without ``slave`` mounts that the host makes
+    do not appear inside, because the host's own ``/`` is private."""
+    processes: tuple[tuple[int, str], ...] = ()
+    """Process ID and name of those inside."""
+    container_mounts: int = 0
+    """Mounts inside that the host does not have."""
+
+    @property
+    def follows_host(self) -> bool:
+        """Whether mounts that the host makes appear inside."""
+        return "slave" in self.propagation.split(",")
+
+
+def resolved(pin: Path) -> Path:
+    """Return ``pin`` with the path of its directory as /proc/self/mountinfo names it: /var/run is a link."""
+    return Path(os.path.realpath(pin.parent)) / pin.name
+
+
+def start(pin: Path, *, on_demand: bool = False) -> Started:
+    """Make and pin the namespace, unless one is pinned; without ``on_demand`` it stays until it is stopped.
+
+    :raises FailedPrecondition: if ``pin`` is not podkeep's to make, or something else is there.
+    :raises KernelCallError: if the kernel refuses; nothing is left then.
+    :raises Unavailable: if another start or stop does not end.
+    """
+    pin = resolved(pin)
+    with locked(pin.parent, make=True):
+        return start_locked(pin, on_demand=on_demand)
+
+
+def start_locked(pin: Path, *, on_demand: bool) -> Started:
+    """Do as :func:`start` while the caller holds the lock of the directory; ``pin`` is resolved."""
+    inode, host = locate(pin)
+    host.close()
+    known = record.read(pin.parent)
+    if inode is not None:
+        if known is not None and known.on_demand and not on_demand:
+            record.write(pin.parent, replace(known, on_demand=False))
+        return Started(inode=inode, made=False)
+    if pin == KUBENS_PIN:
+        raise FailedPrecondition(f"{pin} belongs to kubens.service", hint="start it with `systemctl start kubens`")
+    _refuse_inside(pin, known)
+    try:
+        return Started(inode=_make(pin, on_demand=on_demand), made=True)
+    except BaseException:
+        _remove(pin)
+        raise
+
+
+def _make(pin: Path, *, on_demand: bool) -> int:
+    directory = pin.parent
+    # What a killed start did to /run/netns is still ours to undo.
+    left = record.read(directory)
+    made = Record(on_demand=on_demand, netns=left.netns if left is not None else "")
+    record.write(directory, made)
+    failpoints.reach("mountns.recorded")
+
+    def announce(inode: int) -> None:
+        record.write(directory, replace(record.read(directory) or made, inode=inode))
+
+    netns_directory.prepare(lambda what: record.write(directory, replace(made, netns=what)))
+    failpoints.reach("mountns.netns")
+    return making.make(pin, announce)
+
+
+def stop(pin: Path, *, force: bool = False, if_unused: bool = False) -> bool:
+    """Remove the pin and everything that came with it; the namespace ends with its last process.
+
+    :param force: also with processes or container mounts inside, which go on in a namespace that nobody can enter.
+    :param if_unused: with somebody inside do nothing.
+    :returns: whether one was removed.
+    :raises FailedPrecondition: if it is used, naming by whom, or not podkeep's to remove.
+    :raises KernelCallError: if the kernel refuses.
+    :raises Unavailable: if another start or stop does not end.
+    """
+    pin = resolved(pin)
+    inode, host = locate(pin)
+    with host:
+        if pin == KUBENS_PIN and inode is not None:
+            raise FailedPrecondition(f"{pin} belongs to kubens.service", hint="stop it with `systemctl stop kubens`")
+        # Called from another mount namespace, it acts where the pin is: mounts are taken away where they are.
+        return host.run(partial(_stop, pin, force=force, if_unused=if_unused, on_demand_only=False))
+
+
+def release(pin: Path) -> bool:
+    """Remove the namespace if it was made on demand and nobody is inside; called on the host, by who leaves it.
+
+    :returns: whether it was removed.
+    :raises KernelCallError: if the kernel refuses.
+    :raises Unavailable: if another start or stop does not end.
+    """
+    return _stop(resolved(pin), force=False, if_unused=True, on_demand_only=True)
+
+
+def _stop(pin: Path, *, force: bool, if_unused: bool, on_demand_only: bool) -> bool:
+    if not pin.parent.is_dir():
+        return False
+    with locked(pin.parent):
+        known = record.read(pin.parent)
+        if on_demand_only and (known is None or not known.on_demand):
+            return False
+        namespace = open_pinned(pin)
+        if namespace is None:
+            _refuse_inside(pin, known)
+            _remove(pin)
+            return False
+        try:
+            used = "" if force else _use(namespace)
+        finally:
+            os.close(namespace)
+        if used and if_unused:
+            return False
+        if used:
+            raise FailedPrecondition(
+                f"the mount namespace at {pin} is used by {used}",
+                hint="stop the daemons and remove the pods (`podkeep rm --all`) first; "
+                "`podkeep mountns stop --force` takes it away nevertheless",
+            )
+        _remove(pin)
+        return True
+
+
+def status(pin: Path) -> Status:
+    """Return what there is at ``pin``.
+
+    :raises FailedPrecondition: if something is pinned there that is no mount namespace.
+    :raises KernelCallError: if it cannot be looked at.
+    """
+    pin = resolved(pin)
+    inode, host = locate(pin)
+    with host:
+        return Status(pin=pin) if inode is None else host.run(partial(_status, pin))
+
+
+def _status(pin: Path) -> Status:
+    namespace = open_pinned(pin)
+    if namespace is None:
+        return Status(pin=pin)
+    try:
+        inode = os.fstat(namespace).st_ino
+        known = record.read(pin.parent)
+        return Status(
+            pin=pin,
+            inode=inode,
+            on_demand=known is not None and known.on_demand,
+            propagation=occupants.propagation(occupants.mounts_in(namespace)),
+            processes=tuple(occupants.processes(inode)),
+            container_mounts=len(occupants.container_mounts(namespace)),
+        )
+    finally:
+        os.close(namespace)
+
+
+@contextmanager
+def locked(directory: Path, *, make: bool = False) -> Iterator[None]:
+    """Hold the lock of a pin's directory: nobody makes, joins or removes the namespace meanwhile.
+
+    The lock is on the directory itself, which is removed with the namespace: who waited for one that is gone begins
+    anew.
+
+    :param make: make the directory if it is missing; it is removed again if nothing has been put into it.
+    :raises FailedPrecondition: if it is missing and not to be made.
+    :raises Unavailable: if somebody else holds the lock for too long.
+    """
+    fd, made = _lock(directory, make=make)
+    try:
+        yield
+    finally:
+        if made:
+            with suppress(OSError):
+                directory.rmdir()
+        os.close(fd)
+
+
+def _lock(directory: Path, *, make: bool) -> tuple[int, bool]:
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    made = False
+    while True:
+        try:
+            if make and not directory.is_dir():
+                directory.mkdir(mode=0o755, parents=True)
+                made = True
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileExistsError:
+            continue
+        except FileNotFoundError as error:
+            if make:
+                continue
+            raise FailedPrecondition(f"{directory}: no such directory") from error
+        try:
+            _flock(fd, directory, deadline)
+            if os.path.samestat(os.fstat(fd), os.stat(directory)):
+                return fd, made
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _flock(fd: int, directory: Path, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"{directory}: another process makes or removes the mount namespace and does not end",
+                    hint=f"`fuser -v {directory}` names it",
+                ) from error
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def _refuse_inside(pin: Path, known: Record | None) -> None:
+    """Refuse to make a namespace within itself, where PID 1 does not tell that it is there."""
+    if known is not None and known.inode == own():
+        raise FailedPrecondition(
+            f"this process is in the mount namespace that podkeep made for {pin}, and PID 1 does not see it pinned",
+            hint="leave it: `nsenter --mount=/proc/1/ns/mnt`",
+        )
+
+
+def _use(namespace: int) -> str:
+    """Return who uses the namespace, for an error; empty: nobody."""
+    inside = occupants.processes(os.fstat(namespace).st_ino)
+    count = len(occupants.container_mounts(namespace))
+    parts = []
+    if inside:
+        names = ", ".join(f"{name} ({pid})" for pid, name in inside[:SHOWN])
+        more = f" and {len(inside) - SHOWN} more" if len(inside) > SHOWN else ""
+        parts.append(f"{len(inside)} process{'es' if len(inside) > 1 else ''}, {names}{more}")
+    if count:
+        parts.append(f"{count} container mount{'s' if count > 1 else ''}")
+    return " and ".join(parts)
+
+
+def _remove(pin: Path) -> None:
+    """Remove what :func:`start` makes, all or the half of it that is there."""
+    directory = pin.parent
+    known = record.read(directory)
+    ours = known is not None or pinned(pin) is not None
+    while pinned(pin) is not None:
+        mounts.unmount(pin, lazy=True)
+        failpoints.reach("mountns.unpinned")
+    if ours and pin.is_file() and not pin.stat().st_size:
+        pin.unlink()
+    if ours and directory.is_dir() and selfbind.is_self_bind(directory):
+        # The lock holds a descriptor of it.
+        mounts.unmount(directory, lazy=True)
+        failpoints.reach("mountns.unbound")
+    if known is not None:
+        netns_directory.restore(known.netns)
+        failpoints.reach("mountns.restored")
+        record.remove(directory)
+    with suppress(OSError):
+        directory.rmdir()

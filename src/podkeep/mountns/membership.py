@@ -1,0 +1,252 @@
+"""Being in the container mount namespace: joining, verifying, leaving, and telling others.
+
+Called by the entry points of daemons **before they start a thread**: the whole process changes its mount namespace, and
+the kernel lets only a process do that which shares its root and working directory with nobody (setns(2)).
+
+Unlike CRI-O, which goes on in the host's namespace with a warning if it cannot join, a daemon that cannot get to where
+it belongs does not start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from podkeep.base import atomicfile
+from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, PodkeepError
+from podkeep.kernel import libc
+from podkeep.kernel.libc import CloneFlag
+from podkeep.mountns import lifecycle, record
+from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
+from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, Place
+
+log = logging.getLogger(__name__)
+
+PUBLICATION = "mount-namespace.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """Where this process is."""
+
+    inode: int
+    place: Place | None
+    """Where it belongs; None: hiding is off."""
+    host: HostRoot
+    """The host's ``/``, through which the pin is seen as long as the process lives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """What a runtime tells of its mount namespace to those that must be in the same one."""
+
+    inode: int
+    pin: str
+    """Empty: it has none, or is known by the process ID only."""
+    hidden: bool
+    pid: int
+    """The runtime's."""
+
+
+def enter(place: Place | None, *, pins: Sequence[Path] = (KUBENS_PIN, DEFAULT_PIN)) -> Membership:
+    """Move the calling, single-threaded process to where it belongs, and verify that it is there.
+
+    :param pins: where container mount namespaces may be pinned; without ``place``, the process must be in none of them.
+    :raises FailedPrecondition: if the namespace is missing, something else, or another one than this process is in
+        afterwards; or the process has threads. Without a change of its working directory.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise FailedPrecondition("a process with threads cannot change its mount namespace")
+    if place is None:
+        return _stay(pins)
+    return _enter_pinned(place, place.pin) if place.pin is not None else _enter_process(place, place.pid or 0)
+
+
+def _stay(pins: Sequence[Path]) -> Membership:
+    """Refuse to be hidden where it was asked not to be: who expects to see container mounts on the host would not."""
+    here = own()
+    for path in map(lifecycle.resolved, pins):
+        inode, host = locate(path)
+        host.close()
+        known = record.read(path.parent)
+        if here in {inode, known.inode if known is not None else None}:
+            raise FailedPrecondition(
+                f"mountns.enabled is false, and this process is in the mount namespace pinned at {path}, mnt:[{here}]",
+                hint="start it without `nsenter` (`podkeep mountns uninstall` removes it from units), "
+                "or set mountns.enabled",
+            )
+    return Membership(inode=here, place=None, host=HostRoot.own())
+
+
+def _enter_pinned(place: Place, path: Path) -> Membership:
+    path = lifecycle.resolved(path)
+    if not place.may_make and not path.exists():
+        raise FailedPrecondition(f"{place.source}: {path}: no such file", hint=_hint(place))
+    with lifecycle.locked(path.parent, make=place.may_make):
+        try:
+            inode, host = locate(path)
+        except FailedPrecondition as error:
+            raise FailedPrecondition(f"{place.source}: {error.message}", hint=error.hint) from error
+        try:
+            if inode is None and not place.may_make:
+                raise FailedPrecondition(f"{place.source}: no mount namespace is pinned at {path}", hint=_hint(place))
+            if inode is None:
+                inode = lifecycle.start_locked(path, on_demand=True).inode
+            if own() != inode:
+                _join(path, host)
+            _verify(place, inode, pinned(path, host))
+        except BaseException:
+            host.close()
+            raise
+    return Membership(inode=inode, place=place, host=host)
+
+
+def _enter_process(place: Place, pid: int) -> Membership:
+    path = Path(f"/proc/{pid}/ns/mnt")
+    try:
+        inode = pinned(path)
+    except KernelCallError as error:
+        raise FailedPrecondition(f"{place.source}: {error.message}", hint=_hint(place)) from error
+    if inode is None:
+        raise FailedPrecondition(f"{place.source}: there is no process {pid}", hint=_hint(place))
+    init = HostRoot.of_init()
+    if inode == init.inode:
+        init.close()
+        raise FailedPrecondition(
+            f"{place.source}: process {pid} is in the host's mount namespace: nothing would be hidden",
+            hint=_hint(place),
+        )
+    if inode == own():
+        return Membership(inode=inode, place=place, host=init)
+    init.close()
+    host = HostRoot.own()
+    try:
+        _join(path, None)
+        _verify(place, inode, inode)
+    except BaseException:
+        host.close()
+        raise
+    return Membership(inode=inode, place=place, host=host)
+
+
+def follow(run: Path, place: Place | None) -> Membership:
+    """Move the calling, single-threaded process to where the runtime with run directory ``run`` is.
+
+    :param place: where this process would go by itself, for a runtime that does not tell where it is (another than
+        podkeep's); it is not made then.
+    :raises FailedPrecondition: as :func:`enter`, or if the runtime is somewhere where this process cannot go.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    theirs = published(run)
+    if theirs is None:
+        return enter(None if place is None else replace(place, may_make=False))
+    if theirs.hidden:
+        pin = Path(theirs.pin) if theirs.pin else None
+        there = Place(pin=pin, pid=None if pin else theirs.pid, source="the runtime")
+        # The last one who leaves a namespace made on demand removes it.
+        may_make = place is not None and place.may_make and place.pin == pin
+        membership = replace(enter(there), place=replace(there, may_make=may_make))
+    else:
+        membership = Membership(inode=own(), place=None, host=HostRoot.own())
+    if membership.inode != theirs.inode:
+        membership.host.close()
+        raise FailedPrecondition(
+            f"the runtime is in mount namespace mnt:[{theirs.inode}], this process in mnt:[{membership.inode}]: "
+            "volumes that one mounts are not there for the other",
+            hint="restart the runtime" if theirs.hidden else "start both from the same shell, or set mountns.enabled",
+        )
+    return membership
+
+
+def _join(path: Path, host: HostRoot | None) -> None:
+    namespace = open_pinned(path, host)
+    if namespace is None:
+        raise FailedPrecondition(f"no mount namespace is at {path} any more", hint="start again")
+    where = Path.cwd()
+    try:
+        libc.setns(namespace, CloneFlag.NEWNS)
+    finally:
+        os.close(namespace)
+    # Entering a mount namespace moves the working directory to its root.
+    try:
+        os.chdir(where)
+    except OSError as error:
+        raise FailedPrecondition(
+            f"the working directory {where} is not there in the mount namespace: {error.strerror}", hint="start it in /"
+        ) from error
+
+
+def _verify(place: Place, wanted: int, there: int | None) -> None:
+    here = own()
+    if not here == wanted == there:
+        pin = "nothing" if there is None else f"mnt:[{there}]"
+        raise FailedPrecondition(
+            f"{place.source}: this process is in mnt:[{here}], mnt:[{wanted}] was to be joined, and "
+            f"{pin} is at {place}",
+            hint="start again when `podkeep mountns status` shows one namespace",
+        )
+
+
+def _hint(place: Place) -> str:
+    return {
+        "--mount-namespace": "name the file of a pinned mount namespace, such as /run/container-mount-namespace/mnt, "
+        "which `podkeep mountns start` makes",
+        "--mount-namespace-pid": "name a process in the mount namespace, or use --mount-namespace",
+        "KUBENSMNT": "start what makes it (`systemctl start kubens`), unset KUBENSMNT, or set mountns.enabled=false",
+    }.get(place.source, "make it with `podkeep mountns start`, or set mountns.enabled=false")
+
+
+def leave(membership: Membership) -> None:
+    """Let go of the namespace when this process ends: one that was made on demand is removed if nobody needs it.
+
+    The process stays where it is, and may have threads. A failure is logged: nothing that follows depends on it.
+    """
+    place = membership.place
+    try:
+        if place is not None and place.may_make and place.pin is not None:
+            membership.host.run(partial(lifecycle.release, place.pin))
+    except (OSError, PodkeepError) as error:
+        log.warning("could not remove the mount namespace at %s: %s", place, error)
+    finally:
+        membership.host.close()
+
+
+def publish(run: Path, membership: Membership) -> None:
+    """Write where this process is into its run directory.
+
+    :raises OSError: if the directory is missing, read-only or full.
+    """
+    place = membership.place
+    publication = Publication(
+        inode=membership.inode,
+        pin=str(place.pin) if place is not None and place.pin is not None else "",
+        hidden=place is not None,
+        pid=os.getpid(),
+    )
+    atomicfile.write(run / PUBLICATION, json.dumps(asdict(publication)).encode(), mode=0o644)
+
+
+def published(run: Path) -> Publication | None:
+    """Return what the runtime with this run directory told last, also if it has ended; None: nothing.
+
+    :raises DataLoss: if it cannot be understood.
+    """
+    path = run / PUBLICATION
+    try:
+        content = json.loads(path.read_bytes())
+        return Publication(
+            inode=int(content["inode"]),
+            pin=str(content["pin"]),
+            hidden=bool(content["hidden"]),
+            pid=int(content["pid"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataLoss(f"{path}: {error}", hint="restart the runtime") from error

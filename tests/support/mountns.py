@@ -1,0 +1,77 @@
+"""A scratch machine for tests of the container mount namespace: one process plays it, others enter and leave.
+
+It has a mount namespace whose ``/`` is shared, as systemd makes it, with a /run of its own, and process IDs of its own:
+its PID 1 is the test's body, so what daemons ask PID 1 is answered by this machine and not by the real one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+PRELUDE = """
+import json, os, signal, subprocess, sys, threading
+from dataclasses import replace
+from pathlib import Path
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError
+from podkeep.kernel import libc, mountinfo, mounts
+from podkeep.kernel.libc import CloneFlag
+from podkeep.mountns import lifecycle, membership, netns_directory, occupants, record
+from podkeep.mountns.pin import HostRoot, is_pinned, locate, own, pinned
+from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, Place
+
+spare = Path(sys.argv[1])
+pin = DEFAULT_PIN
+place = Place(pin=pin, may_make=True, source="default")
+
+def mounted(path):
+    return [entry for entry in mountinfo.read() if entry.mount_point == str(path)]
+
+def spawn(body, environment=None, **options):
+    "Start a body in a process of its own on this machine."
+    command = [sys.executable, "-c", sys.argv[2] + body, *sys.argv[1:]]
+    return subprocess.Popen(
+        command, env={**os.environ, **(environment or {})}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, **options,
+    )
+
+def process(body, **options):
+    "Run a body in a process of its own on this machine, and return what it printed."
+    with spawn(body, **options) as started:
+        out, err = started.communicate()
+    assert started.returncode == 0, err
+    return out.strip()
+
+def killed_at(failpoint, body):
+    "Run a body that is killed at a failpoint."
+    with spawn(body, {"PODKEEP_FAILPOINTS": failpoint + "=kill"}) as started:
+        _, err = started.communicate()
+    assert started.returncode == -signal.SIGKILL, (failpoint, started.returncode, err)
+
+def at_pin(*command):
+    entered = ["nsenter", f"--mount={pin}", "--", *command]
+    return subprocess.run(entered, capture_output=True, text=True, check=True).stdout
+
+def refused(kind, call, *arguments, **options):
+    "Return the error that a call must end with."
+    try:
+        call(*arguments, **options)
+    except kind as error:
+        return error
+    raise AssertionError("it was not refused")
+"""
+
+
+def on_a_scratch_machine(tmp_path: Path, body: str, *, timeout: float = 120) -> None:
+    """Run a body, after :data:`PRELUDE`, as the only process of a new machine; the real one must be as it was."""
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    shell = 'mount -t tmpfs tmpfs /run && mount --make-rshared / && exec "$@"'
+    machine = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "sh", "-c", shell, "sh"]
+    command = [*machine, sys.executable, "-c", PRELUDE + textwrap.dedent(body), str(spare), PRELUDE]
+    before = Path("/proc/self/mountinfo").read_bytes()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    assert Path("/proc/self/mountinfo").read_bytes() == before

@@ -100,10 +100,10 @@ def unit(invocation: Invocation) -> None:
     """
     from podkeep.cli.unit import runtime_unit
 
-    click.echo(runtime_unit(_program(), invocation.global_options()), nl=False)
+    click.echo(runtime_unit(program(), invocation.global_options()), nl=False)
 
 
-def _program() -> list[str]:
+def program() -> list[str]:
     """Return the command that starts this very installation."""
     script = Path(sys.argv[0])
     return [str(script.resolve())] if script.name == "podkeep" else [sys.executable, "-m", "podkeep"]

@@ -1,0 +1,93 @@
+"""Which mount namespace the verbs of ``podkeep mountns`` act on, and what they say where there is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podkeep.base.errors import FailedPrecondition, PermissionDenied
+from podkeep.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from podkeep.mountns.membership import Publication
+    from podkeep.mountns.place import Place
+
+
+def require_root(verb: str) -> None:
+    """:raises PermissionDenied: unless root asks."""
+    if os.geteuid() != 0:
+        raise PermissionDenied(f"`podkeep mountns {verb}` needs root", hint="run it as root")
+
+
+def runtime(invocation: Invocation) -> Publication | None:
+    """Return what the runtime of this configuration says of its mount namespace, if it runs and is still there."""
+    from podkeep.mountns import membership, pin
+
+    told = membership.published(Path(invocation.config.runtime.run))
+    if told is None or pin.pinned(Path(f"/proc/{told.pid}/ns/mnt")) != told.inode:
+        return None
+    return told
+
+
+def of_runtime(invocation: Invocation, told: Publication | None) -> Place:
+    """Return where the runtime is, or would be if it hid its mounts.
+
+    :param told: what the one that runs says of itself; None: none runs.
+    """
+    from podkeep.mountns.place import Place
+
+    if told is None or not told.hidden:
+        return configured(invocation, os.environ)
+    pin = Path(told.pin) if told.pin else None
+    return Place(pin=pin, pid=None if pin else told.pid, source="the runtime")
+
+
+def configured(invocation: Invocation, environ: Mapping[str, str]) -> Place:
+    """Return where daemons with this configuration and environment belong, also where they do not hide their mounts.
+
+    :raises FailedPrecondition: if two namespaces are there to choose from.
+    """
+    import msgspec
+
+    from podkeep.mountns import pin
+    from podkeep.mountns.place import place
+
+    config = msgspec.structs.replace(invocation.config.mountns, enabled=True)
+    found = place(config, environ=environ, is_pinned=pin.is_pinned)
+    assert found is not None  # None is: hiding is off
+    return found
+
+
+def own_pin(invocation: Invocation) -> Path:
+    """Return where a namespace is pinned that podkeep makes and removes.
+
+    :raises FailedPrecondition: if it is somebody else's to make.
+    """
+    place = configured(invocation, os.environ)
+    if place.pin is None or not place.may_make:
+        raise FailedPrecondition(
+            f"the mount namespace at {place} ({place.source}) is not podkeep's to make or to remove",
+            hint="what makes it removes it, such as kubens.service",
+        )
+    return place.pin
+
+
+def require_pinned(invocation: Invocation, place: Place, told: Publication | None) -> None:
+    """:raises FailedPrecondition: if nothing is pinned at ``place``, with the command that mends it."""
+    from podkeep.mountns import pin
+
+    if place.pin is None or pin.is_pinned(place.pin):
+        return
+    as_it_is = "run the command as it is: what is mounted for containers is seen on the host"
+    if told is not None and not told.hidden:
+        raise FailedPrecondition(f"the runtime that serves (pid {told.pid}) hides no mounts", hint=as_it_is)
+    if not invocation.config.mountns.enabled:
+        raise FailedPrecondition("mountns.enabled is false: daemons hide no mounts", hint=as_it_is)
+    mend = (
+        "start the runtime, which makes it: `podkeep runtime`; or `podkeep mountns start`, to stay"
+        if place.may_make
+        else "start what makes it, such as kubens.service"
+    )
+    raise FailedPrecondition(f"no mount namespace is pinned at {place.pin}", hint=mend)

@@ -10,9 +10,11 @@ import podkeep
 from podkeep.base.config import Config
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import namespaces
+from podkeep.mountns import sync
+from podkeep.mountns.sync import Mismatch
 from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.handlers import Features, HandlerTable
+from podkeep.runtime.namespace_watch import NamespaceWatch
 from podkeep.runtime.network.networks import Networks
 
 RUNTIME_NAME = "podkeep"
@@ -24,11 +26,19 @@ KUBELET_API_VERSION = "0.1.0"
 class RuntimeRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, config: Config, handlers: HandlerTable, confinement: Confinement, networks: Networks) -> None:
+    def __init__(
+        self,
+        config: Config,
+        handlers: HandlerTable,
+        confinement: Confinement,
+        networks: Networks,
+        namespaces: NamespaceWatch,
+    ) -> None:
         self._config = config
         self._handlers = handlers
         self._confinement = confinement
         self._networks = networks
+        self._namespaces = namespaces
 
     async def version(self, _request: api.VersionRequest) -> api.VersionResponse:
         return api.VersionResponse(
@@ -39,18 +49,21 @@ class RuntimeRpc:
         )
 
     async def status(self, request: api.StatusRequest) -> api.StatusResponse:
-        network = await asyncio.to_thread(self._networks.condition)
+        network, apart = await asyncio.gather(
+            asyncio.to_thread(self._networks.condition), self._namespaces.mismatches()
+        )
         conditions = [
             api.RuntimeCondition(type="RuntimeReady", status=True),
             api.RuntimeCondition(
                 type="NetworkReady", status=network.ready, reason=network.reason, message=network.message
             ),
         ]
+        if self._namespaces.hides:
+            conditions.append(_in_sync(apart))
         info = {}
         if request.verbose:
             info["config"] = msgspec.json.encode(self._config).decode()
-            _, inode = namespaces.identity("/proc/self/ns/mnt")
-            info["mountNamespace"] = str(inode)
+            info["mountNamespace"] = msgspec.json.encode(self._namespaces.describe(apart)).decode()
             info["network"] = msgspec.json.encode(self._networks.describe()).decode()
             info["security"] = msgspec.json.encode(self._confinement.describe()).decode()
         return api.StatusResponse(
@@ -70,6 +83,18 @@ class RuntimeRpc:
     async def update_runtime_config(self, request: api.UpdateRuntimeConfigRequest) -> api.UpdateRuntimeConfigResponse:
         self._networks.use_pod_cidr(request.runtime_config.network_config.pod_cidr)
         return api.UpdateRuntimeConfigResponse()
+
+
+def _in_sync(apart: list[Mismatch]) -> api.RuntimeCondition:
+    """Return the optional condition on mount namespaces; the node stays ready, most pods work."""
+    message = "; ".join(item.message for item in apart)
+    hints = "; ".join(dict.fromkeys(item.hint for item in apart))
+    return api.RuntimeCondition(
+        type=sync.CONDITION,
+        status=not apart,
+        reason=sync.REASON if apart else "",
+        message=f"{message}; hint: {hints}" if apart else "",
+    )
 
 
 def _handler(name: HandlerName, features: Features) -> api.RuntimeHandler:

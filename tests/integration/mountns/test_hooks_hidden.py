@@ -1,0 +1,83 @@
+"""OCI hooks that mount: where each of them runs, who sees it, and that one can take away what another made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podkeep.cri.v1 import api_pb2 as api
+from support.cdi import Spec, hook
+from support.cri import BLOCK, Triple, bind, namespaces, pod, wait_for
+from support.propagation import Node, mount_namespace, read_in, run_in
+
+OF_THE_RUNTIME = ("prestart", "createRuntime", "poststart", "poststop")
+"""Hooks that the OCI runtime-spec (config.md, POSIX-platform Hooks) has run in the runtime's namespaces."""
+USERS = pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
+
+
+def mounting(place: Path) -> str:
+    """Return a script that mounts and notes in which mount namespace it did."""
+    return f"stat -Lc %i /proc/self/ns/mnt >{place}.note; mount -t tmpfs hook {place}; echo hook >{place}/file"
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+@USERS
+@pytest.mark.parametrize("name", OF_THE_RUNTIME)
+@pytest.mark.requirement("M20")
+def test_hooks_run_where_the_runtime_is(node: Node, user: Triple | None, name: str) -> None:
+    place = node.volume / name
+    place.mkdir()
+    with Spec(node.daemon.base / "cdi", hook(name, mounting(place))) as device:
+        sandbox = node.pods.run(pod(options=namespaces(user=user)))
+        container = node.pods.launch(sandbox, CDI_devices=[device])
+        node.pods.stop(container)
+        node.pods.remove_container(container)
+    try:
+        assert int((node.volume / f"{name}.note").read_text()) == mount_namespace(node.runtime)
+        assert read_in(node.runtime, place / "file") == "hook\n"
+        assert (place / "file").exists() is (node.mode == "shown")
+    finally:
+        assert run_in(node.runtime, "umount", place).returncode == 0
+
+
+@pytest.mark.requirement("M20")
+def test_a_hook_takes_away_what_another_made(node: Node) -> None:
+    """The container in between has it: hooks before its start mount, the last one unmounts in the same namespace."""
+    place = node.volume / "made"
+    place.mkdir()
+    hooks = (hook("createRuntime", mounting(place)), hook("poststop", f"umount {place}"))
+    with Spec(node.daemon.base / "cdi", *hooks) as device:
+        sandbox = node.pods.run(pod())
+        mount = bind(node.volume, "/volume", propagation=api.PROPAGATION_HOST_TO_CONTAINER)
+        container = node.pods.launch(sandbox, mounts=[mount], CDI_devices=[device])
+        assert node.pods.read(container, "cat /volume/made/file") == "hook"
+        assert (place / "file").exists() is (node.mode == "shown")
+        node.pods.stop(container)
+        node.pods.remove_container(container)
+    assert read_in(node.runtime, place / "file") is None
+    assert not (place / "file").exists()
+
+
+@pytest.mark.parametrize("name", ["createContainer", "startContainer"])
+@pytest.mark.requirement("M20")
+def test_hooks_of_the_container_mount_in_it(node: Node, name: str) -> None:
+    """Those run in the container's mount namespace, before it has its own root, and afterwards while it starts."""
+    place = node.volume / "made"
+    place.mkdir()
+    note = "/volume/made.note" if name == "startContainer" else f"{place}.note"
+    where = "/volume/made" if name == "startContainer" else str(place)
+    script = f"mount -t tmpfs hook {where}; echo hook >{where}/file; stat -Lc %i /proc/self/ns/mnt >{note}"
+    with Spec(node.daemon.base / "cdi", hook(name, script)) as device:
+        mount = bind(node.volume, "/volume")
+        config = pod()
+        config.linux.security_context.privileged = True
+        security = {"privileged": True}
+        container = node.pods.launch(node.pods.run(config), mounts=[mount], security=security, CDI_devices=[device])
+    noted = wait_for(lambda: text_of(node.volume / "made.note"), "the end of the hook")
+    assert int(noted) == mount_namespace(node.pods.host_pid(container))
+    assert read_in(node.runtime, place / "file") is None
+    assert not (place / "file").exists()

@@ -1,0 +1,170 @@
+"""Four pods and the host mount in one directory: who sees what, hidden from the host and not (seed 002, Test Plan)."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.mounts import Propagation
+from support.cri import BLOCK, Triple, bind, error_of, pod
+from support.propagation import (
+    PROPAGATIONS,
+    SEEN,
+    SEEN_BY_CONTAINERS,
+    TARGET,
+    Agent,
+    Node,
+    Scene,
+    groups,
+    kinds_below,
+    launch,
+    launch_with,
+    mount_namespace,
+    pod_manifest,
+    run_in,
+    table,
+)
+
+USERS = pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
+AGENT_MODES = {"master": "Bidirectional", "slave": "HostToContainer", "private": "None", "default": None}
+
+
+@USERS
+@pytest.mark.requirement("M22", "M25", "M31", "M39", "M40")
+def test_mounts_within_defined_scopes(node: Node, user: Triple | None) -> None:
+    """Also of pods in user namespaces: a privileged container may mount there, and its volumes are peers as any."""
+    scene = launch(node.pods, node.volume, user=user)
+    with scene.mounted():
+        assert scene.seen(runtime=node.runtime) == SEEN[node.mode]
+    assert scene.seen(runtime=node.runtime) == {observer: set() for observer in SEEN[node.mode]}
+
+
+def run_manifest(node: Node, image: str, **spec: object) -> Agent:
+    """Return an agent, not started, with the four pods."""
+    volumes = [{"name": "test", "hostPath": {"path": str(node.volume)}}]
+    manifests = []
+    for name, propagation in AGENT_MODES.items():
+        mount = {"name": "test", "mountPath": TARGET}
+        if propagation is not None:
+            mount["mountPropagation"] = propagation
+        manifests.append(pod_manifest(name, image, mounts=[mount], volumes=volumes, **spec))
+    return Agent(node.daemon, node.pods, *manifests)
+
+
+@pytest.mark.parametrize("host_users", [True, False], ids=["host users", "own users"])
+@pytest.mark.requirement("M22", "M39", "M40")
+def test_mounts_within_defined_scopes_of_manifests(node: Node, image: str, host_users: bool) -> None:
+    with run_manifest(node, image, hostUsers=host_users) as agent:
+        scene = Scene(pods=node.pods, volume=node.volume, containers=agent.containers())
+        with scene.mounted():
+            seen = scene.seen(runtime=node.runtime, agent=agent.pid)
+            assert seen == SEEN[node.mode] | {"agent": {"master", "host"}}
+
+
+def original_holds(scene: Scene) -> bool:
+    """Return whether "Mount propagation should propagate mounts to the host" passes, as it was before the seed."""
+    seen = scene.seen()
+    containers = {name: seen[name] for name in scene.containers}
+    return containers == SEEN_BY_CONTAINERS and "master" in seen["host"] and "slave" not in seen["host"]
+
+
+def modified_holds(scene: Scene, runtime: int) -> bool:
+    """Return whether "should propagate mounts within defined scopes" passes, as the seed changed it."""
+    seen = scene.seen(runtime=runtime)
+    containers = {name: seen[name] for name in scene.containers}
+    return containers == SEEN_BY_CONTAINERS and seen["runtime"] == {"host", "master"}
+
+
+HOLDS = {
+    ("original", "hidden"): False,
+    ("original", "shown"): True,
+    ("modified", "hidden"): True,
+    ("modified", "shown"): True,
+}
+
+
+@pytest.mark.requirement("M26", "M41")
+def test_the_one_test_that_hiding_breaks(node: Node) -> None:
+    """The host's view of mounts of containers is given up on purpose, and nothing else is."""
+    scene = launch(node.pods, node.volume)
+    with scene.mounted():
+        held = {"original": original_holds(scene), "modified": modified_holds(scene, node.runtime)}
+    assert held == {variant: HOLDS[variant, node.mode] for variant in ("original", "modified")}
+
+
+# relations
+
+
+@pytest.mark.requirement("M25", "M31")
+def test_namespaces_below_keep_their_relation(node: Node) -> None:
+    """Containers are to the runtime's mounts what they were to the host's; those are slaves of the host's."""
+    mounts.bind(node.volume, node.volume)
+    try:
+        mounts.set_propagation(node.volume, Propagation.SHARED)
+        scene = launch(node.pods, node.volume)
+        above = groups_at(node.volume, node.runtime)
+        of_host = groups_at(node.volume)
+        found = {name: groups_at(TARGET, node.pods.host_pid(container)) for name, container in scene.containers.items()}
+    finally:
+        for sandbox in [item.id for item in node.pods.sandboxes()]:
+            node.pods.remove(sandbox)
+        mounts.unmount(node.volume)
+    assert found["master"]["shared"] == above["shared"]
+    assert found["slave"] == {"master": above["shared"]}
+    assert found["private"] == found["default"] == {}
+    if node.mode == "hidden":
+        assert above == {"shared": above["shared"], "master": of_host["shared"]}
+        assert above["shared"] != of_host["shared"]
+    else:
+        assert above == of_host
+
+
+def groups_at(path: Path | str, pid: int | None = None) -> dict[str, int]:
+    (found,) = (entry for entry in mountinfo.read(pid) if entry.mount_point == str(path))
+    return groups(found)
+
+
+@pytest.mark.parametrize("name", ["master", "slave"])
+@pytest.mark.requirement("M31")
+def test_a_source_that_is_not_shared(node: Node, name: str) -> None:
+    """It is refused, and with the command of the hint it is no more."""
+    assert run_in(node.runtime, "mount", "-t", "tmpfs", "none", node.volume).returncode == 0
+    try:
+        assert run_in(node.runtime, "mount", "--make-private", node.volume).returncode == 0
+        sandbox = node.pods.run(pod())
+        mount = bind(node.volume, TARGET, propagation=PROPAGATIONS[name])
+        refused = error_of(lambda: node.pods.create(sandbox, mounts=[mount]), FailedPrecondition)
+        wanted = "a shared mount" if name == "master" else "a shared or slave mount"
+        assert f"path '{node.volume}' is mounted on '{node.volume}' but it is not {wanted}" in refused
+        command = shlex.split(refused.partition("`")[2].partition("`")[0])
+        subprocess.run(command, check=True)
+        assert node.pods.launch(sandbox, mounts=[mount])
+    finally:
+        run_in(node.runtime, "umount", "-l", node.volume)
+
+
+# what the runtime mounts
+
+
+@USERS
+@pytest.mark.requirement("M19", "M37")
+def test_no_line_more_on_the_host(node: Node, user: Triple | None) -> None:
+    """Overlays, shared memory, pinned namespaces: all of it is inside."""
+    before = table()
+    for number in range(4):
+        launch_with(node.pods, bind(node.volume, "/volume", *(() if user is None else (user,))), str(number), user)
+    assert (table() == before) is (node.mode == "hidden")
+    run = node.daemon.layout.run
+    inside = set(kinds_below(run, node.runtime).values())
+    assert {"overlay", "tmpfs", "nsfs"} <= inside
+    if node.mode == "hidden":
+        assert kinds_below(run) == {}
+        assert mount_namespace(node.runtime) != mount_namespace()
+    else:
+        assert kinds_below(run) == kinds_below(run, node.runtime)
+        assert mount_namespace(node.runtime) == mount_namespace()

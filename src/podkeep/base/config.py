@@ -377,11 +377,27 @@ def _check_directories(config: Config) -> None:
     for key, directory in directories.items():
         if directory in _SYSTEM_DIRECTORIES or directory.startswith(("/proc/", "/sys/")):
             raise InvalidArgument(f"{key}: {directory} is the machine's", hint=hint)
+    _check_pin(config.mountns.pin, directories)
     for (one, first), (other, second) in combinations(directories.items(), 2):
         if first == second:
             raise InvalidArgument(f"{one} and {other} are the same directory, {first}", hint=hint)
         if one == "runtime.run" and os.path.commonpath((first, second)) in {first, second}:
             raise InvalidArgument(f"{one} and {other} are one inside the other: {first}, {second}", hint=hint)
+
+
+def _check_pin(pin: str, directories: Mapping[str, str]) -> None:
+    """Check that the pin's directory holds nothing else: it is made unbindable, so nothing in it could be a volume."""
+    if not pin:
+        return
+    if not os.path.isabs(pin):
+        raise InvalidArgument(f"mountns.pin: {pin!r} is not an absolute path", hint="begin it with /")
+    own = os.path.realpath(os.path.dirname(pin))
+    hint = "name a file in a directory of its own, such as /run/container-mount-namespace/mnt"
+    if own in _SYSTEM_DIRECTORIES or own.startswith(("/proc/", "/sys/", "/dev/")):
+        raise InvalidArgument(f"mountns.pin: its directory {own} is the machine's", hint=hint)
+    for key, directory in directories.items():
+        if os.path.commonpath((own, directory)) in {own, directory}:
+            raise InvalidArgument(f"mountns.pin: its directory {own} and {key} are one inside the other", hint=hint)
 
 
 def _check_values(config: Config) -> None:
@@ -418,7 +434,6 @@ def _check_values(config: Config) -> None:
         ("network.cni_plugin_dirs", config.network.cni_plugin_dirs),
         ("runtime.cdi_spec_dirs", config.runtime.cdi_spec_dirs),
         ("runtime.socket", (config.runtime.socket.removeprefix("unix://"),)),
-        ("mountns.pin", (config.mountns.pin,) if config.mountns.pin else ()),
     ):
         for path in paths:
             if not os.path.isabs(path):

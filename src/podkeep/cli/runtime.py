@@ -154,9 +154,10 @@ def serve(
             membership.leave(joined)
         _remove_if_hollow(run)
         raise
+    # Before the lock goes: who waits for it finds nothing of this runtime any more.
+    membership.leave(joined)
     if empty:
         _remove_run_directory(Layout(root=Path(config.runtime.root), run=run))
-    membership.leave(joined)
     os.close(lock)
 
 

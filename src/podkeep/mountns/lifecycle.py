@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from podkeep.base import failpoints
-from podkeep.base.errors import FailedPrecondition, Unavailable
-from podkeep.kernel import mounts
+from podkeep.base.errors import FailedPrecondition, KernelCallError, Unavailable
+from podkeep.kernel import mountinfo, mounts
 from podkeep.mountns import making, netns_directory, occupants, record, selfbind
-from podkeep.mountns.pin import locate, open_pinned, own, pinned
+from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
 from podkeep.mountns.place import KUBENS_PIN
 from podkeep.mountns.record import Record
 
@@ -59,7 +59,11 @@ class Status:
     @property
     def follows_host(self) -> bool:
         """Whether mounts that the host makes appear inside."""
-        return "slave" in self.propagation.split(",")
+        return _follows_host(self.propagation)
+
+
+def _follows_host(propagation: str) -> bool:
+    return "slave" in propagation.split(",")
 
 
 def resolved(pin: Path) -> Path:
@@ -107,7 +111,10 @@ def _make(pin: Path, *, on_demand: bool) -> int:
     failpoints.reach("mountns.recorded")
 
     def announce(inode: int) -> None:
-        record.write(directory, replace(record.read(directory) or made, inode=inode))
+        table = mountinfo.read()
+        inherited = () if _follows_host(occupants.propagation(table)) else sorted(occupants.keys(table))
+        known = record.read(directory) or made
+        record.write(directory, replace(known, inode=inode, inherited=tuple(inherited)))
 
     netns_directory.prepare(lambda what: record.write(directory, replace(made, netns=what)))
     failpoints.reach("mountns.netns")
@@ -156,7 +163,7 @@ def _stop(pin: Path, *, force: bool, if_unused: bool, on_demand_only: bool) -> b
             _remove(pin)
             return False
         try:
-            used = "" if force else _use(namespace)
+            used = "" if force else _use(namespace, known)
         finally:
             os.close(namespace)
         if used and if_unused:
@@ -196,7 +203,7 @@ def _status(pin: Path) -> Status:
             on_demand=known is not None and known.on_demand,
             propagation=occupants.propagation(occupants.mounts_in(namespace)),
             processes=tuple(occupants.processes(inode)),
-            container_mounts=len(occupants.container_mounts(namespace)),
+            container_mounts=len(occupants.container_mounts(namespace, known.inherited if known is not None else ())),
         )
     finally:
         os.close(namespace)
@@ -265,19 +272,32 @@ def _flock(fd: int, directory: Path, deadline: float) -> None:
             return
 
 
+def is_inside(known: Record | None) -> bool:
+    """Return whether the calling thread is in the namespace of which ``known`` is the record.
+
+    Asked where PID 1 does not see the namespace pinned. Who is where PID 1 is cannot be inside, whatever number the
+    record has: numbers are used again.
+    """
+    if known is None or known.inode != own():
+        return False
+    with suppress(KernelCallError), HostRoot.of_init() as init:
+        return known.inode != init.inode
+    return True
+
+
 def _refuse_inside(pin: Path, known: Record | None) -> None:
     """Refuse to make a namespace within itself, where PID 1 does not tell that it is there."""
-    if known is not None and known.inode == own():
+    if is_inside(known):
         raise FailedPrecondition(
             f"this process is in the mount namespace that podkeep made for {pin}, and PID 1 does not see it pinned",
             hint="leave it: `nsenter --mount=/proc/1/ns/mnt`",
         )
 
 
-def _use(namespace: int) -> str:
+def _use(namespace: int, known: Record | None) -> str:
     """Return who uses the namespace, for an error; empty: nobody."""
     inside = occupants.processes(os.fstat(namespace).st_ino)
-    count = len(occupants.container_mounts(namespace))
+    count = len(occupants.container_mounts(namespace, known.inherited if known is not None else ()))
     parts = []
     if inside:
         names = ", ".join(f"{name} ({pid})" for pid, name in inside[:SHOWN])

@@ -74,8 +74,7 @@ def _stay(pins: Sequence[Path]) -> Membership:
     for path in map(lifecycle.resolved, pins):
         inode, host = locate(path)
         host.close()
-        known = record.read(path.parent)
-        if here in {inode, known.inode if known is not None else None}:
+        if inode == here or lifecycle.is_inside(record.read(path.parent)):
             raise FailedPrecondition(
                 f"mountns.enabled is false, and this process is in the mount namespace pinned at {path}, mnt:[{here}]",
                 hint="start it without `nsenter` (`podkeep mountns uninstall` removes it from units), "
@@ -86,18 +85,19 @@ def _stay(pins: Sequence[Path]) -> Membership:
 
 def _enter_pinned(place: Place, path: Path) -> Membership:
     path = lifecycle.resolved(path)
-    if not place.may_make and not path.exists():
-        raise FailedPrecondition(f"{place.source}: {path}: no such file", hint=_hint(place))
+    if not place.may_make:
+        _require_pinned(place, path)
     with lifecycle.locked(path.parent, make=place.may_make):
-        try:
-            inode, host = locate(path)
-        except FailedPrecondition as error:
-            raise FailedPrecondition(f"{place.source}: {error.message}", hint=error.hint) from error
+        inode, host = _locate(place, path)
         try:
             if inode is None and not place.may_make:
                 raise FailedPrecondition(f"{place.source}: no mount namespace is pinned at {path}", hint=_hint(place))
             if inode is None:
                 inode = lifecycle.start_locked(path, on_demand=True).inode
+            if inode == host.inode:
+                raise FailedPrecondition(
+                    f"{place.source}: {path} is the host's mount namespace: nothing would be hidden", hint=_hint(place)
+                )
             if own() != inode:
                 _join(path, host)
             _verify(place, inode, pinned(path, host))
@@ -105,6 +105,22 @@ def _enter_pinned(place: Place, path: Path) -> Membership:
             host.close()
             raise
     return Membership(inode=inode, place=place, host=host)
+
+
+def _require_pinned(place: Place, path: Path) -> None:
+    """Check before the lock is taken, which needs the directory, that there is something to join."""
+    inode, host = _locate(place, path)
+    host.close()
+    if inode is None:
+        found = "no mount namespace is pinned there" if path.exists() else "no such file"
+        raise FailedPrecondition(f"{place.source}: {path}: {found}", hint=_hint(place))
+
+
+def _locate(place: Place, path: Path) -> tuple[int | None, HostRoot]:
+    try:
+        return locate(path)
+    except (FailedPrecondition, KernelCallError) as error:
+        raise FailedPrecondition(f"{place.source}: {error.message}", hint=error.hint or _hint(place)) from error
 
 
 def _enter_process(place: Place, pid: int) -> Membership:
@@ -115,16 +131,17 @@ def _enter_process(place: Place, pid: int) -> Membership:
         raise FailedPrecondition(f"{place.source}: {error.message}", hint=_hint(place)) from error
     if inode is None:
         raise FailedPrecondition(f"{place.source}: there is no process {pid}", hint=_hint(place))
-    init = HostRoot.of_init()
-    if inode == init.inode:
+    init = _init()
+    if init is not None and inode == init.inode:
         init.close()
         raise FailedPrecondition(
             f"{place.source}: process {pid} is in the host's mount namespace: nothing would be hidden",
             hint=_hint(place),
         )
     if inode == own():
-        return Membership(inode=inode, place=place, host=init)
-    init.close()
+        return Membership(inode=inode, place=place, host=init or HostRoot.own())
+    if init is not None:
+        init.close()
     host = HostRoot.own()
     try:
         _join(path, None)
@@ -133,6 +150,14 @@ def _enter_process(place: Place, pid: int) -> Membership:
         host.close()
         raise
     return Membership(inode=inode, place=place, host=host)
+
+
+def _init() -> HostRoot | None:
+    """Return what PID 1 has; None: this process may not look at it, as root without CAP_SYS_PTRACE may not."""
+    try:
+        return HostRoot.of_init()
+    except KernelCallError:
+        return None
 
 
 def follow(run: Path, place: Place | None) -> Membership:
@@ -168,18 +193,18 @@ def _join(path: Path, host: HostRoot | None) -> None:
     namespace = open_pinned(path, host)
     if namespace is None:
         raise FailedPrecondition(f"no mount namespace is at {path} any more", hint="start again")
-    where = Path.cwd()
+    where = ""
     try:
+        where = os.getcwd()
         libc.setns(namespace, CloneFlag.NEWNS)
-    finally:
-        os.close(namespace)
-    # Entering a mount namespace moves the working directory to its root.
-    try:
+        # Entering a mount namespace moves the working directory to its root.
         os.chdir(where)
     except OSError as error:
         raise FailedPrecondition(
             f"the working directory {where} is not there in the mount namespace: {error.strerror}", hint="start it in /"
         ) from error
+    finally:
+        os.close(namespace)
 
 
 def _verify(place: Place, wanted: int, there: int | None) -> None:

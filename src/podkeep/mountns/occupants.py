@@ -6,13 +6,12 @@ Called by ``lifecycle``, which must not take a namespace from under anybody, and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from podkeep.kernel import mountinfo, namespaces
 from podkeep.kernel.mountinfo import MountEntry
-
-Key = tuple[str, str, str]
+from podkeep.mountns.record import Key
 
 
 def processes(inode: int) -> list[tuple[int, str]]:
@@ -38,24 +37,33 @@ def mounts_in(namespace: int) -> list[MountEntry]:
     return namespaces.run_in_mntns(namespace, mountinfo.read)
 
 
-def container_mounts(namespace: int) -> list[MountEntry]:
+def container_mounts(namespace: int, inherited: Iterable[Key] = ()) -> list[MountEntry]:
     """Return the mounts in ``namespace``, a descriptor, that the calling thread's mount namespace does not have.
 
-    They are compared by device, root and mount point (proc_pid_mountinfo(5)): IDs differ between namespaces.
+    :param inherited: mounts that it was born with: the host's, even if the host has unmounted them since.
     """
     inside = mounts_in(namespace)
-    extra = beyond(inside, mountinfo.read())
+    extra = beyond(inside, {*keys(mountinfo.read()), *inherited})
     if not extra:
         return []
     # What the host unmounted between the two looks is in one table only.
-    still = set(map(_key, mounts_in(namespace)))
-    return [entry for entry in extra if _key(entry) in still]
+    still = keys(mounts_in(namespace))
+    return [entry for entry in extra if key(entry) in still]
 
 
-def beyond(inside: Iterable[MountEntry], host: Iterable[MountEntry]) -> list[MountEntry]:
-    """Return the mounts of ``inside`` that ``host`` has not. Pure."""
-    known = set(map(_key, host))
-    return [entry for entry in inside if _key(entry) not in known]
+def beyond(inside: Iterable[MountEntry], known: Container[Key]) -> list[MountEntry]:
+    """Return the mounts of ``inside`` that are not among ``known``. Pure."""
+    return [entry for entry in inside if key(entry) not in known]
+
+
+def keys(table: Iterable[MountEntry]) -> set[Key]:
+    """Return what tells the mounts of ``table`` apart. Pure."""
+    return set(map(key, table))
+
+
+def key(entry: MountEntry) -> Key:
+    """Return what tells a mount apart in every namespace; IDs differ. Pure."""
+    return entry.device, entry.root, entry.mount_point
 
 
 def propagation(table: Iterable[MountEntry]) -> str:
@@ -66,7 +74,3 @@ def propagation(table: Iterable[MountEntry]) -> str:
     words += ["slave"] if "master" in kinds else []
     words += ["unbindable"] if "unbindable" in kinds else []
     return ",".join(words)
-
-
-def _key(entry: MountEntry) -> Key:
-    return entry.device, entry.root, entry.mount_point

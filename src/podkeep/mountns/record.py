@@ -17,6 +17,10 @@ from podkeep.base.errors import DataLoss
 NAME = "podkeep.json"
 
 
+Key = tuple[str, str, str]
+"""Device, root and mount point: what tells mounts of two namespaces apart (proc_pid_mountinfo(5))."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """``inode``: of the namespace, 0 before it is made; ``on_demand``: who needs it removes it when it is unused."""
@@ -25,6 +29,8 @@ class Record:
     on_demand: bool = False
     netns: Literal["", "mounted", "made"] = ""
     """What podkeep did to /run/netns: made it a mount point, or made the directory, too."""
+    inherited: tuple[Key, ...] = ()
+    """What the namespace was born with, if the host does not tell it when it unmounts something of that."""
 
 
 def read(directory: Path) -> Record | None:
@@ -35,12 +41,17 @@ def read(directory: Path) -> Record | None:
     path = directory / NAME
     try:
         content = json.loads(path.read_bytes())
-        return Record(inode=int(content["inode"]), on_demand=bool(content["on_demand"]), netns=content["netns"])
+        return Record(
+            inode=int(content["inode"]),
+            on_demand=bool(content["on_demand"]),
+            netns=content["netns"],
+            inherited=tuple((device, root, mount_point) for device, root, mount_point in content["inherited"]),
+        )
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataLoss(
-            f"{path}: {error}", hint="remove the file, and with it the namespace: `umount -R` its directory"
+            f"{path}: {error}", hint="remove it, and then the namespace with `podkeep mountns stop`"
         ) from error
 
 
@@ -53,5 +64,6 @@ def write(directory: Path, record: Record) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove the record, if there is one."""
-    (directory / NAME).unlink(missing_ok=True)
+    """Remove the record, if there is one, and what a killed process wrote of another."""
+    for path in (directory / NAME, *directory.glob(f".{NAME}.*")):
+        path.unlink(missing_ok=True)

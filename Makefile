@@ -6,7 +6,7 @@ MOUNTS ?= hidden
 ON_SCRATCH := $(PYTHON) -m pytest tests/integration tests/conformance
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test parity reference check proto requirements bench pins clean
+.PHONY: help setup demo test parity reference nested check proto requirements bench pins clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ parity: setup ## run the tests with container mounts hidden and shown, and compa
 reference: ## run the conformance tests against Debian's containerd, to check the tests (root)
 	@tools/setup reference
 	$(PYTHON) -m pytest tests/conformance --cri-endpoint=containerd
+
+nested: ## tests in an emulated machine with systemd, cgroup v2, AppArmor and Debian's kernel (root)
+	@tools/setup nested
+	$(PYTHON) -m pytest tests/nested
 
 check: setup ## lint, format, types, import rules, unit and contract tests (root)
 	.venv/bin/ruff check $(SOURCES)

@@ -25,10 +25,12 @@ class Watch:
 
     def __init__(self) -> None:
         self.peaks: dict[int, int] = {}
+        self._before: set[int] = set()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Watch:
+        self._before = children()  # not in the thread, which may begin after what is to be watched
         self._thread.start()
         return self
 
@@ -37,9 +39,8 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        before = children()
         while not self._end.wait(0.02):
-            for child in children() - before:
+            for child in children() - self._before:
                 for pid in memory.tree(child):
                     with suppress(FileNotFoundError, ProcessLookupError, IndexError):
                         status = Path(f"/proc/{pid}/status").read_text()

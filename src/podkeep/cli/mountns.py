@@ -56,9 +56,9 @@ def start(invocation: Invocation, output: str) -> None:
 
     One that is there is kept as it is, with all who are inside.
     """
+    mountns_place.require_root("start")
     from podkeep.mountns import lifecycle
 
-    mountns_place.require_root("start")
     if not invocation.config.mountns.enabled:
         raise FailedPrecondition("container mounts are not to be hidden here: mountns.enabled is false")
     pin = mountns_place.own_pin(invocation)
@@ -79,11 +79,11 @@ def stop(invocation: Invocation, force: bool, if_unused: bool, output: str) -> N
 
     Refused while processes or mounts of containers are inside: a new one would not have them.
     """
-    from podkeep.mountns import lifecycle
-
     if force and if_unused:
         raise click.UsageError("--force and --if-unused do not go together")
     mountns_place.require_root("stop")
+    from podkeep.mountns import lifecycle
+
     pin = mountns_place.own_pin(invocation)
     removed = lifecycle.stop(pin, force=force, if_unused=if_unused)
     if output == "json":
@@ -102,9 +102,9 @@ def status(invocation: Invocation, ctx: click.Context, output: str) -> None:
     Ends with status 0 if it is there and in sync, else with 1. "host's /" says whether what the host mounts later is
     seen inside: it is if that is shared, as systemd makes it.
     """
+    mountns_place.require_root("status")
     from podkeep.cli import mountns_status
 
-    mountns_place.require_root("status")
     told = mountns_place.runtime(invocation)
     report = mountns_status.examine(invocation.config, mountns_place.of_runtime(invocation, told), told)
     if output == "json":
@@ -146,8 +146,6 @@ def exec_(invocation: Invocation, ctx: click.Context, argv: tuple[str, ...]) -> 
 
 def _run_inside(invocation: Invocation, ctx: click.Context, argv: list[str]) -> Never:
     """Turn this process into ``argv`` inside, or end with 125 if that is not possible; then nothing was started."""
-    from podkeep.cli.become import become
-
     try:
         mountns_place.require_root(ctx.info_name or "exec")
         _go_inside(invocation)
@@ -156,6 +154,8 @@ def _run_inside(invocation: Invocation, ctx: click.Context, argv: list[str]) -> 
             raise
         click.echo(error_text(error), err=True)
         ctx.exit(_NOT_ENTERED)
+    from podkeep.cli.become import become
+
     become(argv)
 
 

@@ -50,9 +50,9 @@ def install(
     those enter who have no podkeep. Starts and stops nothing: remove the pods of the node first (`kubectl drain`), then
     restart the daemons as it says at the end. Can be repeated, and has to be when the command of a unit changes.
     """
+    mountns_place.require_root("install")
     from podkeep.mountns import installation
 
-    mountns_place.require_root("install")
     if not invocation.config.mountns.enabled:
         raise FailedPrecondition(
             "mountns.enabled is false: a runtime that systemd starts in the namespace would refuse to run",
@@ -77,9 +77,9 @@ def uninstall(root: Path, output: str) -> None:
     Starts and stops nothing. What the daemons mount is seen on the host again once they are restarted as it says at the
     end; but podkeep's own runtime hides its mounts by itself, unless mountns.enabled is false.
     """
+    mountns_place.require_root("uninstall")
     from podkeep.mountns import installation
 
-    mountns_place.require_root("uninstall")
     _show(installation.uninstall(root), form=output)
 
 

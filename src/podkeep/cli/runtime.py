@@ -96,11 +96,19 @@ def stop(invocation: Invocation, output: str) -> None:
 def unit(invocation: Invocation) -> None:
     """Print a systemd unit that runs this podkeep with these options.
 
-    Install it with: podkeep runtime unit >/etc/systemd/system/podkeep.service && systemctl enable --now podkeep
+    \b
+    Install it, with the service that makes the mount namespace for containers (not needed with mountns.enabled=false):
+      podkeep runtime unit >/etc/systemd/system/podkeep.service
+      podkeep mountns install
+      systemctl enable --now podkeep
     """
+    from podkeep.cli import mountns_place
     from podkeep.cli.unit import runtime_unit
 
-    click.echo(runtime_unit(program(), invocation.global_options()), nl=False)
+    hidden = invocation.config.mountns.enabled
+    # What this shell's environment says is nothing that systemd's services know.
+    pin = mountns_place.configured(invocation, {}).pin if hidden else None
+    click.echo(runtime_unit(program(), invocation.global_options(), pin), nl=False)
 
 
 def program() -> list[str]:

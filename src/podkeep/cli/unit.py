@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+from podkeep.mountns import units
+from podkeep.mountns.execstart import quoted
 
 _UNIT = """\
 [Unit]
 Description=podkeep container runtime (CRI v1)
 After=network.target local-fs.target
 Before=kubelet.service
-
+{dependencies}
 [Service]
 Type=notify
 NotifyAccess=main
@@ -34,17 +38,23 @@ WantedBy=multi-user.target
 """
 
 
-def runtime_unit(program: Sequence[str], global_options: Sequence[str]) -> str:
+_DEPENDENCIES = """\
+# What it mounts for containers is hidden in a mount namespace that this service makes: `podkeep mountns install`.
+Requires={service}
+After={service}
+"""
+
+
+def runtime_unit(program: Sequence[str], global_options: Sequence[str], pin: Path | None) -> str:
     """Return a unit file for ``podkeep runtime``.
 
     :param program: the command ``podkeep``, with an absolute path.
     :param global_options: options before the verb; paths in them are to be absolute.
+    :param pin: where the mount namespace is pinned that container mounts are hidden in; None: they are not.
     """
-    return _UNIT.format(command=" ".join(quoted(word) for word in (*program, *global_options, "runtime")))
-
-
-def quoted(word: str) -> str:
-    """Return a word of a command line as a unit file has it (systemd.service(5), COMMAND LINES; specifiers)."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    plain = escaped == word and word and not any(character.isspace() or character in "';" for character in word)
-    return word if plain else f'"{escaped}"'
+    words = [*program, *global_options, "runtime"]
+    dependencies = ""
+    if pin is not None:
+        words.append(f"--mount-namespace={pin}")
+        dependencies = _DEPENDENCIES.format(service=units.service_of(pin))
+    return _UNIT.format(command=" ".join(quoted(word) for word in words), dependencies=dependencies)

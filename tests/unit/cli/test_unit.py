@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.cli.unit import quoted, runtime_unit
+from podkeep.cli.unit import runtime_unit
+from podkeep.mountns import execstart, units
+from podkeep.mountns.execstart import Entry, Part, quoted
+from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN
 
 
 def test_the_unit_keeps_containers_when_the_runtime_ends() -> None:
     parser = configparser.ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read_string(runtime_unit(["/opt/pod keep/bin/podkeep"], ["--config", "/etc/p.toml"]))
+    parser.read_string(runtime_unit(["/opt/pod keep/bin/podkeep"], ["--config", "/etc/p.toml"], None))
     service = parser["Service"]
     assert service["ExecStart"] == '"/opt/pod keep/bin/podkeep" --config /etc/p.toml runtime'
     assert (service["Type"], service["KillMode"], service["Delegate"]) == ("notify", "process", "yes")
@@ -37,9 +40,30 @@ def test_words_are_quoted_for_systemd(word: str, written: str) -> None:
     assert quoted(word) == written
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+@pytest.mark.requirement("M11", "M12", "M14")
+@pytest.mark.parametrize(
+    ("pin", "service"), [(DEFAULT_PIN, "container-mount-namespace.service"), (KUBENS_PIN, "kubens.service")]
+)
+def test_the_unit_of_a_runtime_that_hides_mounts_needs_no_drop_in(pin: Path, service: str) -> None:
+    text = runtime_unit(["/opt/podkeep"], ["--config", "/etc/p.toml"], pin)
+    assert f"ExecStart=/opt/podkeep --config /etc/p.toml runtime --mount-namespace={pin}\n" in text
+    unit = execstart.read("podkeep.service", [Part(path="podkeep.service", text=text)])
+    assert service in unit.names("Requires") & unit.names("After")
+    assert units.drop_in(unit, Entry(pin=pin)) == ""
+
+
+@pytest.mark.requirement("M16")
+def test_the_unit_of_a_runtime_that_hides_nothing_knows_no_namespace() -> None:
+    text = runtime_unit(["/opt/podkeep"], [], None)
+    assert "mount-namespace" not in text
+    assert "Requires" not in text
+
+
+@pytest.mark.parametrize("pin", [None, DEFAULT_PIN])
+def test_systemd_takes_the_unit(tmp_path: Path, pin: Path | None) -> None:
     unit = tmp_path / "podkeep.service"
-    unit.write_text(runtime_unit(["/bin/true"], ["--set", "runtime.root=/srv/a b"]))
+    unit.write_text(runtime_unit(["/bin/true"], ["--set", "runtime.root=/srv/a b"], pin))
+    (tmp_path / "container-mount-namespace.service").write_text("[Service]\nType=oneshot\nExecStart=/bin/true\n")
     done = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60
     )

@@ -365,6 +365,9 @@ def _run_on_thread(name: str, body: Callable[[], Result]) -> Result:
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     thread.join()
+    # join() returns a moment before the kernel has forgotten the thread, and a process that has one can do less.
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+        os.sched_yield()
     if failure:
         raise failure[0]
     return outcome[0]

@@ -75,3 +75,425 @@ def test_stopping_leaves_nothing(tmp_path: Path) -> None:
         assert not lifecycle.stop(pin)
         """,
     )
+
+
+@pytest.mark.requirement("M6")
+def test_it_is_freed_with_its_last_process(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        lifecycle.start(pin)
+        inside = spawn("membership.enter(place); print(own(), flush=True); sys.stdin.read()")
+        assert int(inside.stdout.readline()) == pinned(pin)
+        lifecycle.stop(pin, force=True)
+        assert pinned(pin) is None
+        assert not pin.parent.exists()
+        # It goes on in what nobody can enter any more, and the next one is another one.
+        assert inside.poll() is None
+        assert lifecycle.start(pin).inode != os.stat(f"/proc/{inside.pid}/ns/mnt").st_ino
+        inside.communicate("")
+        """,
+    )
+
+
+@pytest.mark.requirement("M3")
+def test_a_pin_needs_a_directory_that_does_not_propagate(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        from podkeep.kernel import namespaces
+        from podkeep.mountns import making
+
+        pin.parent.mkdir()
+        pin.touch()
+        before = mountinfo.read()
+        def pin_there():
+            return namespaces.run_in_mntns(None, lambda: making._unshare_pinned(pin, lambda inode: None))
+        error = refused(KernelCallError, pin_there)
+        assert error.call.startswith("mount(")
+        assert "EINVAL" in str(error)
+        assert "PROPAGATION" in error.hint
+        assert mountinfo.read() == before
+        making.bind_directory(pin.parent)
+        assert pin_there() == pinned(pin)
+        """,
+    )
+
+
+@pytest.mark.requirement("M5")
+@pytest.mark.parametrize("slave_only", [False, True])
+def test_what_is_mounted_inside_reaches_what_is_below_if_it_is_shared_again(tmp_path: Path, slave_only: bool) -> None:
+    """``unshare --propagation slave`` alone, the enhancement's unit as printed, loses HostToContainer volumes."""
+    on_a_scratch_machine(
+        tmp_path,
+        f"slave_only = {slave_only}\n"
+        + """
+if slave_only:
+    pin.parent.mkdir()
+    mounts.bind(pin.parent, pin.parent)
+    mounts.set_propagation(pin.parent, mounts.Propagation.UNBINDABLE)
+    pin.touch()
+    # A new namespace has an ID high enough on the processor that made this one's, or on another one.
+    for cpu in sorted(os.sched_getaffinity(0), reverse=True):
+        made = ["taskset", "-c", str(cpu), "unshare", f"--mount={pin}", "--propagation", "slave", "true"]
+        if subprocess.run(made, capture_output=True).returncode == 0:
+            break
+else:
+    lifecycle.start(pin)
+(spare / "late").mkdir()
+body = '''
+membership.enter(Place(pin=pin, source="test"))
+below = subprocess.Popen(
+    ["unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo up; read go; cat /proc/self/mountinfo"],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+)
+assert below.stdout.readline().strip() == "up"
+mounts.tmpfs(spare / "late", "size=1m")
+seen, _ = below.communicate("go" + chr(10))
+print(str(spare / "late") in seen)
+'''
+assert process(body) == str(not slave_only)
+shown = at_pin("findmnt", "-n", "-o", "PROPAGATION", "/").strip()
+assert shown == ("private,slave" if slave_only else "shared,slave"), shown
+""",
+    )
+
+
+@pytest.mark.requirement("M19", "M23")
+def test_the_host_sees_nothing_and_is_seen(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        for name in ("inside", "outside"):
+            (spare / name).mkdir()
+        lifecycle.start(pin)
+        process("membership.enter(place); mounts.tmpfs(spare / 'inside', 'size=1m')")
+        assert mounted(spare / "inside") == []
+        mounts.tmpfs(spare / "outside", "size=1m")
+        table = at_pin("cat", "/proc/self/mountinfo")
+        assert str(spare / "outside") in table
+        assert str(spare / "inside") in table
+        assert lifecycle.status(pin).container_mounts == 1
+        """,
+    )
+
+
+def test_on_demand_is_upgraded_and_never_downgraded(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        first = lifecycle.start(pin, on_demand=True)
+        assert lifecycle.status(pin).on_demand
+        lifecycle.start(pin, on_demand=True)
+        assert lifecycle.status(pin).on_demand
+        assert lifecycle.start(pin) == replace(first, made=False)
+        assert not lifecycle.status(pin).on_demand
+        lifecycle.start(pin, on_demand=True)
+        assert not lifecycle.status(pin).on_demand
+        assert not lifecycle.release(pin)
+        assert pinned(pin) == first.inode
+        """,
+    )
+
+
+def test_on_demand_goes_with_the_last(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        before = mountinfo.read()
+        body = "joined = membership.enter(place); print(own(), flush=True); sys.stdin.read(); membership.leave(joined)"
+        first = spawn(body)
+        inode = first.stdout.readline()
+        second = spawn(body)
+        assert second.stdout.readline() == inode
+        first.communicate("")
+        assert str(pinned(pin)) == inode.strip()
+        second.communicate("")
+        assert pinned(pin) is None
+        assert mountinfo.read() == before
+        assert list(Path("/run").iterdir()) == []
+        """,
+    )
+
+
+def test_a_container_mount_keeps_what_was_made_on_demand(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        body = "joined = membership.enter(place); mounts.tmpfs(spare, 'size=1m'); membership.leave(joined); print(own())"
+        inode = int(process(body))
+        assert pinned(pin) == inode
+        process("joined = membership.enter(place); mounts.unmount(spare); membership.leave(joined)")
+        assert pinned(pin) is None
+        """,
+    )
+
+
+def test_stop_refuses_while_somebody_is_inside(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        lifecycle.start(pin)
+        table = mountinfo.read()
+        body = "membership.enter(place); print(own(), flush=True); sys.stdin.read()"
+        inside = [spawn(body) for _ in range(7)]
+        for one in inside:
+            one.stdout.readline()
+        (spare / "volume").mkdir()
+        process("membership.enter(place); mounts.tmpfs(spare / 'volume', 'size=1m')")
+        error = refused(FailedPrecondition, lifecycle.stop, pin)
+        pids = sorted(one.pid for one in inside)
+        name = Path(f"/proc/{pids[0]}/comm").read_text().strip()
+        named = ", ".join(f"{name} ({pid})" for pid in pids[:5])
+        wanted = f"is used by 7 processes, {named} and 2 more and 1 container mount"
+        assert wanted in error.message, error.message
+        assert "--force" in error.hint
+        assert not lifecycle.stop(pin, if_unused=True)
+        assert mountinfo.read() == table
+        shown = lifecycle.status(pin)
+        assert shown.processes == tuple((pid, name) for pid in pids)
+        assert shown.container_mounts == 1
+        for one in inside:
+            one.communicate("")
+        assert "is used by 1 container mount" in refused(FailedPrecondition, lifecycle.stop, pin).message
+        process("membership.enter(place); mounts.unmount(spare / 'volume')")
+        assert lifecycle.stop(pin, if_unused=True)
+        """,
+    )
+
+
+def test_status_where_there_is_none(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        assert lifecycle.status(pin) == lifecycle.Status(pin=pin)
+        assert not pin.parent.exists()
+        """,
+    )
+
+
+def test_a_host_whose_mounts_are_private(tmp_path: Path) -> None:
+    """Guarantee 1 cannot hold there, and status says so; nobody takes the host's old mounts for a container's."""
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        mounts.set_propagation("/", mounts.Propagation.PRIVATE, recursive=True)
+        for name in ("early", "inside", "outside"):
+            (spare / name).mkdir()
+        mounts.tmpfs(spare / "early", "size=1m")
+        lifecycle.start(pin)
+        shown = lifecycle.status(pin)
+        assert (shown.propagation, shown.follows_host, shown.container_mounts) == ("shared", False, 0)
+        mounts.tmpfs(spare / "outside", "size=1m")
+        mounts.unmount(spare / "early")
+        process("membership.enter(place); mounts.tmpfs(spare / 'inside', 'size=1m')")
+        assert mounted(spare / "inside") == []
+        assert str(spare / "outside") not in at_pin("cat", "/proc/self/mountinfo")
+        assert lifecycle.status(pin).container_mounts == 1
+        process("membership.enter(place); mounts.unmount(spare / 'inside')")
+        assert lifecycle.stop(pin)
+        """,
+    )
+
+
+START = ["recorded", "netns", "bound", "unbindable", "unshared", "separated", "pinned"]
+STOP = ["unpinned", "unbound", "restored"]
+
+
+@pytest.mark.requirement("M36")
+@pytest.mark.parametrize("failpoint", START)
+def test_a_start_that_was_killed_is_mended_by_the_next(tmp_path: Path, failpoint: str) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        f"failpoint = 'mountns.{failpoint}'\n"
+        + """
+before = mountinfo.read()
+for mend in ("start", "stop", "stop again"):
+    killed_at(failpoint, "lifecycle.start(pin, on_demand=True)")
+    if mend == "start":
+        lifecycle.start(pin)
+        (itself,) = mounted(pin.parent)
+        assert itself.propagation == ("unbindable",), itself
+        assert len(mounted(pin)) == 1
+        assert lifecycle.status(pin).propagation == "shared,slave"
+        assert lifecycle.status(pin).on_demand == False
+    lifecycle.stop(pin)
+    assert mountinfo.read() == before, [entry for entry in mountinfo.read() if entry not in before]
+    assert list(Path("/run").iterdir()) == []
+""",
+    )
+
+
+@pytest.mark.parametrize("failpoint", STOP)
+@pytest.mark.parametrize("mend", ["start", "stop"])
+def test_a_stop_that_was_killed_is_mended_by_the_next(tmp_path: Path, failpoint: str, mend: str) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        f"failpoint, mend = 'mountns.{failpoint}', '{mend}'\n"
+        + """
+before = mountinfo.read()
+lifecycle.start(pin)
+killed_at(failpoint, "lifecycle.stop(pin)")
+if mend == "start":
+    assert lifecycle.start(pin).made
+    assert lifecycle.status(pin).propagation == "shared,slave"
+lifecycle.stop(pin)
+assert mountinfo.read() == before
+assert list(Path("/run").iterdir()) == []
+""",
+    )
+
+
+@pytest.mark.parametrize("failpoint", START[:-1])
+def test_a_start_that_fails_leaves_nothing(tmp_path: Path, failpoint: str) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        f"failpoint = 'mountns.{failpoint}'\n"
+        + """
+before = mountinfo.read()
+with spawn("lifecycle.start(pin)", {"PODKEEP_FAILPOINTS": failpoint + "=error"}) as failed:
+    assert "reached" in failed.communicate()[1]
+assert failed.returncode == 1
+assert mountinfo.read() == before
+assert list(Path("/run").iterdir()) == []
+""",
+    )
+
+
+def test_many_starts_and_stops_at_once(tmp_path: Path) -> None:
+    """Everybody who is inside is where the pin is, whoever comes and goes meanwhile, and it ends clean."""
+    on_a_scratch_machine(
+        tmp_path,
+        """
+before = mountinfo.read()
+starting = [spawn("print(lifecycle.start(pin).inode)") for _ in range(8)]
+inodes = {one.communicate()[0].strip() for one in starting}
+assert inodes == {str(pinned(pin))}, inodes
+assert len(mounted(pin)) == len(mounted(pin.parent)) == 1
+lifecycle.stop(pin)
+body = '''
+home = os.open('/proc/self/ns/mnt', os.O_RDONLY)
+for _ in range(25):
+    joined = membership.enter(place)
+    assert pinned(pin, joined.host) == own() == joined.inode
+    membership.leave(joined)
+    libc.setns(home, CloneFlag.NEWNS)
+'''
+rivals = [spawn(body) for _ in range(4)]
+for rival in rivals:
+    out, err = rival.communicate()
+    assert rival.returncode == 0, err
+assert pinned(pin) is None
+assert mountinfo.read() == before
+assert list(Path("/run").iterdir()) == []
+""",
+    )
+
+
+def test_the_process_stays_where_and_as_it_is(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        os.chdir(spare)
+        state = (own(), os.getcwd(), os.sched_getaffinity(0), sorted(os.listdir("/proc/self/fd")))
+        lifecycle.start(pin)
+        assert (own(), os.getcwd(), os.sched_getaffinity(0), sorted(os.listdir("/proc/self/fd"))) == state
+        lifecycle.status(pin)
+        lifecycle.stop(pin)
+        assert (own(), os.getcwd(), os.sched_getaffinity(0), sorted(os.listdir("/proc/self/fd"))) == state
+        """,
+    )
+
+
+def test_what_is_in_the_way_is_not_touched(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        pin.parent.mkdir()
+        pin.write_text("precious")
+        before = mountinfo.read()
+        error = refused(FailedPrecondition, lifecycle.start, pin)
+        assert "not the empty file of a pin" in error.message
+        assert pin.read_text() == "precious"
+        assert mountinfo.read() == before
+        assert not lifecycle.stop(pin)
+        assert [path.name for path in pin.parent.iterdir()] == ["mnt"]
+        """,
+    )
+
+
+def test_the_namespace_of_kubens_is_left_alone(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        from podkeep.mountns import making
+
+        assert "kubens.service" in refused(FailedPrecondition, lifecycle.start, KUBENS_PIN).message
+        assert not KUBENS_PIN.parent.exists()
+        lifecycle.start(pin)
+        KUBENS_PIN.parent.mkdir()
+        making.bind_directory(KUBENS_PIN.parent)
+        KUBENS_PIN.touch()
+        mounts.mount(str(pin), KUBENS_PIN, flags=mounts.MountFlag.BIND)
+        assert pinned(KUBENS_PIN)
+        for force in (False, True):
+            assert "kubens" in refused(FailedPrecondition, lifecycle.stop, KUBENS_PIN, force=force).hint
+        assert pinned(KUBENS_PIN)
+        """,
+    )
+
+
+def test_a_directory_behind_a_link(tmp_path: Path) -> None:
+    """/var/run is a link to /run; the kernel knows mount points without links."""
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        (spare / "link").symlink_to("/run")
+        linked = spare / "link" / pin.relative_to("/run")
+        first = lifecycle.start(linked)
+        assert lifecycle.start(pin) == replace(first, made=False)
+        assert len(mounted(pin.parent)) == 1
+        assert lifecycle.status(linked).inode == first.inode
+        assert lifecycle.stop(linked)
+        """,
+    )
+
+
+def test_it_is_not_made_within_itself(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        started = lifecycle.start(pin, on_demand=True)
+        body = "membership.enter(place); here = lifecycle.start(pin); print(here.inode, here.made)"
+        assert process(body) == f"{started.inode} False"
+        assert not lifecycle.status(pin).on_demand
+        shell = spawn("membership.enter(place); print(flush=True); sys.stdin.read()")
+        shell.stdout.readline()
+        # From inside it is stopped like from outside.
+        body = "membership.enter(place)" + chr(10) + "try: lifecycle.stop(pin)" + chr(10)
+        body += "except FailedPrecondition as error: print(error.message)"
+        assert f"({shell.pid})" in process(body)
+        shell.communicate("")
+        assert process("membership.enter(place); print(lifecycle.stop(pin))") == "True"
+        assert pinned(pin) is None
+        """,
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make mount namespaces")
+@pytest.mark.parametrize("cpu", sorted(os.sched_getaffinity(0)))
+def test_it_is_pinned_whichever_processor_made_the_hosts_namespace(tmp_path: Path, cpu: int) -> None:
+    """Linux 6.18 numbers namespaces per processor, and pins none below the number of the one it is pinned in."""
+    on_a_scratch_machine(
+        tmp_path,
+        f"cpu = {cpu}\n"
+        + """
+for only in sorted(os.sched_getaffinity(0)):
+    body = "print(lifecycle.start(pin).inode == pinned(pin))"
+    command = ["taskset", "-c", str(cpu), "unshare", "--mount", "--", "sh", "-c", 'mount --make-rshared / && exec "$@"']
+    command += ["sh", "taskset", "-c", str(only), sys.executable, "-c", sys.argv[2] + body, *sys.argv[1:]]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr
+    subprocess.run(["rm", "-rf", pin.parent], check=True)
+""",
+    )

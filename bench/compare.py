@@ -21,9 +21,11 @@ from pathlib import Path
 
 import grpc
 
-from bench import images, isolation, measure, memory, pulls, report
+from bench import images, isolation, joining, measure, memory, mountns, pulls, report
 from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
+from bench.hosts import Host
 from bench.measure import Scale
+from bench.mounter import Mounter
 from bench.pods import PodOptions, Pods, Unmeasurable
 from bench.report import Cell, Row
 from bench.samples import Samples, Summary
@@ -31,6 +33,7 @@ from bench.samples import Samples, Summary
 CONTAINERD = "containerd"
 PODKEEP = "podkeep"
 PODKEEP_USERNS = "podkeep, user namespaces"
+PARTS = ("pods", "pulls", "mountns")
 _PS_RUNS = 10
 
 
@@ -116,9 +119,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrency", type=int, default=4, help="pods at a time in the churn (default 4)")
     parser.add_argument("--churn", type=int, default=24, help="pods per round of churn (default 24)")
     parser.add_argument("--alive", type=int, default=110, help="pods alive while memory is measured (default 110)")
-    parser.add_argument("--part", choices=("all", "pods", "pulls"), default="all", help="what to measure (default all)")
+    parser.add_argument("--part", choices=("all", *PARTS), default="all", help="what to measure (default all)")
     parser.add_argument("--pulls", type=int, default=3, help="rounds of pulls of large images (default 3)")
     parser.add_argument("--artifact", type=int, default=5, help="GiB of the artifact, 0 for none (default 5)")
+    parser.add_argument("--mounts", type=int, default=100, help="pods whose mounts are watched (default 100)")
+    parser.add_argument("--starts", type=int, default=100, help="starts of each kind, to see joining (default 100)")
+    parser.add_argument(
+        "--tables", default="10,50,100,200", help="numbers of pods, to measure tables of mounts (default 10,50,100,200)"
+    )
     parser.add_argument(
         "--directory", type=Path, default=Path("/var/tmp"), help="where the run works (default /var/tmp)"
     )
@@ -144,12 +152,15 @@ def _inside(arguments: argparse.Namespace) -> int:
             pause=images.push(images.pause(), REGISTRY, "bench/pause"),
         )
         texts = {}
-        if arguments.part != "pulls":
+        parts = PARTS if arguments.part == "all" else (arguments.part,)
+        if "pods" in parts:
             contenders = _alternate(place, plan)
             alone = {name: _alone(place, name, plan) for name in (CONTAINERD, PODKEEP)}
             texts["results"] = report.markdown(_rows(contenders, alone, plan), _facts(contenders, alone, plan))
-        if arguments.part != "pods":
+        if "pulls" in parts:
             texts["pulls"] = _pulls(place, arguments)
+        if "mountns" in parts:
+            texts["mountns"] = _mountns(place, arguments)
     for name, text in texts.items():
         print(text)
         if arguments.write:
@@ -173,6 +184,49 @@ def _pulls(place: Place, arguments: argparse.Namespace) -> str:
         f" ones, {plan.pods} pods",
     ]
     return report.markdown(rows, facts)
+
+
+def _mountns(place: Place, arguments: argparse.Namespace) -> str:
+    plan = mountns.Plan(
+        rounds=arguments.rounds,
+        pods=arguments.mounts,
+        concurrency=arguments.concurrency,
+        tables=tuple(sorted({int(number) for number in arguments.tables.split(",")})),
+        starts=arguments.starts,
+    )
+    _progress("mountns: starts")
+    with Host() as host:
+        starts = joining.measure(host, place.work / "mountns" / "mnt", plan.starts)
+    with ExitStack() as stack:
+        sides = []
+        for number, name in enumerate((mountns.SHOWN, mountns.HIDDEN)):
+            host = stack.enter_context(Host())
+            directory = place.work / "mountns" / name
+            daemon = Podkeep(
+                directory, cgroup_parent=place.cgroup(name), host=host, hidden=name == mountns.HIDDEN, number=number
+            )
+            stack.enter_context(daemon)
+            pods = stack.enter_context(Pods(daemon.socket))
+            sides.append(
+                mountns.Side(
+                    name=name,
+                    host=host,
+                    daemon=daemon,
+                    pods=pods,
+                    options=place.options(pods, name),
+                    inside=stack.enter_context(Mounter(daemon.pid)),
+                    outside=stack.enter_context(Mounter(host.pid)),
+                )
+            )
+        mountns.measure(sides, plan)
+    facts = [
+        _machine(),
+        f"{version(['crun', '--version'])}, {version(['findmnt', '--version'])}",
+        f"medians of {plan.rounds} alternating rounds of {plan.pods} pods, {plan.concurrency} at a time, and of"
+        f" {plan.starts} starts of each kind; (95th percentile)",
+    ]
+    tables = (mountns.comparison(*sides, starts, plan), mountns.growth(*sides), report.facts_list(facts))
+    return "\n\n".join(tables)
 
 
 def _alternate(place: Place, plan: Plan) -> dict[str, Contender]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bench import isolation
+from bench.hosts import Host
 
 REGISTRY = "127.0.0.1:5000"
 CNI_PLUGINS = Path("/usr/lib/cni")
@@ -59,11 +60,15 @@ def missing_packages() -> list[str]:
 
 
 class Daemon(AbstractContextManager["Daemon"]):
-    """One process that serves until the context ends; its output goes to ``<directory>/log``."""
+    """One process that serves until the context ends, on ``host`` or on one of its own.
 
-    def __init__(self, name: str, directory: Path) -> None:
+    Its output goes to ``<directory>/log``.
+    """
+
+    def __init__(self, name: str, directory: Path, *, host: Host | None = None) -> None:
         self.name = name
         self.directory = directory
+        self._host = host
         self.socket = directory / f"{name}.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -78,9 +83,10 @@ class Daemon(AbstractContextManager["Daemon"]):
         raise NotImplementedError
 
     def __enter__(self) -> Daemon:
-        self.directory.mkdir(parents=True)
-        command = isolation.daemon_command(self.command())
-        with (self.directory / "log").open("wb") as log:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        command = self.command()
+        command = isolation.daemon_command(command) if self._host is None else self._host.command(command)
+        with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             self.wait_ready()
@@ -163,7 +169,7 @@ class Containerd(Daemon):
 
     def command(self) -> list[str]:
         networks = self.directory / "cni"
-        networks.mkdir()
+        networks.mkdir(exist_ok=True)
         (networks / "10-bench.conflist").write_text(json.dumps(self._network()))
         path = self.directory / "config.toml"
         path.write_text(self._config(networks))
@@ -216,9 +222,14 @@ class Podkeep(Daemon):
 
     program = Path(sys.executable).parent / "podkeep"
 
-    def __init__(self, directory: Path, *, cgroup_parent: str) -> None:
-        super().__init__("podkeep", directory)
+    def __init__(
+        self, directory: Path, *, cgroup_parent: str, host: Host | None = None, hidden: bool = True, number: int = 0
+    ) -> None:
+        """:param number: another one for each of several that serve at once."""
+        super().__init__("podkeep", directory, host=host)
         self._cgroup_parent = cgroup_parent
+        self._hidden = hidden
+        self._number = number
 
     @property
     def config(self) -> Path:
@@ -232,9 +243,12 @@ root = "{self.directory}/root"
 run = "{self.directory}/run"
 socket = "{self.socket}"
 cgroup_parent = "{self._cgroup_parent}"
+[mountns]
+enabled = {str(self._hidden).lower()}
+pin = "{self.directory}/mountns/mnt"
 [network]
-bridge = "bench-podkeep0"
-subnet = "10.190.0.0/16"
+bridge = "bench-podkeep{self._number}"
+subnet = "10.{190 + self._number}.0.0/16"
 masquerade = false
 [registries."{REGISTRY}"]
 insecure = true

@@ -34,6 +34,7 @@ IDS_PER_POD = 65536
 
 
 MOUNTED = "/volume"
+MEMORY = "/memory"
 
 
 class Unmeasurable(Exception):
@@ -51,6 +52,8 @@ class PodOptions:
     cgroup_parent: str = ""
     volume: str = ""
     """An image that the container sees at :data:`MOUNTED`."""
+    host_path: str = ""
+    """A directory, such as a volume in memory, that the container sees at :data:`MEMORY`."""
     command: tuple[str, ...] = ("sleep", "3600")
 
 
@@ -171,12 +174,16 @@ def _container_config(options: PodOptions, sandbox: pb.PodSandboxConfig) -> pb.C
     security = pb.LinuxContainerSecurityContext(
         namespace_options=sandbox.linux.security_context.namespace_options,
     )
-    mounts = [pb.Mount(container_path=MOUNTED, image=pb.ImageSpec(image=options.volume), readonly=True)]
+    mounts = []
+    if options.volume:
+        mounts.append(pb.Mount(container_path=MOUNTED, image=pb.ImageSpec(image=options.volume), readonly=True))
+    if options.host_path:
+        mounts.append(pb.Mount(container_path=MEMORY, host_path=options.host_path))
     return pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name="main"),
         image=pb.ImageSpec(image=options.image, user_specified_image=options.image),
         command=list(options.command),
-        mounts=mounts if options.volume else [],
+        mounts=mounts,
         log_path="main.log",
         linux=pb.LinuxContainerConfig(security_context=security),
     )

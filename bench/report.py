@@ -5,7 +5,7 @@ Owns the part of the document between its two markers; the rest is written by ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,18 @@ class Cell:
         return cls(value=kib, text=f"{kib / 1024:.1f} MiB")
 
     @classmethod
+    def count(cls, number: float) -> Cell:
+        return cls(value=number, text=f"{number:,.0f}".replace(",", " "))
+
+    @classmethod
+    def rounded_milliseconds(cls, milliseconds: float) -> Cell:
+        return cls(value=milliseconds, text=f"{cls.count(milliseconds).text} ms")
+
+    @classmethod
+    def exact_seconds(cls, seconds: float) -> Cell:
+        return cls(value=seconds, text=f"{seconds:.2f} s")
+
+    @classmethod
     def seconds(cls, summary: Summary) -> Cell:
         """Of times in milliseconds that are better read in seconds."""
         return cls(value=summary.p50, text=f"{summary.p50 / 1e3:.2f} s ({summary.p95 / 1e3:.2f})")
@@ -50,21 +62,39 @@ class Row:
     podkeep: Cell | None
 
     def markdown(self) -> str:
-        ratio = "–"
-        if self.containerd is not None and self.podkeep is not None and self.containerd.value > 0:
-            ratio = f"**{self.podkeep.value / self.containerd.value:.2f}**"
         texts = [cell.text if cell is not None else "–" for cell in (self.containerd, self.podkeep)]
-        return f"| {self.title} | {texts[0]} | {texts[1]} | {ratio} |"
+        return _line([self.title, *texts, ratio(self.containerd, self.podkeep)])
+
+
+def ratio(first: Cell | None, second: Cell | None) -> str:
+    """``second`` divided by ``first``, where that makes sense."""
+    if first is None or second is None or first.value <= 0:
+        return "–"
+    return f"**{second.value / first.value:.2f}**"
 
 
 def markdown(rows: Sequence[Row], facts: Sequence[str]) -> str:
     """The table, and below it a list of ``facts`` about the run."""
-    table = [
-        "| | containerd | podkeep | podkeep / containerd |",
-        "|---|---|---|---|",
-        *(row.markdown() for row in rows),
-    ]
-    return "\n".join([*table, "", *(f"- {fact}" for fact in facts)])
+    header = ("", "containerd", "podkeep", "podkeep / containerd")
+    return "\n".join([*_head(header), *(row.markdown() for row in rows), "", facts_list(facts)])
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts."""
+    return "\n".join([*_head(header), *(_line(row) for row in rows)])
+
+
+def facts_list(facts: Sequence[str]) -> str:
+    """What goes below a table."""
+    return "\n".join(f"- {fact}" for fact in facts)
+
+
+def _head(header: Sequence[str]) -> list[str]:
+    return [_line(header).replace("|  |", "| |"), "|" + "---|" * len(header)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def write(name: str, text: str, document: Path = DOCUMENT) -> None:

@@ -9,12 +9,13 @@ import sys
 import tarfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 
 import pytest
-from bench import bulk, images, isolation, memory, report
+from bench import bulk, hosts, images, isolation, memory, mountwatch, report
+from bench.mounter import Mounter
 from bench.report import Cell, Row
 from bench.samples import Samples, Summary
 
@@ -48,7 +49,23 @@ def test_a_ratio_needs_both_sides() -> None:
     assert Row(title="x", containerd=None, podkeep=Cell.rate(25.0)).markdown() == "| x | – | 25.0 pods/s | – |"
 
 
-@pytest.mark.parametrize("name", ["results", "pulls"])
+def test_a_table_of_texts_has_a_line_for_its_head() -> None:
+    rows = [["100", "624 / 24"], ["200", "1224 / 24"]]
+    assert report.table(["Pods", "Lines"], rows).splitlines() == [
+        "| Pods | Lines |",
+        "|---|---|",
+        "| 100 | 624 / 24 |",
+        "| 200 | 1224 / 24 |",
+    ]
+
+
+def test_nothing_is_divided_by_nothing() -> None:
+    assert report.ratio(Cell.count(0), Cell.count(1)) == "–"
+    assert report.ratio(Cell.count(1105), Cell.count(0)) == "**0.00**"
+    assert Cell.count(1105).text == "1 105"
+
+
+@pytest.mark.parametrize("name", ["results", "pulls", "mountns"])
 def test_results_replace_only_what_is_between_the_markers(tmp_path: Path, name: str) -> None:
     document = tmp_path / "benchmarks.md"
     document.write_text(report.DOCUMENT.read_text())
@@ -195,3 +212,52 @@ def test_a_run_leaves_nothing_behind(tmp_path: Path, mode: str, status: int) -> 
     assert list(isolation.CGROUPS.glob(f"*/{work.name}")) == []
     assert work.name not in Path("/proc/self/mountinfo").read_text()
     assert [process for process in memory.processes() if process.matches(f"~{work.name}")] == []
+
+
+def test_what_a_watcher_needs_of_a_table() -> None:
+    table = (
+        b"24 29 0:22 / /proc rw,relatime shared:5 - proc proc rw\n"
+        b"30 29 0:26 / /run/with\\040space rw master:1 propagate_from:2 shared:7 - tmpfs tmpfs rw,mode=755\n"
+        b"31 29 254:0 / /\xff rw - ext4 /dev/vda rw\n"
+    )
+    assert mountwatch.parse(table) == {
+        24: ("/proc", "proc", "proc"),
+        30: ("/run/with\\040space", "tmpfs", "tmpfs"),
+        31: ("/\udcff", "ext4", "/dev/vda"),
+    }
+
+
+def test_what_was_seen_since() -> None:
+    earlier, later = (mountwatch.Watched(cpu_ms=cpu, events=events) for cpu, events in ((1.5, 2), (4.0, 9)))
+    assert later.since(earlier) == mountwatch.Watched(cpu_ms=2.5, events=7)
+
+
+def test_cpu_time_of_a_process_that_counts(sleeper: subprocess.Popen[bytes]) -> None:
+    idle = mountwatch.cpu_ms(sleeper.pid)
+    assert mountwatch.settle(sleeper.pid) == idle
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        deadline = time.monotonic() + PATIENCE_S
+        while mountwatch.cpu_ms(busy.pid) < 50 or mountwatch.process_ms(busy.pid) < 50:
+            assert time.monotonic() < deadline
+        busy.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make mount namespaces")
+@pytest.mark.parametrize("watch", [mountwatch.poller, mountwatch.findmnt])
+def test_a_watcher_of_a_host_counts_what_changes_there(
+    tmp_path: Path, watch: Callable[[int], mountwatch.Watcher]
+) -> None:
+    before = Path("/proc/self/mountinfo").read_bytes()
+    with hosts.Host() as host, watch(host.pid) as watcher, Mounter(host.pid) as mounter:
+        lines = hosts.lines(host.pid)
+        assert watcher.seen().events == 0
+        mounter.mount(tmp_path / "one")
+        watcher.wait_for(1)
+        assert hosts.lines(host.pid) == lines + 1
+        with pytest.raises(OSError, match="File exists"):
+            mounter.mount(tmp_path / "one")
+        mounter.unmount(tmp_path / "one")
+        watcher.wait_for(2)
+        assert watcher.seen().cpu_ms > 0
+        assert hosts.lines(host.pid) == lines
+    assert Path("/proc/self/mountinfo").read_bytes() == before

@@ -71,6 +71,8 @@ class Daemon:
     """TOML appended to ``[network]``."""
     mounts: ContainerMounts = field(default_factory=container_mounts.of_run)
     """Whether it hides the mounts of containers; by default as all of this run do."""
+    options: tuple[str, ...] = ()
+    """Options of ``podkeep runtime``."""
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -119,7 +121,7 @@ pod_logs = "{self.base / "logs"}"
         environment = {**os.environ, **self.environment}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command("runtime", "--log-level", "debug"), stdout=log, stderr=log, env=environment
+                self.command("runtime", "--log-level", "debug", *self.options), stdout=log, stderr=log, env=environment
             )
         deadline = time.monotonic() + START_PATIENCE_S
         while not self.listens():

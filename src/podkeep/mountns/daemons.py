@@ -70,6 +70,14 @@ def itself(name: str, proc: Path = PROC) -> Daemon:
     return _daemon(proc / "self", name, os.getpid())
 
 
+def is_there(daemon: Daemon, proc: Path = PROC) -> bool:
+    """Say whether a process with the ID of this daemon is in the same mount namespace now."""
+    try:
+        return _namespace(proc / str(daemon.pid), "mnt") == daemon.inode
+    except OSError:
+        return False
+
+
 def reaches(theirs: int, ours: int | None = None) -> bool:
     """Say whether what process ``theirs`` mounts appears in the mount namespace of ``ours`` (default: this process).
 

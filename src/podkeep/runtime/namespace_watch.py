@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from podkeep.mountns import sync
+from podkeep.mountns import daemons, sync
 from podkeep.mountns.daemons import Daemon
 from podkeep.mountns.membership import Membership
 from podkeep.mountns.sync import Mismatch
@@ -20,7 +20,7 @@ from podkeep.mountns.sync import Mismatch
 log = logging.getLogger(__name__)
 
 SCAN_PERIOD_S = 10.0
-"""How long what was found in /proc is used again. A kubelet asks for the status every 5 seconds, others at any time."""
+"""How long a daemon that was started since may go unseen. A kubelet asks for the status every 5 seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,9 @@ class Description:
 
 
 class NamespaceWatch:
-    """Compares when asked: the pin each time, the processes once in :data:`SCAN_PERIOD_S`.
+    """Compares when asked: the pin and the daemons that are known each time.
+
+    Unknown ones are looked for once in :data:`SCAN_PERIOD_S`, or when one that is known is not there any more.
 
     :param clock: seconds that only go forward.
     """
@@ -71,7 +73,7 @@ class NamespaceWatch:
 
     def _look(self) -> list[Mismatch]:
         now = self._clock()
-        if now - self._scanned >= SCAN_PERIOD_S:
+        if now - self._scanned >= SCAN_PERIOD_S or not all(daemons.is_there(item) for item in self._daemons):
             self._daemons, self._scanned = sync.daemons(), now
         return sync.check(self._membership, socket=self._socket, found=self._daemons)
 

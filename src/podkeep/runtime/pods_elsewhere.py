@@ -41,11 +41,13 @@ class Elsewhere:
     name: str = ""
     pin: Path | None = None
 
-    def option(self) -> str:
-        """Return the option of ``podkeep runtime`` that joins it."""
-        if self.pid is None:
-            return f"--mount-namespace={self.pin}"
-        return f"--mount-namespace-pid={self.pid}"
+    def command(self, membership: Membership) -> str:
+        """Return the command that starts the runtime there, given where it was started now."""
+        if self.inode == membership.host.inode:
+            return "podkeep --set mountns.enabled=false runtime"
+        podkeep = "podkeep" if membership.place is not None else "podkeep --set mountns.enabled=true"
+        there = f"--mount-namespace={self.pin}" if self.pid is None else f"--mount-namespace-pid={self.pid}"
+        return f"{podkeep} runtime {there}"
 
 
 def require_none(state: State, layout: Layout, membership: Membership) -> None:
@@ -63,7 +65,7 @@ def require_none(state: State, layout: Layout, membership: Membership) -> None:
     raise FailedPrecondition(
         f"there are pods that were made in {label(found.inode)}, which still exists: {who}. This runtime is in "
         f"{label(membership.inode)}, where their mounts are not",
-        hint=f"start it where they are with `podkeep runtime {found.option()}` and remove them, "
+        hint=f"start it where they are with `{found.command(membership)}` and remove them, "
         "then end it and start it as before",
     )
 

@@ -1,0 +1,487 @@
+"""Daemons that end up in different mount namespaces: it is seen, told with both inodes, and mended as it is told.
+
+Every case is forced on real daemons. A kubelet is stood in for by a copy of sleep(1) of that name: where it is, is
+real, what it does is not. What an unmodified kubelet does to pods from another namespace is written in docs/kubelet.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.mountns.membership import PUBLICATION
+from podkeep.mountns.sync import CONDITION, REASON
+from support import nodes
+from support.container_mounts import ContainerMounts
+from support.cri import Pods, pod, wait_for
+from support.daemon import Daemon
+from support.mortal import Mortal
+from support.nodes import namespace_of, pin_of, pinned
+
+pytestmark = pytest.mark.container_mounts("hidden", reason="what is hidden where is what is tested")
+
+ELSEWHERE_S = 30.0
+"""What /proc says is used for 10 s."""
+
+
+@pytest.fixture(autouse=True)
+def hidden(own_daemon: Daemon) -> None:
+    own_daemon.mounts = ContainerMounts.HIDDEN
+    own_daemon.write()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def status(pods: Pods) -> tuple[dict[str, api.RuntimeCondition], dict[str, Any]]:
+    """Return the conditions by type, and what the runtime says of its mount namespace."""
+    answer = pods.call("Status", api.StatusRequest(verbose=True))
+    conditions = {condition.type: condition for condition in answer.status.conditions}
+    assert conditions["RuntimeReady"].status, "the node stays ready"
+    return conditions, json.loads(answer.info["mountNamespace"])
+
+
+def apart(pods: Pods) -> str:
+    """Wait until the runtime says that it is not in sync, and return what it says."""
+    condition = wait_for(lambda: _condition(pods, wanted=False), "the mismatch to be told", ELSEWHERE_S)
+    assert condition.reason == REASON
+    assert f"mnt:[{status(pods)[1]['inode']}]" in condition.message
+    assert not status(pods)[1]["inSync"]
+    return str(condition.message)
+
+
+def together(pods: Pods) -> None:
+    """Wait until the runtime says that it is in sync again."""
+    condition = wait_for(lambda: _condition(pods, wanted=True), "the mismatch to be over", ELSEWHERE_S)
+    assert (condition.reason, condition.message) == ("", "")
+    assert status(pods)[1]["inSync"]
+
+
+def _condition(pods: Pods, *, wanted: bool) -> api.RuntimeCondition | None:
+    condition = status(pods)[0][CONDITION]
+    return condition if condition.status is wanted else None
+
+
+def warnings(daemon: Daemon) -> list[str]:
+    """Return the lines of the log about namespaces that differ."""
+    return [
+        line for line in daemon.log.read_text().splitlines() if " but podkeep runtime" in line or "any more;" in line
+    ]
+
+
+def remake(daemon: Daemon) -> int:
+    """Make the namespace anew while daemons are in it, as a restart of its service by force does."""
+    old = pinned(daemon)
+    daemon.run("mountns", "stop", "--force", check=True)
+    daemon.run("mountns", "start", check=True)
+    assert pinned(daemon) != old
+    return pinned(daemon)
+
+
+def unmade(daemon: Daemon, stack: ExitStack) -> None:
+    """Have what a test made to stay removed in the end."""
+    stack.callback(daemon.run, "mountns", "stop", "--force")
+
+
+def refusal(daemon: Daemon, *options: str) -> str:
+    """Return what a runtime that must not start says."""
+    command = daemon.command("runtime", *options)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1, ended.stderr
+    assert not daemon.listens()
+    return ended.stderr
+
+
+# in sync
+
+
+@pytest.mark.requirement("M13", "M35")
+def test_where_the_runtime_is_is_told(mortal: Mortal) -> None:
+    pods = mortal.start()
+    daemon = mortal.daemon
+    conditions, info = status(pods)
+    assert info == {
+        "inode": namespace_of(daemon.pid),
+        "pin": str(pin_of(daemon)),
+        "hidden": True,
+        "inSync": True,
+    }
+    assert info["inode"] == pinned(daemon)
+    assert info["inode"] != namespace_of()
+    assert [*conditions] == ["RuntimeReady", "NetworkReady", CONDITION]
+    assert conditions[CONDITION].status
+    assert warnings(daemon) == []
+
+
+@pytest.mark.requirement("M16")
+def test_nothing_is_compared_where_nothing_is_hidden(mortal: Mortal) -> None:
+    mortal.daemon.mounts = ContainerMounts.SHOWN
+    mortal.daemon.write()
+    pods = mortal.start()
+    conditions, info = status(pods)
+    assert [*conditions] == ["RuntimeReady", "NetworkReady"]
+    assert info == {"inode": namespace_of(), "pin": "", "hidden": False, "inSync": True}
+
+
+@pytest.mark.requirement("M13", "M28")
+def test_each_agent_is_where_the_runtime_is(mortal: Mortal, image: str, tmp_path: Path) -> None:
+    pods = mortal.start()
+    daemon = mortal.daemon
+    for attempt in range(2):
+        manifest = tmp_path / f"{attempt}.json"
+        manifest.write_text(json.dumps(_sleeper(f"sleeper{attempt}", image)))
+        with (tmp_path / "said").open("w") as said:
+            agent = subprocess.Popen(daemon.command("run", str(manifest)), stdout=said, stderr=said)
+        try:
+            _wait_for_container(pods)
+            assert namespace_of(agent.pid) == namespace_of(daemon.pid) == pinned(daemon)
+        finally:
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 128 + signal.SIGTERM, (tmp_path / "said").read_text()
+        # The next one finds another runtime in the same place.
+        daemon.kill()
+        pods = mortal.start()
+
+
+def _wait_for_container(pods: Pods) -> None:
+    running = api.ContainerStateValue(state=api.CONTAINER_RUNNING)
+    wait_for(lambda: pods.containers(state=running), "the pod to run")
+
+
+def _sleeper(name: str, image: str) -> dict[str, Any]:
+    container = {"name": "main", "image": image, "command": ["sleep", "1000"]}
+    volumes = [{"name": "memory", "emptyDir": {"medium": "Memory"}}]
+    container["volumeMounts"] = [{"name": "memory", "mountPath": "/memory"}]
+    spec = {"containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.requirement("M29")
+def test_kills_in_any_order_leave_all_in_one_namespace(mortal: Mortal, stack: ExitStack) -> None:
+    pods = mortal.start()
+    daemon = mortal.daemon
+    first = pinned(daemon)
+    pods.launch(pods.run(pod("stays")))
+    for kind in ("runtime", "kubelet", "both", "kubelet", "runtime"):
+        if kind != "kubelet":
+            daemon.kill()
+        if kind != "runtime":
+            stack.close()
+            stack.enter_context(nodes.kubelet(daemon.base, *nodes.enter(daemon)))
+        if kind != "kubelet":
+            pods = mortal.start()
+        assert {namespace_of(daemon.pid), pinned(daemon)} == {first}
+        assert status(pods)[0][CONDITION].status
+    assert [item.state for item in pods.containers()] == [api.CONTAINER_RUNNING]
+    assert warnings(daemon) == []
+
+
+# apart: the pin
+
+
+@pytest.mark.requirement("M35")
+def test_a_namespace_made_anew_under_a_runtime(mortal: Mortal, stack: ExitStack) -> None:
+    pods = mortal.start()
+    daemon = mortal.daemon
+    old = namespace_of(daemon.pid)
+    unmade(daemon, stack)
+    new = remake(daemon)
+    message = apart(pods)
+    assert (
+        f"mnt:[{new}] is pinned at {pin_of(daemon)}, but podkeep runtime (pid {daemon.pid}) is in mnt:[{old}]"
+        in message
+    )
+    for _ in range(3):
+        apart(pods)
+    assert len(warnings(daemon)) == 1, "it is logged when it begins"
+    assert "remove the pods of this machine (drain the node); then podkeep runtime stop, and start it again" in message
+    assert daemon.run("runtime", "stop", check=True)
+    pods = mortal.start()
+    together(pods)
+    assert namespace_of(daemon.pid) == new
+
+
+@pytest.mark.requirement("M35")
+def test_a_pin_that_is_gone(mortal: Mortal, stack: ExitStack) -> None:
+    pods = mortal.start()
+    daemon = mortal.daemon
+    old = namespace_of(daemon.pid)
+    subprocess.run(["umount", pin_of(daemon)], check=True)
+    message = apart(pods)
+    assert f"no mount namespace is pinned at {pin_of(daemon)} any more; podkeep runtime" in message
+    assert "; then podkeep mountns start; then podkeep runtime stop, and start it again" in message
+    assert len(warnings(daemon)) == 1
+    unmade(daemon, stack)
+    daemon.run("mountns", "start", check=True)
+    assert daemon.run("runtime", "stop", check=True)
+    pods = mortal.start()
+    together(pods)
+    assert namespace_of(daemon.pid) == pinned(daemon) != old
+
+
+@pytest.mark.requirement("M35")
+def test_a_restored_pin_mends_it_and_is_logged(mortal: Mortal) -> None:
+    """What no drained node needs: the old namespace is put back, from the host, by hand."""
+    pods = mortal.start()
+    daemon = mortal.daemon
+    container = pods.launch(pods.run(pod("stays")))
+    subprocess.run(["umount", pin_of(daemon)], check=True)
+    apart(pods)
+    subprocess.run(["mount", "--bind", f"/proc/{daemon.pid}/ns/mnt", pin_of(daemon)], check=True)
+    together(pods)
+    assert f"all in mnt:[{pinned(daemon)}] again" in daemon.log.read_text()
+    assert pods.read(container, "echo here") == "here"
+
+
+# apart: the kubelet
+
+
+@pytest.mark.requirement("M35")
+def test_a_kubelet_on_the_host(mortal: Mortal, stack: ExitStack) -> None:
+    """Its mounts reach the runtime's namespace, what is mounted there does not reach it."""
+    daemon = mortal.daemon
+    pid = stack.enter_context(nodes.kubelet(daemon.base))
+    pods = mortal.start()
+    message = apart(pods)
+    assert f"kubelet (pid {pid}) is in mnt:[{namespace_of()}], but podkeep runtime (pid {daemon.pid}) is in" in message
+    assert "does not see what containers mount in Bidirectional volumes" in message
+    wrapped = f"end kubelet (pid {pid}), and start it again with `nsenter --mount={pin_of(daemon)}` before"
+    assert wrapped in message
+    stack.close()
+    stack.enter_context(nodes.kubelet(daemon.base, *nodes.enter(daemon)))
+    together(pods)
+    assert "again, as they should be" in daemon.log.read_text()
+
+
+@pytest.mark.requirement("M35")
+def test_a_kubelet_that_was_not_restarted_with_the_rest(mortal: Mortal, stack: ExitStack) -> None:
+    """The service and the runtime were restarted, and the kubelet was not: nothing goes either way."""
+    pods = mortal.start()
+    daemon = mortal.daemon
+    old = namespace_of(daemon.pid)
+    pid = stack.enter_context(nodes.kubelet(daemon.base, *nodes.enter(daemon)))
+    together(pods)
+    unmade(daemon, stack)
+    new = remake(daemon)
+    # Both are outside: the two are restarted after the pods have gone.
+    assert f"then end kubelet (pid {pid})" in apart(pods)
+    daemon.kill()
+    pods = mortal.start()
+    message = apart(pods)
+    assert f"kubelet (pid {pid}) is in mnt:[{old}], but podkeep runtime (pid {daemon.pid}) is in mnt:[{new}]" in message
+    assert "is an empty directory for containers" in message
+    assert "podkeep runtime stop" not in message, "the runtime is where it should be"
+
+
+@pytest.mark.requirement("M35")
+def test_a_kubelet_of_another_runtime_is_no_matter(mortal: Mortal, stack: ExitStack) -> None:
+    """It was told to use another socket. The stand-in is a shell here, which takes options."""
+    daemon = mortal.daemon
+    program = daemon.base / "kubelet"
+    program.write_bytes(Path("/bin/sh").resolve().read_bytes())
+    program.chmod(0o755)
+    words = (program, "-c", "while :; do read line; done", "kubelet", "--container-runtime-endpoint=unix:///run/x.sock")
+    stack.enter_context(nodes.running(*words, name="kubelet"))
+    together(mortal.start())
+
+
+# pods left in another namespace
+
+
+def way(daemon: Daemon, message: str) -> None:
+    """Have the daemon start by the command that a refusal names."""
+    match = re.search(r"`podkeep ((?:--set (?P<set>\S+) )?runtime ?(?P<option>\S+)?)`", message)
+    assert match is not None, message
+    daemon.settings = (match["set"],) if match["set"] else ()
+    daemon.options = (match["option"],) if match["option"] else ()
+
+
+def as_before(daemon: Daemon) -> None:
+    """Have the daemon start without what :func:`way` added."""
+    daemon.settings = daemon.options = ()
+
+
+@pytest.mark.requirement("M35", "M27")
+def test_pods_in_a_namespace_that_lives_on_are_not_abandoned(mortal: Mortal, stack: ExitStack) -> None:
+    pods = mortal.start()
+    daemon = mortal.daemon
+    container = pods.launch(pods.run(pod("stays")))
+    before = daemon.resources()
+    old = namespace_of(daemon.pid)
+    unmade(daemon, stack)
+    new = remake(daemon)
+    daemon.kill()
+    said = refusal(daemon)
+    assert f"there are pods that were made in mnt:[{old}], which still exists: conmon (pid " in said
+    assert f"This runtime is in mnt:[{new}], where their mounts are not" in said
+    # The way that it names: the pod is whole there, and goes without a trace.
+    way(daemon, said)
+    pods = mortal.start()
+    assert namespace_of(daemon.pid) == old
+    assert pods.read(container, "echo here") == "here"
+    assert daemon.resources() == before.after_a_restart()
+    for sandbox in pods.sandboxes():
+        pods.remove(sandbox.id)
+    daemon.run("runtime", "stop", check=True)
+    as_before(daemon)
+    pods = mortal.start()
+    assert namespace_of(daemon.pid) == new
+    together(pods)
+
+
+@pytest.mark.requirement("M35")
+def test_a_sandbox_without_a_process_is_known_by_what_the_runtime_published(mortal: Mortal, stack: ExitStack) -> None:
+    pods = mortal.start()
+    daemon = mortal.daemon
+    pods.run(pod("empty"))
+    old = namespace_of(daemon.pid)
+    # Somebody is in there: a kubelet.
+    pid = stack.enter_context(nodes.kubelet(daemon.base, *nodes.enter(daemon)))
+    unmade(daemon, stack)
+    remake(daemon)
+    daemon.kill()
+    said = refusal(daemon)
+    assert f"mnt:[{old}], which still exists: kubelet (pid {pid}) is in it" in said
+    way(daemon, said)
+    assert [item.state for item in mortal.start().sandboxes()] == [api.SANDBOX_READY]
+    daemon.kill()
+    # Its namespace ends with the last who is in it, and the pod's mounts with it.
+    as_before(daemon)
+    stack.close()
+    daemon.run("mountns", "start", check=True)
+    unmade(daemon, stack)
+    pods = mortal.start()
+    assert [item.state for item in pods.sandboxes()] == [api.SANDBOX_NOTREADY]
+
+
+@pytest.mark.requirement("M35")
+def test_a_sandbox_in_a_namespace_that_only_its_pin_keeps(mortal: Mortal, stack: ExitStack) -> None:
+    pods = mortal.start()
+    daemon = mortal.daemon
+    pods.run(pod("empty"))
+    old = namespace_of(daemon.pid)
+    daemon.kill()
+    elsewhere = replace(daemon, settings=(f"mountns.pin={daemon.base}/other/mnt",), process=None)
+    elsewhere.config = daemon.config
+    said = refusal(elsewhere)
+    assert f"made in mnt:[{old}], which still exists: it is pinned at {pin_of(daemon)}" in said
+    assert not (daemon.base / "other").exists(), "what was made for the runtime that did not start is gone"
+    way(daemon, said)
+    assert daemon.options == (f"--mount-namespace={pin_of(daemon)}",)
+    assert [item.state for item in mortal.start().sandboxes()] == [api.SANDBOX_READY]
+
+
+@pytest.mark.requirement("M16", "M35")
+@pytest.mark.parametrize("first", ContainerMounts)
+def test_hiding_is_not_switched_under_pods(mortal: Mortal, stack: ExitStack, first: ContainerMounts) -> None:
+    daemon = mortal.daemon
+    unmade(daemon, stack)
+    daemon.mounts = first
+    daemon.write()
+    pods = mortal.start()
+    container = pods.launch(pods.run(pod("stays")))
+    before = namespace_of(daemon.pid)
+    daemon.kill()
+    daemon.mounts = ContainerMounts.SHOWN if first is ContainerMounts.HIDDEN else ContainerMounts.HIDDEN
+    daemon.write()
+    said = refusal(daemon)
+    assert f"there are pods that were made in mnt:[{before}], which still exists: conmon (pid" in said
+    way(daemon, said)
+    pods = mortal.start()
+    assert namespace_of(daemon.pid) == before
+    assert pods.read(container, "echo here") == "here"
+    for sandbox in pods.sandboxes():
+        pods.remove(sandbox.id)
+    daemon.run("runtime", "stop", check=True)
+    as_before(daemon)
+    assert namespace_of(mortal.start() and daemon.pid) != before
+
+
+@pytest.mark.requirement("M35")
+def test_a_namespace_that_died_with_its_mounts_is_recovered_from(mortal: Mortal, stack: ExitStack) -> None:
+    pods = mortal.start()
+    daemon = mortal.daemon
+    clean = daemon.resources()
+    sandbox = pods.run(pod("empty"))
+    container = pods.launch(pods.run(pod("runs")))
+    process = pods.host_pid(container)
+    old = namespace_of(daemon.pid)
+    unmade(daemon, stack)
+    daemon.kill()
+    # Everybody who is in it ends, and so does the pin: the kernel unmounts what was mounted there.
+    for pid in _inside(old):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not _inside(old), "the namespace to be left")
+    new = remake(daemon)
+    os.kill(process, signal.SIGKILL)
+    pods = mortal.start()
+    assert namespace_of(daemon.pid) == new
+    assert {item.id: item.state for item in pods.sandboxes()}[sandbox] == api.SANDBOX_NOTREADY
+    assert pods.status(container).state == api.CONTAINER_EXITED
+    for item in pods.sandboxes():
+        pods.remove(item.id)
+    assert daemon.resources().after_a_restart() == clean.after_a_restart()
+    again = pods.launch(pods.run(pod("again")))
+    assert pods.read(again, "echo here") == "here"
+
+
+def _inside(inode: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            try:
+                if namespace_of(entry) == inode:
+                    found.append(int(entry))
+            except OSError:
+                continue
+    return found
+
+
+# podkeep run
+
+
+def publish(daemon: Daemon, **content: Any) -> None:
+    """Write what a runtime published that is gone, or that was killed since: the file outlives it."""
+    (daemon.layout.run / PUBLICATION).write_text(json.dumps(content))
+
+
+@pytest.mark.requirement("M35")
+def test_an_agent_that_was_led_astray_does_not_start_a_pod(mortal: Mortal, image: str, tmp_path: Path) -> None:
+    """The runtime that answers is another than the one that the file is about."""
+    pods = mortal.start()
+    daemon = mortal.daemon
+    told = json.loads((daemon.layout.run / PUBLICATION).read_text())
+    manifest = tmp_path / "pod.json"
+    manifest.write_text(json.dumps(_sleeper("astray", image)))
+    here, there = namespace_of(), namespace_of(daemon.pid)
+    with nodes.kubelet(daemon.base, *nodes.SIBLING) as pid:
+        publish(daemon, inode=namespace_of(pid), pin="", hidden=True, pid=pid)
+        said = daemon.run("run", str(manifest))
+        assert said.returncode == 1
+        mine = f"mnt:[{namespace_of(pid)}]"
+        assert f"podkeep run is in {mine}, but the runtime hides its mounts in mnt:[{there}]" in said.stderr
+        assert "hint: was the runtime restarted just now? Start podkeep run again" in said.stderr
+    # That process has ended, and its ID may be another's.
+    publish(daemon, inode=there, pin="", hidden=True, pid=os.getpid())
+    assert daemon.run("run", str(manifest)).returncode == 1
+    # One hides, the other does not.
+    publish(daemon, inode=here, pin="", hidden=False, pid=1)
+    said = daemon.run("run", str(manifest))
+    assert said.returncode == 1
+    assert f"podkeep run is in mnt:[{here}], but the runtime hides its mounts in mnt:[{there}]" in said.stderr
+    publish(daemon, **told)
+    assert pods.sandboxes() == []

@@ -83,9 +83,13 @@ def test_what_the_agent_mounts(node: Node, image: str) -> None:
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("propagation", ["HostToContainer", "Bidirectional"])
+@pytest.mark.parametrize(
+    ("propagation", "end"),
+    [("HostToContainer", signal.SIGINT), ("Bidirectional", signal.SIGINT), ("Bidirectional", signal.SIGKILL)],
+    ids=["inward", "both ways", "both ways, agent killed"],
+)
 @pytest.mark.requirement("M31")
-def test_a_sub_path_passes_mounts_on(node: Node, image: str, propagation: str) -> None:
+def test_a_sub_path_passes_mounts_on(node: Node, image: str, propagation: str, end: signal.Signals) -> None:
     """And what was mounted below it before and afterwards stays when the pod goes."""
     early, late = node.volume / "sub/early", node.volume / "sub/late"
     for path in (early, late):
@@ -104,6 +108,9 @@ def test_a_sub_path_passes_mounts_on(node: Node, image: str, propagation: str) -
                 (node.volume / "sub/inner").mkdir()
                 node.pods.read(container, f"mount -t tmpfs inner /volume/inner && echo inner >/volume/inner/{FILE}")
                 assert read_in(agent.pid, node.volume / "sub/inner" / FILE) == "inner\n"
+            agent.end(end)
+            if end is signal.SIGKILL:
+                node.daemon.run("rm", "--grace-period", "0", "web", check=True)
         for path in (early, late):
             assert read_in(node.runtime, path / FILE) == f"{path.name}\n"
             assert (path / FILE).read_text() == f"{path.name}\n"

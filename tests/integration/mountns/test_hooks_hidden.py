@@ -62,22 +62,30 @@ def test_a_hook_takes_away_what_another_made(node: Node) -> None:
     assert not (place / "file").exists()
 
 
+@pytest.mark.parametrize("propagation", [api.PROPAGATION_PRIVATE, api.PROPAGATION_BIDIRECTIONAL], ids=["none", "both"])
 @pytest.mark.parametrize("name", ["createContainer", "startContainer"])
 @pytest.mark.requirement("M20")
-def test_hooks_of_the_container_mount_in_it(node: Node, name: str) -> None:
-    """Those run in the container's mount namespace, before it has its own root, and afterwards while it starts."""
+def test_hooks_of_the_container_mount_in_it(node: Node, name: str, propagation: api.MountPropagation) -> None:
+    """Those run in the container's mount namespace, before it has its own root, and afterwards while it starts.
+
+    What they mount leaves it only by a Bidirectional volume, as what the container mounts.
+    """
     place = node.volume / "made"
     place.mkdir()
     note = "/volume/made.note" if name == "startContainer" else f"{place}.note"
     where = "/volume/made" if name == "startContainer" else str(place)
     script = f"mount -t tmpfs hook {where}; echo hook >{where}/file; stat -Lc %i /proc/self/ns/mnt >{note}"
     with Spec(node.daemon.base / "cdi", hook(name, script)) as device:
-        mount = bind(node.volume, "/volume")
+        mount = bind(node.volume, "/volume", propagation=propagation)
         config = pod()
         config.linux.security_context.privileged = True
         security = {"privileged": True}
         container = node.pods.launch(node.pods.run(config), mounts=[mount], security=security, CDI_devices=[device])
     noted = wait_for(lambda: text_of(node.volume / "made.note"), "the end of the hook")
-    assert int(noted) == mount_namespace(node.pods.host_pid(container))
-    assert read_in(node.runtime, place / "file") is None
-    assert not (place / "file").exists()
+    both_ways = propagation == api.PROPAGATION_BIDIRECTIONAL
+    try:
+        assert int(noted) == mount_namespace(node.pods.host_pid(container))
+        assert read_in(node.runtime, place / "file") == ("hook\n" if both_ways else None)
+        assert (place / "file").exists() is (both_ways and node.mode == "shown")
+    finally:
+        assert run_in(node.runtime, "umount", place).returncode == (0 if both_ways else 32)

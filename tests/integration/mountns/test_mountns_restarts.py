@@ -45,8 +45,17 @@ RESTARTS = 10
 def mortal(mode: Mode, open_directory: Path, image: str) -> Iterator[Mortal]:
     """A daemon of the test's own in each mode, not started; afterwards the host has the mounts that it had."""
     scratch.detach_unified()  # as a daemon that shows its mounts has it, once for all tests
+    yield from cleared(Mortal(mode_daemon(mode, open_directory / os.urandom(4).hex(), image), image))
+
+
+@pytest.fixture
+def hidden(open_directory: Path, image: str) -> Iterator[Mortal]:
+    """The same with hidden mounts only."""
+    yield from cleared(Mortal(mode_daemon("hidden", open_directory / os.urandom(4).hex(), image), image))
+
+
+def cleared(mortal: Mortal) -> Iterator[Mortal]:
     before = table()
-    mortal = Mortal(mode_daemon(mode, open_directory / os.urandom(4).hex(), image), image)
     yield mortal
     mortal.close()
     assert table() == before
@@ -133,13 +142,10 @@ class Loop:
 
 
 @pytest.mark.requirement("M28", "M29")
-def test_restarts_in_any_order(open_directory: Path, image: str) -> None:
-    chosen = random.Random(SEED)
-    before = table()
-    daemon = mode_daemon("hidden", open_directory / os.urandom(4).hex(), image)
-    loop = Loop(mortal=Mortal(daemon, image), image=image)
+def test_restarts_in_any_order(hidden: Mortal, image: str) -> None:
+    chosen, daemon = random.Random(SEED), hidden.daemon
+    loop = Loop(mortal=hidden, image=image)
     with ExitStack() as closing:
-        closing.callback(loop.mortal.close)
         loop.start()
         closing.callback(lambda: daemon.run("rm", "--grace-period", "0", *left_by(loop), check=True))
         closing.callback(lambda: loop.agents[-1].end())
@@ -155,7 +161,6 @@ def test_restarts_in_any_order(open_directory: Path, image: str) -> None:
             assert loop.namespaces() == first
             for pid in (daemon.pid, loop.agents[-1].pid):
                 assert read_in(pid, cache / FILE) == "first\n"
-    assert table() == before
 
 
 def left_by(loop: Loop) -> list[str]:
@@ -165,19 +170,18 @@ def left_by(loop: Loop) -> list[str]:
 
 @ENDS
 @pytest.mark.requirement("M32")
-def test_pins_of_a_pod_outlive_the_runtime(mode: Mode, mortal: Mortal, how: signal.Signals) -> None:
+def test_pins_of_a_pod_outlive_the_runtime(hidden: Mortal, how: signal.Signals) -> None:
     """For the runtime that comes back, and for tools that enter its mount namespace first."""
-    pods = mortal.start()
+    pods = hidden.start()
     sandbox = pods.run(pod(options=namespaces(user=userns(BLOCK))))
     container = pods.launch(sandbox)
     address = pods.address(sandbox)
-    end(mortal.daemon, how)
-    pods = mortal.start()
-    daemon = mortal.daemon
+    end(hidden.daemon, how)
+    pods = hidden.start()
+    daemon = hidden.daemon
     assert pods.read(container, "cat /proc/self/uid_map").split() == ["0", "65536", "65536"]
     pin = {kind: daemon.layout.run / "sandboxes" / sandbox / "ns" / kind.value for kind in NamespaceKind}
-    tools = [entering(daemon.pid), *([by_podkeep(daemon)] if mode == "hidden" else [])]
-    for tool in tools:
+    for tool in (entering(daemon.pid), by_podkeep(daemon)):
         shown = tool("nsenter", f"--net={pin[NamespaceKind.NET]}", "ip", "-o", "-4", "address")
         assert f" {address}/" in shown
         mapped = tool("nsenter", f"--user={pin[NamespaceKind.USER]}", "cat", "/proc/self/uid_map")
@@ -213,20 +217,19 @@ def by_podkeep(daemon: Daemon) -> Tool:
 
 
 @pytest.mark.requirement("M32")
-def test_namespaces_that_the_host_names_later_cover_nothing(open_directory: Path, image: str) -> None:
+def test_namespaces_that_the_host_names_later_cover_nothing(hidden: Mortal) -> None:
     """The first ``ip netns add`` mounts over /run/netns, which propagates: what is pinned there must not vanish."""
     inside, outside = (f"pktest-{os.urandom(4).hex()}" for _ in range(2))
-    daemon = mode_daemon("hidden", open_directory / os.urandom(4).hex(), image)
-    with daemon:
-        tool = by_podkeep(daemon)
-        try:
-            tool("ip", "netns", "add", inside)
-            subprocess.run(["ip", "netns", "add", outside], check=True)
-            for name in (inside, outside):
-                assert "lo" in tool("ip", "netns", "exec", name, "ip", "-o", "link")
-            on_the_host = subprocess.run(["ip", "netns", "exec", inside, "true"], capture_output=True, check=False)
-            assert on_the_host.returncode != 0
-            assert subprocess.run(["ip", "netns", "exec", outside, "true"], check=False).returncode == 0
-        finally:
-            subprocess.run(["ip", "netns", "delete", outside], check=True)
-            tool("ip", "netns", "delete", inside)
+    hidden.start()
+    tool = by_podkeep(hidden.daemon)
+    try:
+        tool("ip", "netns", "add", inside)
+        subprocess.run(["ip", "netns", "add", outside], check=True)
+        for name in (inside, outside):
+            assert "lo" in tool("ip", "netns", "exec", name, "ip", "-o", "link")
+        on_the_host = subprocess.run(["ip", "netns", "exec", inside, "true"], capture_output=True, check=False)
+        assert on_the_host.returncode != 0
+        assert subprocess.run(["ip", "netns", "exec", outside, "true"], check=False).returncode == 0
+    finally:
+        subprocess.run(["ip", "netns", "delete", outside], check=True)
+        tool("ip", "netns", "delete", inside)

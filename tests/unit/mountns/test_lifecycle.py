@@ -220,8 +220,8 @@ def test_a_container_mount_keeps_what_was_made_on_demand(tmp_path: Path) -> None
     on_a_scratch_machine(
         tmp_path,
         """
-        body = "joined = membership.enter(place); mounts.tmpfs(spare, 'size=1m'); membership.leave(joined); print(own())"
-        inode = int(process(body))
+        made = "mounts.tmpfs(spare, 'size=1m'); "
+        inode = int(process("joined = membership.enter(place); print(own()); " + made + "membership.leave(joined)"))
         assert pinned(pin) == inode
         process("joined = membership.enter(place); mounts.unmount(spare); membership.leave(joined)")
         assert pinned(pin) is None

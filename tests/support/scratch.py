@@ -65,7 +65,12 @@ def _replace_null_device() -> None:
 
 @functools.cache
 def hide_run() -> None:
-    """Put an empty tmpfs over /run, for daemons that keep things there whatever they are told."""
+    """Put an empty tmpfs over /run for all that follows, for daemons that keep things there whatever they are told."""
+    cover_run()
+
+
+def cover_run() -> None:
+    """Put an empty tmpfs over /run; who wants the old one back unmounts it."""
     enter()
     resolver = Path("/etc/resolv.conf")
     target = resolver.resolve()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel import mounts
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.mountns.pin import pinned
 from support import scratch
@@ -216,10 +217,19 @@ def by_podkeep(daemon: Daemon) -> Tool:
     return run
 
 
+@pytest.fixture
+def fresh_run() -> Iterator[None]:
+    """A /run in which nobody has made a network namespace yet."""
+    scratch.cover_run()
+    yield
+    mounts.unmount("/run", lazy=True)
+
+
 @pytest.mark.requirement("M32")
-def test_namespaces_that_the_host_names_later_cover_nothing(hidden: Mortal) -> None:
+def test_namespaces_that_the_host_names_later_cover_nothing(fresh_run: None, hidden: Mortal) -> None:
     """The first ``ip netns add`` mounts over /run/netns, which propagates: what is pinned there must not vanish."""
-    inside, outside = (f"pktest-{os.urandom(4).hex()}" for _ in range(2))
+    inside, outside = "inside", "outside"
+    assert not Path("/run/netns").exists()
     hidden.start()
     tool = by_podkeep(hidden.daemon)
     try:

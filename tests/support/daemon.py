@@ -90,6 +90,16 @@ class Daemon:
         assert self.process is not None
         return self.process.pid
 
+    @property
+    def hides(self) -> bool:
+        """Whether mounts of containers are hidden from the scratch machine."""
+        return self.mounts is ContainerMounts.HIDDEN
+
+    def mounts_elsewhere(self) -> list[mountinfo.MountEntry]:
+        """Return the mounts outside the daemon's own directory, from where it is."""
+        run = self.layout.run
+        return [entry for entry in mountinfo.read(self.pid) if not Path(entry.mount_point).is_relative_to(run)]
+
     def write(self) -> None:
         """Write the configuration file."""
         self.config.write_text(
@@ -100,7 +110,7 @@ run = "{self.layout.run}"
 socket = "{self.socket}"
 cgroup_parent = "{self.cgroup_parent}"
 [mountns]
-enabled = {"true" if self.mounts is ContainerMounts.HIDDEN else "false"}
+enabled = {"true" if self.hides else "false"}
 pin = "{self.base / "mountns/mnt"}"
 [network]
 bridge = "pkt{self.token}"
@@ -116,7 +126,7 @@ pod_logs = "{self.base / "logs"}"
 
     def start(self) -> Daemon:
         """Start the daemon and wait until it listens."""
-        if self.mounts is ContainerMounts.SHOWN:
+        if not self.hides:
             scratch.detach_unified()
         environment = {**os.environ, **self.environment}
         with self.log.open("ab") as log:

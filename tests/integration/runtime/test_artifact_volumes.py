@@ -20,6 +20,7 @@ from support.images import OCI_CONFIG, directory, file, tar
 from support.mortal import Mortal
 from support.registry import Registry
 
+MIB = 1 << 20
 BYTES = "application/octet-stream"
 QCOW2 = b"QFI\xfb\x00\x00\x00\x03" + bytes(range(256))
 TREE = tar([directory("conf"), file("conf/a", "a"), file("owned", "o", 0o640, uid=1000, gid=1000)])
@@ -159,9 +160,11 @@ def _du(path: Path) -> int:
 def test_image_fs_info_is_what_du_says(pods: Pods, daemon: Daemon, thing: str) -> None:
     (usage,) = pods.call("ImageFsInfo", api.ImageFsInfoRequest(), service="images").image_filesystems
     assert Path(usage.fs_id.mountpoint) == daemon.layout.images
-    # Layers are measured when they are kept. When ext4 writes out a large file it may add blocks for its extents.
-    assert 0 <= _du(daemon.layout.images) - usage.used_bytes.value <= 16 << 10
-    assert usage.inodes_used.value == sum(1 for _ in daemon.layout.images.rglob("*")) + 1
+    found = list(daemon.layout.images.rglob("*"))
+    # Layers are measured when they are kept. When ext4 writes out a large file it may add a block for its extents.
+    large = sum(1 for path in found if path.lstat().st_size >= MIB)
+    assert 0 <= _du(daemon.layout.images) - usage.used_bytes.value <= max(large, 4) * 4096
+    assert usage.inodes_used.value == len(found) + 1
 
 
 @pytest.mark.requirement("V43", "V70", "V103")

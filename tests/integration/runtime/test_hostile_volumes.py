@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import Internal
-from podkeep.kernel import mountinfo
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
+from support.daemon import Daemon
 
 WHERE = pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
 User = tuple[int, int, int] | None
@@ -27,14 +27,16 @@ def mapped(user: User) -> tuple[tuple[int, int, int], ...]:
 
 
 @WHERE
-def test_a_link_to_dev_does_not_have_files_made_on_the_machine(pods: Pods, open_directory: Path, user: User) -> None:
+def test_a_link_to_dev_does_not_have_files_made_on_the_machine(
+    daemon: Daemon, pods: Pods, open_directory: Path, user: User
+) -> None:
     """An OCI runtime makes the terminal's file in what is at /dev by then, before it has left the machine's root."""
     outer, inner, outside = volume(open_directory), volume(open_directory), volume(open_directory)
     outside.rmdir()
     (outer / "x").symlink_to("/dev")
     for name in ("console", "null", "zero"):
         (inner / name).symlink_to(outside)
-    before = mountinfo.read()
+    before = daemon.mounts_elsewhere()
     sandbox = pods.run(pod(options=namespaces(user=user)))
     mounts = [bind(outer, "/data", *mapped(user)), bind(inner, "/data/x", *mapped(user))]
     container = pods.launch(sandbox, mounts=mounts, tty=True)
@@ -42,18 +44,18 @@ def test_a_link_to_dev_does_not_have_files_made_on_the_machine(pods: Pods, open_
     assert pods.exec(container, "test", "-c", "/dev/null").exit_code == 0
     assert not outside.exists()
     assert sorted(os.listdir(inner)) == ["console", "null", "zero"]
-    assert mountinfo.read() == before
+    assert daemon.mounts_elsewhere() == before
 
 
 @WHERE
 @pytest.mark.parametrize("link", ["/proc", "/proc/sys", "../../proc/self/attr", "/sys/fs", "/"])
 def test_a_link_to_the_kernels_files_brings_no_volume_there(
-    pods: Pods, open_directory: Path, user: User, link: str
+    daemon: Daemon, pods: Pods, open_directory: Path, user: User, link: str
 ) -> None:
     outer, inner = volume(open_directory), volume(open_directory)
     (outer / "x").symlink_to(link)
     (inner / "mark").touch()
-    before = mountinfo.read()
+    before = daemon.mounts_elsewhere()
     sandbox = pods.run(pod(options=namespaces(user=user)))
     mounts = [bind(outer, "/data", *mapped(user)), bind(inner, "/data/x", *mapped(user))]
     if link != "/proc":
@@ -64,7 +66,7 @@ def test_a_link_to_the_kernels_files_brings_no_volume_there(
         container = pods.launch(sandbox, mounts=mounts)
         assert pods.exec(container, "test", "-e", "/proc/mark").exit_code == 1
         assert pods.exec(container, "test", "-d", "/proc/1").exit_code == 0
-    assert mountinfo.read() == before
+    assert daemon.mounts_elsewhere() == before
 
 
 def test_read_only_volume_in_another_comes_read_only(pods: Pods, open_directory: Path) -> None:

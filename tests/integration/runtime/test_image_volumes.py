@@ -14,7 +14,6 @@ from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, N
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mountinfo
-from support import scratch
 from support.cri import BLOCK, OTHER_BLOCK, Pods, Triple, bind, error_of, mappings, namespaces, pod, wait_for
 from support.daemon import Daemon, Resources
 from support.images import BUSYBOX, Member, directory, file, layers_layout, symlink
@@ -553,6 +552,7 @@ def test_beside_other_mounts(pods: Pods, data: str, tmp_path: Path, user: Triple
 
 
 @pytest.mark.requirement("V52")
+@pytest.mark.container_mounts("hidden", reason="that the machine does not see it is what it shows")
 def test_machine_sees_nothing_of_it(pods: Pods, data: str) -> None:
     before = mountinfo.read()
     container = pods.launch(pods.run(), mounts=[volume(data)])
@@ -560,21 +560,17 @@ def test_machine_sees_nothing_of_it(pods: Pods, data: str) -> None:
     assert pods.read(container, "cat /volume/file") == "top"
 
 
+@pytest.mark.container_mounts("shown", reason="that they need not be hidden is what it shows")
+@pytest.mark.parametrize("user", [None, BLOCK])
 def test_with_mounts_that_are_not_hidden(
-    open_directory: Path, registry: Registry, image: str, data_reference: str
+    daemon: Daemon, pods: Pods, data: str, user: tuple[int, int, int] | None
 ) -> None:
-    scratch.detach_unified()
-    daemon = daemon_with(open_directory / "shown", registry, "mountns.enabled=false")
-    with daemon, Pods(daemon.socket, image) as pods:
-        pods.pull()
-        pull(pods, data_reference)
-        for number, user in enumerate((None, BLOCK)):
-            sandbox = pods.run(pod(f"pod{number}", options=namespaces(user=user)))
-            before = at_rest(daemon)
-            container = pods.launch(sandbox, mounts=[volume(data_reference), volume(data_reference, "/part", "dir")])
-            assert pods.read(container, "cat /volume/file /part/file") == "topin dir"
-            pods.remove_container(container)
-            assert at_rest(daemon) == before
+    sandbox = pods.run(pod(options=namespaces(user=user)))
+    before = at_rest(daemon)
+    container = pods.launch(sandbox, mounts=[volume(data), volume(data, "/part", "dir")])
+    assert pods.read(container, "cat /volume/file /part/file") == "topin dir"
+    pods.remove_container(container)
+    assert at_rest(daemon) == before
 
 
 @pytest.mark.requirement("V48")

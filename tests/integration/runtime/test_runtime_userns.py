@@ -379,6 +379,7 @@ def test_handlers_that_were_probed_are_listed(pods: Pods) -> None:
     assert all(item.features.user_namespaces for item in handlers)
 
 
+@pytest.mark.container_mounts("hidden", reason="that they are hidden is what it shows")
 @pytest.mark.parametrize("user", [None, BLOCK])
 def test_mounts_of_pods_are_hidden_from_the_machine(
     pods: Pods, daemon: Daemon, volume: Path, user: Triple | None

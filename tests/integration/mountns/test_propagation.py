@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mountinfo, mounts
 from podkeep.kernel.mounts import Propagation
-from support.cri import BLOCK, Triple, bind, error_of, pod
+from support.cri import BLOCK, Pods, Triple, bind, error_of, pod
+from support.daemon import Daemon
 from support.propagation import (
     PROPAGATIONS,
     SEEN,
@@ -24,6 +28,7 @@ from support.propagation import (
     kinds_below,
     launch,
     launch_with,
+    mode_daemon,
     mount_namespace,
     pod_manifest,
     run_in,
@@ -168,3 +173,59 @@ def test_no_line_more_on_the_host(node: Node, user: Triple | None) -> None:
     else:
         assert kinds_below(run) == kinds_below(run, node.runtime)
         assert mount_namespace(node.runtime) == mount_namespace()
+
+
+# the enhancement's own words
+
+
+@pytest.fixture
+def literal(open_directory: Path, image: str) -> Iterator[Daemon]:
+    """A daemon, not started, whose mount namespace is made as the unit of the enhancement is printed."""
+    base = open_directory / os.urandom(4).hex()
+    daemon = mode_daemon("hidden", base, image)
+    pin = base / "mountns/mnt"
+    before = table()
+    pin.parent.mkdir()
+    mounts.bind(pin.parent, pin.parent)
+    mounts.set_propagation(pin.parent, Propagation.UNBINDABLE)
+    pin.touch()
+    # The kernel lets only a namespace with a higher ID than the host's be pinned there; IDs come from the CPU.
+    made = [
+        subprocess.run(
+            ["taskset", "-c", str(cpu), "unshare", f"--mount={pin}", "--propagation", "slave", "true"], check=False
+        )
+        for cpu in sorted(os.sched_getaffinity(0))
+        if not mountinfo.is_mount_point(pin)
+    ]
+    assert made[-1].returncode == 0
+    yield daemon
+    daemon.end()
+    mounts.unmount(pin)
+    mounts.unmount(pin.parent)
+    assert table() == before
+
+
+@pytest.mark.requirement("M5")
+def test_a_namespace_that_is_only_a_slave(literal: Daemon, image: str) -> None:
+    """Guarantee 2 does not hold in it: a Bidirectional volume is refused, and others see the host's mounts only."""
+    literal.start()
+    volume = literal.base / "volume"
+    (volume / "runtime").mkdir(parents=True)
+    (volume / "host").mkdir()
+    with Pods(literal.socket, image) as pods:
+        pods.pull()
+        assert groups(mountinfo.read(literal.pid)[0]).keys() == {"master"}
+        scene = launch(pods, volume, propagations={"slave": api.PROPAGATION_HOST_TO_CONTAINER})
+        refused = error_of(
+            lambda: launch(pods, volume, propagations={"master": PROPAGATIONS["master"]}), FailedPrecondition
+        )
+        assert "it is not a shared mount" in refused
+        assert f"nsenter --target {literal.pid} --mount -- mount --make-rshared " in refused
+        assert run_in(literal.pid, "mount", "-t", "tmpfs", "runtime", volume / "runtime").returncode == 0
+        mounts.tmpfs(volume / "host")
+        try:
+            mounted = pods.read(scene.containers["slave"], "cat /proc/mounts")
+            assert (f" {TARGET}/host " in mounted, f" {TARGET}/runtime " in mounted) == (True, False)
+        finally:
+            mounts.unmount(volume / "host")
+            run_in(literal.pid, "umount", volume / "runtime")

@@ -26,11 +26,13 @@ def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
 
 
 def _examine(invocation: Invocation, ctx: click.Context, *, form: str) -> None:
-    from podkeep.cli.diagnosis import confinement, daemon, finding, firewall, machine, mounting, programs
+    from podkeep.cli.diagnosis import confinement, daemon, finding, firewall, machine, mounting, mountns, programs
 
     config = invocation.config
     findings = [*machine.examine(config), *confinement.examine(config), *programs.examine(config)]
     if os.geteuid() == 0:
+        # Before the process leaves the mount namespace that it was started in.
+        findings += mountns.examine(invocation)
         # Before the runtime is asked: that starts gRPC's threads, and the probes need a process without any.
         findings += mounting.examine(config)
         findings += firewall.examine(config)

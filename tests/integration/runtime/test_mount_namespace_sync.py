@@ -485,3 +485,75 @@ def test_an_agent_that_was_led_astray_does_not_start_a_pod(mortal: Mortal, image
     assert f"podkeep run is in mnt:[{here}], but the runtime hides its mounts in mnt:[{there}]" in said.stderr
     publish(daemon, **told)
     assert pods.sandboxes() == []
+
+
+# podkeep doctor
+
+
+def findings(daemon: Daemon) -> dict[str, dict[str, str]]:
+    """Return what the doctor finds, by name."""
+    said = daemon.run("doctor", "-o", "json", timeout=120)
+    assert said.returncode in {0, 1}, said.stderr
+    return {item["name"]: item for item in json.loads(said.stdout)}
+
+
+@pytest.mark.requirement("M13", "M35")
+def test_the_doctor_sees_each_daemon(mortal: Mortal, stack: ExitStack) -> None:
+    daemon = mortal.daemon
+    found = findings(daemon)
+    assert found["container mounts"]["level"] == "ok"
+    assert f"no mount namespace is pinned at {pin_of(daemon)}" in found["container mounts"]["detail"]
+    pods = mortal.start()
+    kubelet = stack.enter_context(nodes.kubelet(daemon.base, *nodes.enter(daemon)))
+    inode = pinned(daemon)
+    found = findings(daemon)
+    runtime = f"podkeep runtime (pid {daemon.pid})"
+    assert f"hidden in mnt:[{inode}], pinned at {pin_of(daemon)}" in found["container mounts"]["detail"]
+    assert found["mounts of the host"]["detail"] == "seen inside: / is shared on the host"
+    for name in (runtime, f"kubelet (pid {kubelet})"):
+        assert found[name] == {
+            "name": name, "level": "ok", "detail": f"in mnt:[{inode}], the pinned one", "why": "", "mend": ""
+        }  # fmt: skip
+    assert found[CONDITION]["level"] == "ok"
+    unmade(daemon, stack)
+    new = remake(daemon)
+    message = apart(pods)
+    found = findings(daemon)
+    assert found["mount namespace"]["level"] == "warning"
+    assert found["mount namespace"]["detail"] in message
+    assert f"mnt:[{new}] is pinned" in found["mount namespace"]["detail"]
+    assert found["mount namespace"]["mend"] in message
+    assert found[CONDITION]["level"] == "warning", "pods run"
+
+
+@pytest.mark.requirement("M35")
+def test_the_doctor_sees_a_second_runtime_that_is_elsewhere(mortal: Mortal, stack: ExitStack) -> None:
+    mortal.start()
+    daemon = mortal.daemon
+    base = daemon.base / "second"
+    base.mkdir()
+    second = Daemon(base, mounts=ContainerMounts.HIDDEN)
+    with second:
+        name = f"podkeep runtime (pid {second.pid})"
+        found = findings(daemon)[name]
+        assert found["level"] == "warning"
+        assert found["detail"] == f"in mnt:[{namespace_of(second.pid)}], another one than {pin_of(daemon)}'s"
+
+
+@pytest.mark.requirement("M16")
+def test_the_doctor_where_nothing_is_hidden(mortal: Mortal, stack: ExitStack) -> None:
+    daemon = mortal.daemon
+    mortal.start()
+    daemon.run("mountns", "start", check=True)
+    unmade(daemon, stack)
+    daemon.run("runtime", "stop", check=True)
+    daemon.mounts = ContainerMounts.SHOWN
+    daemon.write()
+    mortal.start()
+    found = findings(daemon)["container mounts"]
+    assert found["level"] == "warning"
+    assert found["detail"].startswith(
+        f"not hidden by the runtime (pid {daemon.pid}), and mnt:[{pinned(daemon)}] is pinned"
+    )
+    daemon.run("mountns", "stop", check=True)
+    assert findings(daemon)["container mounts"]["level"] == "ok"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
     from podkeep.cri.v1 import api_pb2
 
+_REQUIRED = frozenset({"RuntimeReady", "NetworkReady"})
+"""Conditions without which a kubelet runs no pod (CRI: RuntimeCondition)."""
+
 
 def examine(invocation: Invocation) -> list[Finding]:
     """Ask the runtime, if there is one. None running is worth a remark, not an error: ``podkeep run`` starts one."""
@@ -38,18 +41,19 @@ def _unreachable(error: PodkeepError, start: str) -> Finding:
 
 
 def conditions(reported: Sequence[api_pb2.RuntimeCondition]) -> list[Finding]:
-    """Judge what the runtime says of itself (CRI: RuntimeReady, NetworkReady)."""
-    return [
-        finding.ok(condition.type, "true")
-        if condition.status
-        else finding.missing(
-            condition.type,
-            f"{condition.reason}: {condition.message}" if condition.message else condition.reason or "false",
-            why="the runtime reports that it cannot run pods",
-            mend="read the runtime's log",
-        )
-        for condition in reported
-    ]
+    """Judge what the runtime says of itself (CRI: RuntimeReady, NetworkReady, and others that are informative)."""
+    return [_condition(condition) for condition in reported]
+
+
+def _condition(condition: api_pb2.RuntimeCondition) -> Finding:
+    if condition.status:
+        return finding.ok(condition.type, "true")
+    said = f"{condition.reason}: {condition.message}" if condition.message else condition.reason or "false"
+    mend = "read the runtime's log"
+    if condition.type in _REQUIRED:
+        why = "the runtime reports that it cannot run pods"
+        return finding.missing(condition.type, said, why=why, mend=mend)
+    return finding.warning(condition.type, said, why="the runtime reports that not everything works", mend=mend)
 
 
 def handlers(reported: Sequence[api_pb2.RuntimeHandler]) -> list[Finding]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, KernelCallError, Unavailable
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel import mountinfo, mounts, namespaces
 from podkeep.mountns import making, netns_directory, occupants, record, selfbind
 from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
 from podkeep.mountns.place import KUBENS_PIN
@@ -106,17 +106,16 @@ def _make(pin: Path, *, on_demand: bool) -> int:
     directory = pin.parent
     # What a killed start did to /run/netns is still ours to undo.
     left = record.read(directory)
-    made = Record(on_demand=on_demand, netns=left.netns if left is not None else "")
+    before = left.netns if left is not None else ""
+    made = Record(on_demand=on_demand, netns="made" if before == "made" else netns_directory.missing() or before)
     record.write(directory, made)
     failpoints.reach("mountns.recorded")
 
     def announce(inode: int) -> None:
-        table = mountinfo.read()
-        inherited = () if _follows_host(occupants.propagation(table)) else sorted(occupants.keys(table))
-        known = record.read(directory) or made
-        record.write(directory, replace(known, inode=inode, inherited=tuple(inherited)))
+        inherited = () if _follows_host(occupants.own_propagation()) else sorted(occupants.keys(mountinfo.read()))
+        record.write(directory, replace(made, inode=inode, inherited=tuple(inherited)))
 
-    netns_directory.prepare(lambda what: record.write(directory, replace(made, netns=what)))
+    netns_directory.prepare()
     failpoints.reach("mountns.netns")
     return making.make(pin, announce)
 
@@ -201,7 +200,7 @@ def _status(pin: Path) -> Status:
             pin=pin,
             inode=inode,
             on_demand=known is not None and known.on_demand,
-            propagation=occupants.propagation(occupants.mounts_in(namespace)),
+            propagation=namespaces.run_in_mntns(namespace, occupants.own_propagation),
             processes=tuple(occupants.processes(inode)),
             container_mounts=len(occupants.container_mounts(namespace, known.inherited if known is not None else ())),
         )

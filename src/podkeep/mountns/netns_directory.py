@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -22,16 +22,21 @@ from podkeep.mountns import selfbind
 NETNS = Path("/run/netns")
 
 
-def prepare(announce: Callable[[Literal["mounted", "made"]], None]) -> None:
+def missing() -> Literal["", "mounted", "made"]:
+    """Return what :func:`prepare` has to do: nothing, make the directory a mount point, or make the directory, too."""
+    if not NETNS.is_dir():
+        return "made"
+    return "" if selfbind.is_mount_point(NETNS) else "mounted"
+
+
+def prepare() -> None:
     """Make /run/netns a shared mount point, unless it is a mount point.
 
-    :param announce: called before anything is done, with what is going to be done.
     :raises OSError: if the directory cannot be made.
     :raises KernelCallError: if the kernel refuses.
     """
-    if NETNS.is_dir() and selfbind.is_mount_point(NETNS):
+    if not missing():
         return
-    announce("mounted" if NETNS.is_dir() else "made")
     NETNS.mkdir(mode=0o755, exist_ok=True)
     with _locked():
         if not selfbind.is_mount_point(NETNS):
@@ -43,7 +48,7 @@ def prepare(announce: Callable[[Literal["mounted", "made"]], None]) -> None:
 def restore(done: Literal["", "mounted", "made"]) -> None:
     """Undo :func:`prepare` as far as nobody has put a namespace there since.
 
-    :param done: what :func:`prepare` announced.
+    :param done: what was :func:`missing` before.
     """
     if not done or not NETNS.is_dir() or any(NETNS.iterdir()):
         return

@@ -74,3 +74,8 @@ def propagation(table: Iterable[MountEntry]) -> str:
     words += ["slave"] if "master" in kinds else []
     words += ["unbindable"] if "unbindable" in kinds else []
     return ",".join(words)
+
+
+def own_propagation() -> str:
+    """Return how ``/`` of the calling thread propagates; it costs less than reading all mounts."""
+    return propagation([mountinfo.holding("/")])

@@ -48,7 +48,7 @@ def test_what_is_pinned_inside_stays_usable(tmp_path: Path, prepared: bool) -> N
         + PINNED_INSIDE
         + """
 if not prepared:
-    netns_directory.prepare = lambda announce: None
+    netns_directory.prepare = lambda: None
 lifecycle.start(pin)
 process(body)
 assert usable().returncode == 0

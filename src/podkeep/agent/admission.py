@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from podkeep.agent import podcgroups, teardown, userns
+from podkeep.agent import cgroup_names, podcgroups, teardown, userns
 from podkeep.agent.convert import names
 from podkeep.agent.events import StepFailed
 from podkeep.agent.node import Node
@@ -91,7 +91,7 @@ async def admit(pod: Pod, node: Node) -> Admitted:
 
 def _prepare(pod: Pod, node: Node, uid: PodUID, identity: PodIdentity) -> int | None:
     node.dirs.identify(uid, identity)
-    podcgroups.create(node.config.runtime.cgroup_parent, pod)
+    podcgroups.create(cgroup_names.root(node.config), pod)
     if pod.spec.host_users is not False:
         return None
     start = userns.allocate(node.dirs.pods, uid, node.id_range)
@@ -100,7 +100,7 @@ def _prepare(pod: Pod, node: Node, uid: PodUID, identity: PodIdentity) -> int | 
 
 
 def _undo(node: Node, uid: PodUID) -> None:
-    podcgroups.remove(node.config.runtime.cgroup_parent, uid)
+    podcgroups.remove(cgroup_names.root(node.config), uid)
     node.dirs.remove(uid)
 
 

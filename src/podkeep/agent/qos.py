@@ -54,12 +54,6 @@ def _positive(amounts: dict[str, str], name: str) -> bool:
     return name in amounts and quantity.parse(amounts[name]) > 0
 
 
-def cgroup_parent(root: str, pod: Pod) -> str:
-    """Return the cgroup of ``pod`` below ``root``: a level per class, none for Guaranteed, as the kubelet has it."""
-    level = {"Guaranteed": "", "Burstable": "/burstable", "BestEffort": "/besteffort"}[qos_class(pod)]
-    return f"{root.rstrip('/')}{level}/pod{pod.metadata.uid}"
-
-
 def linux_resources(pod: Pod, container: Container, memory_capacity: int) -> LinuxResources:
     """Return the limits of ``container``.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from podkeep.agent import container_files, hosts, pull_secrets, qos
+from podkeep.agent import cgroup_names, container_files, hosts, pull_secrets, qos
 from podkeep.agent.admission import FAILED_SANDBOX, Admitted
 from podkeep.agent.convert import names
 from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
@@ -123,7 +123,7 @@ class Starter:
         plan = SandboxPlan(
             userns_start=admitted.userns_start,
             dns=resolv_conf(self._pod.spec, self._node.dns),
-            cgroup_root=self._node.config.runtime.cgroup_parent,
+            cgroup_root=cgroup_names.root(self._node.config),
             pod_logs=self._node.config.agent.pod_logs,
             attempt=attempt,
         )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from podkeep.agent import podcgroups
+from podkeep.agent import cgroup_names, podcgroups
 from podkeep.agent.convert import names
 from podkeep.agent.poddirs import PodDirs
 from podkeep.base.config import Config
@@ -142,7 +142,7 @@ async def remove_pod_state(client: CriClient, dirs: PodDirs, config: Config, uid
 
     def remove() -> None:
         with dirs.locked():
-            podcgroups.remove(config.runtime.cgroup_parent, uid)
+            podcgroups.remove(cgroup_names.root(config), uid)
         remove_node_state(dirs, config, uid)
 
     await asyncio.to_thread(remove)
@@ -156,7 +156,7 @@ async def reclaim_orphans(client: CriClient, dirs: PodDirs, config: Config) -> N
     held = await held_pods(client)
     for uid in await asyncio.to_thread(dirs.orphans, held):
         try:
-            await asyncio.to_thread(podcgroups.remove, config.runtime.cgroup_parent, uid)
+            await asyncio.to_thread(podcgroups.remove, cgroup_names.root(config), uid)
             await asyncio.to_thread(remove_node_state, dirs, config, uid)
             log.info("removed what was left of pod %s", uid)
         except PodkeepError as error:

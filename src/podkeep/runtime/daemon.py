@@ -24,6 +24,7 @@ from podkeep.base.config import Config
 from podkeep.base.errors import PodkeepError
 from podkeep.cri import server
 from podkeep.images.store import ImageStore
+from podkeep.kernel import systemd
 from podkeep.kernel.cgroup_stats import open_reader
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
@@ -31,7 +32,7 @@ from podkeep.mountns import membership
 from podkeep.mountns.membership import Membership
 from podkeep.runtime import image_volumes, pods_elsewhere, settings
 from podkeep.runtime.cdi_registry import Registry
-from podkeep.runtime.cgroup_driver import pod_cgroups, systemd
+from podkeep.runtime.cgroup_driver import pod_cgroups
 from podkeep.runtime.checkpoint import Checkpoints
 from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.container_executor import ContainerExecutor

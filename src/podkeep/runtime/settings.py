@@ -12,6 +12,7 @@ from pathlib import Path
 from podkeep.base.config import Config
 from podkeep.cri import transport
 from podkeep.images import credentials, endpoints, referrer_names
+from podkeep.kernel import systemd
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.oci import rlimits
@@ -41,4 +42,4 @@ def cgroup_parent(config: Config) -> str:
     parent = config.runtime.cgroup_parent
     if config.runtime.cgroup_driver != "systemd":
         return parent
-    return slices.check_slice("runtime.cgroup_parent", slices.slice_of_path(parent))
+    return slices.check_slice("runtime.cgroup_parent", systemd.slice_of_path(parent))

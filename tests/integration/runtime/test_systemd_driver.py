@@ -15,7 +15,7 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mounts, procfs
+from podkeep.kernel import mounts, procfs, systemd
 from podkeep.runtime.cgroup_driver import slices
 from support.cri import Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
@@ -127,13 +127,13 @@ def members(cgroup: Path) -> int:
 
 
 @pytest.mark.parametrize("pid", [api.POD, api.CONTAINER])
-@pytest.mark.parametrize("parent", [POD, slices.expand(POD), ""])
+@pytest.mark.parametrize("parent", [POD, systemd.expand(POD), ""])
 def test_pods_are_slices_and_containers_are_scopes(
     machine: SystemdMachine, client: Pods, parent: str, pid: api.NamespaceMode.ValueType
 ) -> None:
     sandbox = client.run(pod(options=namespaces(pid=pid), cgroup_parent=parent))
     container = client.launch(sandbox)
-    above = POD if parent else slices.slice_of_path(machine.cgroup_parent)
+    above = POD if parent else systemd.slice_of_path(machine.cgroup_parent)
     top = machine.cgroup / slices.sandbox_path(above, sandbox).strip("/")
     scope = machine.cgroup / slices.container_place(above, sandbox, container).path.strip("/")
     assert scope.parent == top

@@ -7,7 +7,7 @@ import pytest
 from podkeep.base.config import Config, RuntimeConfig
 from podkeep.cli.diagnosis import confinement
 from podkeep.cli.diagnosis.finding import Level
-from podkeep.runtime.cgroup_driver import systemd
+from podkeep.kernel import systemd
 
 
 @pytest.mark.parametrize(

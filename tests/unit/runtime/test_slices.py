@@ -8,7 +8,8 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.cgroup_driver import slices, systemd
+from podkeep.kernel import systemd
+from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.cgroup_driver.slices import Place
 from podkeep.runtime.layout import cgroup_parents, container_cgroup, sandbox_cgroup
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
@@ -29,8 +30,8 @@ def test_places_of_cgroupfs() -> None:
 
 
 def test_places_of_systemd() -> None:
-    assert slices.expand(POD) == POD_PATH
-    assert slices.expand("a.slice") == "/a.slice"
+    assert systemd.expand(POD) == POD_PATH
+    assert systemd.expand("a.slice") == "/a.slice"
     sandbox = "kubepods-burstable-podab_cd-s1.slice"
     assert slices.sandbox_slice(POD, "s1") == sandbox
     assert sandbox_cgroup(POD, "s1") == f"{POD_PATH}/{sandbox}"
@@ -55,7 +56,7 @@ def test_names_are_short_enough_for_units() -> None:
     [("/podkeep", "podkeep.slice"), ("/a/b", "a-b.slice"), ("/a-b", "a_b.slice"), ("x.slice", "x.slice")],
 )
 def test_a_slice_for_a_path(path: str, name: str) -> None:
-    assert slices.slice_of_path(path) == name
+    assert systemd.slice_of_path(path) == name
     assert slices.check_slice("", name) == name
 
 

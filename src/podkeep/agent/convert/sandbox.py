@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from podkeep.agent import qos
+from podkeep.agent import cgroup_names
 from podkeep.agent.convert import names
 from podkeep.agent.convert.namespaces import namespace_options
 from podkeep.agent.convert.security import sandbox_security
@@ -42,7 +42,7 @@ def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
         labels=metadata.labels | names.pod_labels(pod),
         annotations=metadata.annotations | {names.CONFIG_SOURCE: "file"},
         linux=api_pb2.LinuxPodSandboxConfig(
-            cgroup_parent=qos.cgroup_parent(plan.cgroup_root, pod),
+            cgroup_parent=cgroup_names.of_pod(plan.cgroup_root, pod),
             security_context=sandbox_security(pod, namespace_options(spec, plan.userns_start)),
             sysctls={} if security is None else {s.name.replace("/", "."): s.value for s in security.sysctls},
         ),

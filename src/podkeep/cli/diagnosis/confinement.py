@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
-from podkeep.kernel import lsm
+from podkeep.kernel import lsm, systemd
 from podkeep.runtime.apparmor_loader import PARSER
-from podkeep.runtime.cgroup_driver import systemd
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config

@@ -6,8 +6,9 @@ makes. Everything blocks.
 
 from __future__ import annotations
 
+from podkeep.kernel import systemd
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.cgroup_driver import slices, systemd
+from podkeep.runtime.cgroup_driver import slices
 
 
 def create(cgroups: Cgroups, parent: str, sandbox: str) -> None:
@@ -15,7 +16,7 @@ def create(cgroups: Cgroups, parent: str, sandbox: str) -> None:
 
     :raises PodkeepError: if the kernel, or systemd, refuses.
     """
-    if slices.is_slice(parent):
+    if systemd.is_slice(parent):
         systemd.start_slice(slices.sandbox_slice(parent, sandbox))
     else:
         cgroups.create(slices.sandbox_path(parent, sandbox))
@@ -27,7 +28,7 @@ def remove(cgroups: Cgroups, parent: str, sandbox: str) -> None:
     :raises PodkeepError: if the kernel, or systemd, refuses.
     """
     path = slices.sandbox_path(parent, sandbox)
-    if slices.is_slice(parent) and cgroups.exists(path):
+    if systemd.is_slice(parent) and cgroups.exists(path):
         systemd.stop_slice(slices.sandbox_slice(parent, sandbox))
     cgroups.remove(path)
 
@@ -37,7 +38,7 @@ def create_parent(cgroups: Cgroups, parent: str) -> None:
 
     :raises PodkeepError: if the kernel, or systemd, refuses.
     """
-    if slices.is_slice(parent):
+    if systemd.is_slice(parent):
         systemd.start_slice(parent)
     else:
         cgroups.create(parent)
@@ -48,7 +49,7 @@ def remove_parent(cgroups: Cgroups, parent: str) -> None:
 
     :raises PodkeepError: if the kernel, or systemd, refuses.
     """
-    if not slices.is_slice(parent):
+    if not systemd.is_slice(parent):
         cgroups.remove_empty(parent)
-    elif not cgroups.processes(slices.expand(parent), recursive=True):
+    elif not cgroups.processes(systemd.expand(parent), recursive=True):
         systemd.stop_slice(parent)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.kernel.systemd import SUFFIX, expand, is_slice
 
-SUFFIX = ".slice"
 SCOPE_PREFIX = "podkeep"
 SANDBOX_PREFIX = "pod-"
 MAX_UNIT_NAME = 255
@@ -32,11 +32,6 @@ class Place:
     oci: str
 
 
-def is_slice(parent: str) -> bool:
-    """Return whether a parent is systemd's."""
-    return parent.endswith(SUFFIX)
-
-
 def check_slice(field: str, name: str) -> str:
     """Return the name of a slice, given as such or by its whole path, as the kubelet gives it.
 
@@ -48,17 +43,6 @@ def check_slice(field: str, name: str) -> str:
     if name not in {base, expand(base)}:
         raise InvalidArgument(f"{field}: {name[:128]!r} is not where systemd has {base}", hint=f"it is {expand(base)}")
     return base
-
-
-def slice_of_path(path: str) -> str:
-    """Return the slice that stands for a path: ``/a/b`` is ``a-b.slice``; a slice stays as it is."""
-    return path if is_slice(path) else "-".join(part.replace("-", "_") for part in path.strip("/").split("/")) + SUFFIX
-
-
-def expand(name: str) -> str:
-    """Return the path of a slice: ``/a.slice/a-b.slice`` for ``a-b.slice``."""
-    parts = name.removesuffix(SUFFIX).split("-")
-    return "".join(f"/{'-'.join(parts[: number + 1])}{SUFFIX}" for number in range(len(parts)))
 
 
 def sandbox_slice(parent: str, sandbox: str) -> str:

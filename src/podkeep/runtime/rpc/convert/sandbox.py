@@ -5,6 +5,7 @@ from __future__ import annotations
 from podkeep.base.errors import InvalidArgument, Unimplemented
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel import systemd
 from podkeep.runtime import records
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.network import ports
@@ -91,14 +92,14 @@ def _cgroup_parent(asked: str, default: str) -> str:
         return default
     if len(asked.encode()) > MAX_CGROUP_PATH:
         raise InvalidArgument(f"{field}: {quote(asked)} has more than {MAX_CGROUP_PATH} bytes")
-    if slices.is_slice(default):
-        if not slices.is_slice(asked):
+    if systemd.is_slice(default):
+        if not systemd.is_slice(asked):
             raise InvalidArgument(
                 f"{field}: {quote(asked)} is no slice, and the runtime's cgroup driver is systemd",
                 hint="set the caller's cgroup driver to systemd (kubelet: cgroupDriver)",
             )
         return slices.check_slice(field, asked)
-    if slices.is_slice(asked):
+    if systemd.is_slice(asked):
         raise InvalidArgument(
             f"{field}: {quote(asked)} is a systemd slice, and the runtime's cgroup driver is cgroupfs",
             hint="set the caller's cgroup driver (kubelet: cgroupDriver) to cgroupfs, or the runtime's to systemd",

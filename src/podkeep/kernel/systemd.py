@@ -1,8 +1,9 @@
-"""Slices of a systemd machine: starting and stopping them.
+"""Slices of a systemd machine: what they are called, where their cgroups are, starting and stopping them.
 
-Owns: the calls of systemctl(1), and saying why they cannot work. Does not own: where a slice's cgroup is
-(``slices.py``) or scopes, which the OCI runtime asks systemd for. systemd owns the cgroup tree below a slice, so the
-runtime never makes a directory there itself (systemd's CGROUP_DELEGATION.md). Every function blocks.
+Owns: the calls of systemctl(1), and saying why they cannot work. Does not own: which slice a pod has
+(``agent/cgroup_names.py``, ``runtime/cgroup_driver/slices.py``) or scopes, which the OCI runtime asks systemd for.
+systemd owns the cgroup tree below a slice, so nobody else makes a directory there (systemd's CGROUP_DELEGATION.md).
+Starting and stopping block.
 """
 
 from __future__ import annotations
@@ -16,7 +17,24 @@ RUNNING = Path("/run/systemd/system")
 """There if and only if systemd is the machine's init (sd_booted(3))."""
 BUS = Path("/run/dbus/system_bus_socket")
 TIMEOUT_S = 30.0
+SUFFIX = ".slice"
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+
+
+def is_slice(parent: str) -> bool:
+    """Return whether the parent of a cgroup is the name of a slice, and not a path."""
+    return parent.endswith(SUFFIX)
+
+
+def slice_of_path(path: str) -> str:
+    """Return the slice that stands for a path: ``/a/b`` is ``a-b.slice``; a slice stays as it is."""
+    return path if is_slice(path) else "-".join(part.replace("-", "_") for part in path.strip("/").split("/")) + SUFFIX
+
+
+def expand(name: str) -> str:
+    """Return the path of a slice: ``/a.slice/a-b.slice`` for ``a-b.slice``."""
+    parts = name.removesuffix(SUFFIX).split("-")
+    return "".join(f"/{'-'.join(parts[: number + 1])}{SUFFIX}" for number in range(len(parts)))
 
 
 def require(running: Path = RUNNING, bus: Path = BUS) -> None:

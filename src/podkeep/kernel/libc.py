@@ -46,7 +46,16 @@ class CloneFlag(IntFlag):
 class _Statx(ctypes.Structure):
     """``struct statx`` of statx(2), as far as it is read here; the kernel fills in 256 bytes."""
 
-    _fields_ = (("mask", c_uint), ("before", c_char * 140), ("mount_id", c_uint64), ("after", c_char * 104))
+    _fields_ = (
+        ("mask", c_uint),
+        ("block_size", c_uint),
+        ("attributes", c_uint64),
+        ("between", c_char * 40),
+        ("attributes_mask", c_uint64),
+        ("times_and_devices", c_char * 80),
+        ("mount_id", c_uint64),
+        ("after", c_char * 104),
+    )
 
 
 class _Statfs(ctypes.Structure):
@@ -55,8 +64,12 @@ class _Statfs(ctypes.Structure):
     _fields_ = (("type", c_long), ("after", c_char * 248))
 
 
+_AT_SYMLINK_NOFOLLOW = 0x100
+_AT_NO_AUTOMOUNT = 0x800
 _AT_EMPTY_PATH = 0x1000
+_AT_STATX_DONT_SYNC = 0x4000
 _STATX_MNT_ID = 0x1000
+_STATX_ATTR_MOUNT_ROOT = 0x2000
 
 
 class MountAttrArgument(ctypes.Structure):
@@ -149,6 +162,22 @@ def mount_id(fd: int) -> int:
     if not result.mask & _STATX_MNT_ID:
         raise KernelCallError(call, errno.ENOSYS, hint="Linux 5.8 or later is needed")
     return int(result.mount_id)
+
+
+def is_mount_root(dirfd: int, path: bytes) -> bool:
+    """Say whether something is mounted at ``path``, a symbolic link itself (statx(2), ``STATX_ATTR_MOUNT_ROOT``).
+
+    Asks nobody but the kernel: a network file system that hangs does not matter.
+
+    :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
+    """
+    result = _Statx()
+    call = f"statx({dirfd}, {_text(path)}, STATX_ATTR_MOUNT_ROOT)"
+    at = _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC
+    _checked(_statx(dirfd, path, at, 0, ctypes.byref(result)), call, "")
+    if not result.attributes_mask & _STATX_ATTR_MOUNT_ROOT:
+        raise KernelCallError(call, errno.ENOSYS, hint="Linux 5.8 or later is needed")
+    return bool(result.attributes & _STATX_ATTR_MOUNT_ROOT)
 
 
 def file_system_type(fd: int) -> int:

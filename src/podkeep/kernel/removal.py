@@ -11,11 +11,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel import libc, mountinfo
+
+SMALL_ENTRIES = 200
+SMALL_DEPTH = 8
+"""What has no more is looked at entry by entry, for mounts in it. The table of mounts has some lines for each pod, so
+that reading it for each pod costs the square of their number."""
+
+
+class _NotSmall(Exception):
+    """A tree has more than :data:`SMALL_ENTRIES`, or is deeper than :data:`SMALL_DEPTH`."""
 
 
 def remove_tree(path: Path) -> None:
@@ -31,12 +41,47 @@ def remove_tree(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        mounted = mountinfo.under(Path(os.readlink(f"/proc/self/fd/{parent}")) / path.name)
-        if mounted:
-            raise _refused(mounted[-1].mount_point)
+        mounted = _mounted(parent, path.name)
+        if mounted is not None:
+            raise _refused(mounted)
         remove_entry(parent, path.name)
     finally:
         os.close(parent)
+
+
+def _mounted(parent: int, name: str) -> str | None:
+    """Return where something is mounted, at or below ``name``; None: nowhere."""
+    path = f"{os.readlink(f'/proc/self/fd/{parent}')}/{name}"
+    try:
+        if libc.is_mount_root(parent, os.fsencode(name)):
+            return path
+        if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            return None
+        below = _mounted_below(parent, name, iter(range(SMALL_ENTRIES)), SMALL_DEPTH)
+        return None if below is None else f"{path}/{below}"
+    except (_NotSmall, KernelCallError, FileNotFoundError):
+        found = mountinfo.under(path)
+        return found[-1].mount_point if found else None
+
+
+def _mounted_below(parent: int, name: str, entries_left: Iterator[int], depth_left: int) -> str | None:
+    if not depth_left:
+        raise _NotSmall
+    directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if next(entries_left, None) is None:
+                    raise _NotSmall
+                if libc.is_mount_root(directory, os.fsencode(entry.name)):
+                    return entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    below = _mounted_below(directory, entry.name, entries_left, depth_left - 1)
+                    if below is not None:
+                        return f"{entry.name}/{below}"
+    finally:
+        os.close(directory)
+    return None
 
 
 def remove_entry(parent: int, name: bytes | str) -> None:

@@ -136,10 +136,9 @@ class SandboxExecutor:
     def is_whole(self, sandbox: Sandbox) -> bool:
         """Return whether the directory, namespaces and infra process of a sandbox are there."""
         run = self.layout.sandbox_run(sandbox.id)
-        pinned = {entry.mount_point for entry in mountinfo.under(run)}
-        wanted = {str(self.layout.namespace_pin(sandbox.id, kind)) for kind in namespace_kinds(sandbox.config)}
+        pins = (self.layout.namespace_pin(sandbox.id, kind) for kind in namespace_kinds(sandbox.config))
         infra = sandbox.status.infra
-        return run.is_dir() and wanted <= pinned and (infra is None or procfs.alive(infra))
+        return run.is_dir() and all(map(mountinfo.is_mount_point, pins)) and (infra is None or procfs.alive(infra))
 
     def cgroup(self, sandbox: Sandbox) -> str:
         """Return the sandbox's cgroup."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel.isolation import in_new_namespaces
+from kernel.tables import tables_read
 from podkeep.base.errors import Internal, NotFound
 from podkeep.kernel import mountinfo, mounts
 
@@ -65,3 +66,24 @@ def test_under_gives_the_order_of_unmounting(tmp_path: Path) -> None:
     for item in found:
         mounts.unmount(item.mount_point, missing_ok=False)
     assert mountinfo.under(odd) == []
+
+
+@in_new_namespaces()
+def test_a_mount_point_is_told_without_the_table(tmp_path: Path) -> None:
+    directory, file = tmp_path / "directory", tmp_path / "file"
+    directory.mkdir()
+    file.touch()
+    (tmp_path / "link").symlink_to(directory)
+    (tmp_path / "above").symlink_to(tmp_path)
+    mounts.bind(file, file)
+    mounts.bind(directory, directory)
+    with tables_read() as read:
+        for path in (directory, str(directory), file, tmp_path / "above/directory", "/", "/proc"):
+            assert mountinfo.is_mount_point(path), path
+        for path in (tmp_path, tmp_path / "link", tmp_path / "missing", file / "below"):
+            assert not mountinfo.is_mount_point(path), path
+    assert read == []
+    mounts.unmount(file)
+    mounts.unmount(directory)
+    assert not mountinfo.is_mount_point(file)
+    assert not mountinfo.is_mount_point(directory)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from kernel.isolation import in_new_namespaces
+from kernel.tables import tables_read
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import libc, mounts
-from podkeep.kernel.removal import remove_entry, remove_tree
+from podkeep.kernel.removal import SMALL_DEPTH, SMALL_ENTRIES, remove_entry, remove_tree
 
 
 def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
@@ -102,3 +103,45 @@ def test_a_file_that_is_a_mount_point_stays(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="busy"):
         remove_entry(parent, "tree")
     assert (tmp_path / "data").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("above", "beside"), [("a", SMALL_ENTRIES + 10), ("/".join("d" * SMALL_DEPTH), 0)], ids=["large", "deep"]
+)
+@in_new_namespaces()
+def test_a_tree_too_large_to_look_at(tmp_path: Path, above: str, beside: int) -> None:
+    target = tmp_path / "tree" / above / "z"
+    target.mkdir(parents=True)
+    for number in range(beside):
+        (tmp_path / "tree" / str(number)).touch()
+    mounts.tmpfs(target)
+    (target / "kept").touch()
+    with pytest.raises(FailedPrecondition, match=f"{target} is a mount point"):
+        remove_tree(tmp_path / "tree")
+    assert len(list((tmp_path / "tree").iterdir())) == beside + 1
+    assert (target / "kept").exists()
+    mounts.unmount(target)
+    with tables_read() as read:
+        remove_tree(tmp_path / "tree")
+    assert len(read) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@in_new_namespaces()
+def test_the_table_of_mounts_is_not_read_for_a_small_tree(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "a/b").mkdir(parents=True)
+    (tree / "a/file").touch()
+    (tree / "dangling").symlink_to("nowhere")
+    (tree / "link").symlink_to("/proc")
+    os.mkfifo(tree / "pipe")
+    for mounted in (tree / "a/b", tree / "a/file"):
+        mounts.bind(mounted, mounted)
+        with tables_read() as read, pytest.raises(FailedPrecondition, match=f"{mounted} is a mount point"):
+            remove_tree(tree)
+        assert read == []
+        mounts.unmount(mounted)
+    with tables_read() as read:
+        remove_tree(tree)
+    assert read == []
+    assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import libc, mountinfo, mounts
+from podkeep.kernel import mountinfo, mounts
 from podkeep.kernel.mounts import Propagation
 
 
@@ -45,7 +45,7 @@ class LayerMounts:
         target = self._directory / name
         self._prepare()
         # Somebody may have unmounted it: then what is here is an empty directory.
-        if name in self._mounted and _is_mounted(target):
+        if name in self._mounted and mountinfo.is_mount_point(target):
             return target
         fd = mount()
         try:
@@ -64,7 +64,7 @@ class LayerMounts:
         """Unmount layers; those that are not mounted are passed over."""
         for name in self._mounted & set(names):
             target = self._directory / name
-            if _is_mounted(target):
+            if mountinfo.is_mount_point(target):
                 mounts.unmount(target, lazy=True)
             with suppress(OSError):
                 target.rmdir()
@@ -77,7 +77,7 @@ class LayerMounts:
         return frozenset(self._mounted)
 
     def _prepare(self) -> None:
-        if self._ready and _is_mounted(self._directory):
+        if self._ready and mountinfo.is_mount_point(self._directory):
             return
         # Closed to other users: set-user-ID programs of images must not be reachable from the host's file tree.
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,17 +88,3 @@ class LayerMounts:
             mounts.unmount(self._directory, lazy=True)
             raise
         self._ready = True
-
-
-def _is_mounted(path: Path) -> bool:
-    """Tell whether something is mounted at ``path``, without reading the table of all mounts."""
-    with ExitStack() as closing:
-        found = []
-        for place in (path, path.parent):
-            try:
-                fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return False
-            closing.callback(os.close, fd)
-            found.append(libc.mount_id(fd))
-    return found[0] != found[1]

@@ -147,6 +147,8 @@ def uninstall(root: Path = HOST) -> Report:
             restart.append(_unit_of(path))
             with suppress(OSError):  # other drop-ins are in it
                 here.parent.rmdir()
+    if unitfiles.ADMINISTRATOR / UNIT in removed:
+        notes.extend(_still_requiring(root))
     return Report(
         removed=tuple(removed),
         notes=tuple(notes),
@@ -293,6 +295,18 @@ def _set_later(name: str, root: Path) -> str:
     return later[-1].path if later else ""
 
 
+def _still_requiring(root: Path) -> Iterator[str]:
+    """Yield a sentence for each daemon whose own unit needs the service that is gone: it would not start."""
+    if unitfiles.parts(root, UNIT):
+        return
+    for name in units.DAEMONS:
+        if UNIT in execstart.read(name, unitfiles.parts(root, name) or []).names("Requires"):
+            yield (
+                f"{name} requires {UNIT} by itself and does not start without it: write that unit anew "
+                "(`podkeep --set mountns.enabled=false runtime unit` prints podkeep's)"
+            )
+
+
 def _unit_of(drop_in: PurePath) -> str:
     return drop_in.parent.name.removesuffix(".d")
 
@@ -303,6 +317,9 @@ def _may_write(root: Path, path: PurePath, notes: list[str]) -> bool:
     :raises FailedPrecondition: if something else is where a drop-in must be.
     """
     here = unitfiles.inside(root, path)
+    if here == unitfiles.inside(root, PurePath(os.devnull)):
+        notes.append(f"{path} is masked and left alone")
+        return False
     if not os.path.lexists(here):
         return True
     origin = origin_of(here.read_text(errors="replace")) if here.is_file() else Origin.FOREIGN

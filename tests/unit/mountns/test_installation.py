@@ -154,6 +154,27 @@ def test_masked_units_are_left_alone(root: Path) -> None:
         installation.install(replace(request(root), units=("kubelet",)))
 
 
+@pytest.mark.requirement("M16")
+def test_a_masked_drop_in_stays_masked(root: Path) -> None:
+    drop_in = root / KUBELET.relative_to("/")
+    drop_in.parent.mkdir(parents=True)
+    drop_in.symlink_to("/dev/null")
+    report = installation.install(request(root))
+    assert report.written == (SERVICE, CONTAINERD, units.HELPER)
+    assert report.notes == (f"{KUBELET} is masked and left alone",)
+    assert drop_in not in installation.uninstall(root).removed
+    assert drop_in.is_symlink()
+
+
+def test_a_unit_that_needs_the_service_by_itself_is_told(root: Path) -> None:
+    unit = f"[Unit]\nRequires={SERVICE.name}\nAfter={SERVICE.name}\n[Service]\n"
+    command = f"ExecStart=/usr/bin/podkeep runtime --mount-namespace={DEFAULT_PIN}\n"
+    write(root, f"{VENDOR}/podkeep.service", unit + command)
+    installation.install(request(root))
+    (note,) = installation.uninstall(root).notes
+    assert note.startswith("podkeep.service requires container-mount-namespace.service")
+
+
 def test_a_drop_in_of_an_old_command_is_stale(root: Path) -> None:
     installation.install(request(root))
     assert not installation.is_stale("kubelet.service", root)

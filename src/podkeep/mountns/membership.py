@@ -171,6 +171,8 @@ def follow(run: Path, place: Place | None) -> Membership:
     theirs = published(run)
     if theirs is None:
         return enter(None if place is None else replace(place, may_make=False))
+    if theirs.hidden and own() == theirs.inode:
+        return _beside(theirs, place)
     if theirs.hidden:
         pin = Path(theirs.pin) if theirs.pin else None
         there = Place(pin=pin, pid=None if pin else theirs.pid, source="the runtime")
@@ -187,6 +189,18 @@ def follow(run: Path, place: Place | None) -> Membership:
             hint="restart the runtime" if theirs.hidden else "start both from the same shell, or set mountns.enabled",
         )
     return membership
+
+
+def _beside(theirs: Publication, place: Place | None) -> Membership:
+    """Return the membership of a process that is where the runtime is already; it need not see the pin."""
+    if not theirs.pin:
+        return Membership(
+            inode=theirs.inode, place=Place(pid=theirs.pid, source="the runtime"), host=_init() or HostRoot.own()
+        )
+    pin = Path(theirs.pin)
+    inode, host = locate(pin)
+    may_make = inode == theirs.inode and place is not None and place.may_make and place.pin == pin
+    return Membership(inode=theirs.inode, place=Place(pin=pin, may_make=may_make, source="the runtime"), host=host)
 
 
 def _join(path: Path, host: HostRoot | None) -> None:

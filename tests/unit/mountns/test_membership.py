@@ -319,9 +319,13 @@ assert pinned(pin) == theirs.inode
 follower.communicate("")
 assert pinned(pin) is None
 # Another namespace is at the pin by now: never one that the runtime is not in.
-lifecycle.start(Path("/run/spare/mnt"))
-lifecycle.start(pin)
-assert pinned(pin) != theirs.inode
+last = lifecycle.start(pin).inode
+lingering = spawn("membership.enter(place); print(flush=True); sys.stdin.read()")
+lingering.stdout.readline()
+lifecycle.stop(pin, force=True)
+assert lifecycle.start(pin).inode != last
+theirs = replace(theirs, inode=last)
+(run / membership.PUBLICATION).write_text(json.dumps(theirs.__dict__))
 with spawn(follow) as lost:
     _, error = lost.communicate()
 assert f"the runtime is in mount namespace mnt:[{theirs.inode}], this process in mnt:[{pinned(pin)}]" in error, error

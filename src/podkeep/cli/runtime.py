@@ -23,10 +23,11 @@ import click
 
 from podkeep.base import lockfile
 from podkeep.base.config import Config
-from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepError, Unavailable
 from podkeep.cli import connection
 from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.kernel import procfs
 
 if TYPE_CHECKING:
     from podkeep.runtime.layout import Layout
@@ -84,9 +85,13 @@ def command(
 def stop(invocation: Invocation, output: str) -> None:
     """End the runtime that serves. Pods run on; if there are none, everything it made is removed."""
     config = invocation.config
-    lock = Path(config.runtime.run) / "runtime.lock"
+    run = Path(config.runtime.run)
+    process = _process(run)
     shut_down(invocation)
-    _wait_until_unlocked(lock)
+    _wait_until_unlocked(run / "runtime.lock")
+    if process is not None:
+        # Until then it is in its mount namespace, which `podkeep mountns stop` would not remove.
+        procfs.wait(process, STOP_PATIENCE_S)
     if output == "json":
         forms.echo_json({"stopped": config.runtime.socket})
 
@@ -272,6 +277,17 @@ def shut_down(invocation: Invocation) -> None:
             await client.node.Shutdown(podkeep_pb2.ShutdownRequest())
 
     asyncio.run(ask())
+
+
+def _process(run: Path) -> procfs.ProcessId | None:
+    """Return the process that serves with run directory ``run``, by what it says of itself."""
+    from podkeep.mountns import membership
+
+    try:
+        told = membership.published(run)
+        return None if told is None else procfs.identify(told.pid)
+    except (DataLoss, NotFound):
+        return None
 
 
 def _wait_until_unlocked(lock: Path) -> None:

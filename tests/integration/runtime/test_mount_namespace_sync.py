@@ -557,3 +557,16 @@ def test_the_doctor_where_nothing_is_hidden(mortal: Mortal, stack: ExitStack) ->
     )
     daemon.run("mountns", "stop", check=True)
     assert findings(daemon)["container mounts"]["level"] == "ok"
+
+
+def test_a_runtime_that_was_stopped_is_in_nobodys_way(mortal: Mortal, stack: ExitStack) -> None:
+    """What mends comes in steps, and each is over when its command is."""
+    daemon = mortal.daemon
+    daemon.run("mountns", "start", check=True)
+    unmade(daemon, stack)
+    for _ in range(3):
+        mortal.start()
+        assert daemon.process is not None
+        daemon.run("runtime", "stop", check=True)
+        assert daemon.process.poll() == 0
+    daemon.run("mountns", "stop", check=True)

@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 SOURCES := src tests tools bench
 MOUNTS ?= hidden
-ON_SCRATCH := $(PYTHON) -m pytest tests/integration tests/conformance
+ON_SCRATCH := $(PYTHON) -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal tests/integration tests/conformance
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test parity reference nested check proto requirements bench pins clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -33,15 +34,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """End as for a key that interrupts when the run gets SIGTERM: what tests and fixtures made is removed.
 
-    A shell lets what it starts in the background ignore SIGINT, and the programs under test would inherit that.
+    A shell lets what it starts in the background ignore SIGINT, and the programs under test would inherit that. A run
+    that is spread over workers of pytest-xdist lets each of them do so; they have some seconds for it.
     """
     container_mounts.decide(config.getoption(container_mounts.OPTION))
+    is_worker = hasattr(config, "workerinput")
+    is_spread = not is_worker and bool(config.getoption("numprocesses", None))
 
     def end(number: int, _frame: object) -> Never:
+        if is_worker:  # it is told more than once, and must not be kept from putting things away
+            for told in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(told, lambda *_: None)
+        if is_spread:  # its children are the workers
+            for task in Path("/proc/self/task").iterdir():
+                for pid in (task / "children").read_text().split():
+                    os.kill(int(pid), signal.SIGTERM)
         pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
 
     signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, end if is_worker else signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

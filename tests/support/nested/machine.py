@@ -29,6 +29,7 @@ BOOT_TIMEOUT_S = 240.0
 """Twelve seconds are usual on an idle machine."""
 POWER_OFF_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 60
+STALE_S = 3600.0
 POLL_S = 0.1
 CONSOLE_LINES = 40
 """Of the serial console, in the message of a failure."""
@@ -187,6 +188,10 @@ class Machine:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _boot(self, boot: Image, directory: Path) -> None:
+        # Beside what is linked into it; those of killed runs are removed after a while.
+        for old in CACHE.glob("checkout-*"):
+            if time.time() - old.stat().st_mtime > STALE_S:
+                shutil.rmtree(old, ignore_errors=True)
         checkout = Path(tempfile.mkdtemp(prefix="checkout-", dir=CACHE)) / "disk"
         try:
             make_disk(checkout)
@@ -358,7 +363,8 @@ class Machine:
         return "\n".join([*parts, self._console_end()])
 
     def _console_end(self) -> str:
-        return "\n".join(["--- console", *self.console.splitlines()[-CONSOLE_LINES:]])
+        lines = [line for line in self.console.splitlines() if line.strip()]
+        return "\n".join(["--- console", *lines[-CONSOLE_LINES:]])
 
     def _end(self) -> None:
         """Kill what runs, and remove what is on disk."""

@@ -160,9 +160,11 @@ def _run_inside(invocation: Invocation, ctx: click.Context, argv: list[str]) -> 
 
 
 def _go_inside(invocation: Invocation) -> None:
-    from podkeep.mountns import membership
+    from podkeep.mountns import membership, pin
 
     told = mountns_place.runtime(invocation)
+    if told is not None and told.hidden and told.inode == pin.own():
+        return
     place = mountns_place.of_runtime(invocation, told)
     mountns_place.require_pinned(invocation, place, told)
     where = _working_directory()

@@ -30,10 +30,10 @@ _PEER = struct.Struct("3i")
 
 @dataclass(frozen=True, kw_only=True)
 class Whereabouts:
-    """Inode of a runtime's mount namespace, and whether it hides its mounts there."""
+    """Inode of a runtime's mount namespace, and whether it hides its mounts there; None: it does not say."""
 
     inode: int
-    hidden: bool
+    hidden: bool | None = None
 
 
 async def require_runtime_here(client: CriClient, own: int) -> None:
@@ -64,8 +64,6 @@ def seen(path: Path) -> Whereabouts | None:
         try:
             probe.connect(str(path))
             pid, _, _ = _PEER.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-            inode = Path(f"/proc/{pid}/ns/mnt").stat().st_ino
-            host = Path("/proc/1/ns/mnt").stat().st_ino
+            return Whereabouts(inode=Path(f"/proc/{pid}/ns/mnt").stat().st_ino)
         except OSError:
             return None
-    return Whereabouts(inode=inode, hidden=inode != host)

@@ -186,17 +186,17 @@ def mend(situation: Situation) -> str:
     return "; then ".join(steps)
 
 
-def require_same(mine: int, theirs: int, *, hidden: bool, who: str = AGENT) -> None:
+def require_same(mine: int, theirs: int, *, hidden: bool | None, who: str = AGENT) -> None:
     """Refuse to go on in a mount namespace that is not the runtime's.
 
     :param mine: inode of the caller's namespace; ``theirs`` that of the runtime.
-    :param hidden: whether the runtime hides its mounts.
+    :param hidden: whether the runtime hides its mounts; None: it does not say.
     :param who: the caller's name, for the message.
     :raises FailedPrecondition: naming both inodes and what mends it.
     """
     if mine == theirs:
         return
-    where = "hides its mounts in" if hidden else "hides no mounts and is in"
+    where = {True: "hides its mounts in", False: "hides no mounts and is in", None: "is in"}[hidden]
     raise FailedPrecondition(
         f"{who} is in {label(mine)}, but the runtime {where} {label(theirs)}: volumes that one of them mounts are "
         "empty directories for the other",

@@ -234,17 +234,26 @@ def test_a_pin_that_is_gone(mortal: Mortal, stack: ExitStack) -> None:
 
 
 @pytest.mark.requirement("M35")
-def test_a_restored_pin_mends_it_and_is_logged(mortal: Mortal) -> None:
-    """What no drained node needs: the old namespace is put back, from the host, by hand."""
+@pytest.mark.parametrize("remade", [False, True])
+def test_a_restored_pin_mends_it_and_is_logged(mortal: Mortal, stack: ExitStack, remade: bool) -> None:
+    """For a node that cannot be drained: the old namespace is put back, from the host, by hand."""
     pods = mortal.start()
     daemon = mortal.daemon
     container = pods.launch(pods.run(pod("stays")))
+    if remade:
+        unmade(daemon, stack)
+        remake(daemon)
+        apart(pods)
     subprocess.run(["umount", pin_of(daemon)], check=True)
     apart(pods)
     subprocess.run(["mount", "--bind", f"/proc/{daemon.pid}/ns/mnt", pin_of(daemon)], check=True)
     together(pods)
     assert f"all in mnt:[{pinned(daemon)}] again" in daemon.log.read_text()
     assert pods.read(container, "echo here") == "here"
+    daemon.kill()
+    pods = mortal.start()
+    assert pods.read(container, "echo here") == "here"
+    together(pods)
 
 
 # apart: the kubelet

@@ -84,6 +84,6 @@ def test_which_service_pins(tmp_path: Path) -> None:
 
 def test_an_agent_elsewhere_is_refused() -> None:
     sync.require_same(NEW, NEW, hidden=True)
-    for hidden, where in ((True, "hides its mounts in"), (False, "hides no mounts and is in")):
+    for hidden, where in ((True, "hides its mounts in"), (False, "hides no mounts and is in"), (None, "is in")):
         with pytest.raises(FailedPrecondition, match=rf"is in mnt:\[{OLD}\], but the runtime {where} mnt:\[{NEW}\]"):
             sync.require_same(OLD, NEW, hidden=hidden)

@@ -3,14 +3,16 @@
 Owns: finding them in /proc, and telling what the mounts of one namespace reach. Does not own: whether that is right
 (``sync``). Called on threads; reads only.
 
-A daemon of this machine is in our PID, network and user namespace: a kubelet in a pod, or in another machine that is
-played by namespaces, is none. Their names are the kernel's (comm), which a program may change; only root's count.
+A daemon of this machine is root's, in our PID, network and user namespace, and has the same root directory: a kubelet
+in a container, or in another machine that is played by namespaces, is none. That is also asked before anything is read
+that a process can make slow or wrong: names are the kernel's (comm), and any program may take one.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -27,6 +29,7 @@ _OTHERS = frozenset({KUBELET, "crio", "containerd"})
 _VALUE_OPTIONS = frozenset({"--config", "--set"})
 """Options of podkeep before the verb that are followed by a value."""
 _SAME_MACHINE = ("pid", "net", "user")
+_MOST_BYTES = 1 << 20
 _ENDPOINT = re.compile(r"^\s*containerRuntimeEndpoint:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
 """A line of a KubeletConfiguration, which is YAML or JSON; of the latter nothing is found."""
 
@@ -50,16 +53,16 @@ class Daemon:
 
 def find(proc: Path = PROC) -> list[Daemon]:
     """Return the daemons of this machine, lowest process ID first. One that ends while it is looked at is left out."""
-    here = [_namespace(proc / "self", kind) for kind in _SAME_MACHINE]
+    here = _machine(proc / "self")
     pids = sorted(int(entry) for entry in os.listdir(proc) if entry.isdecimal())
     found = []
     for pid in pids:
         directory = proc / str(pid)
         try:
-            name = _name(directory)
-            roots = bool(name) and directory.stat().st_uid == 0
-            if roots and [_namespace(directory, kind) for kind in _SAME_MACHINE] == here:
-                found.append(_daemon(directory, name, pid))
+            if _may_be_one(directory) and directory.stat().st_uid == 0 and _machine(directory) == here:
+                name = _name(directory)
+                if name:
+                    found.append(_daemon(directory, name, pid))
         except OSError:
             continue  # it ended while we looked
     return found
@@ -111,14 +114,25 @@ def _namespace(directory: Path, kind: str) -> int:
     return (directory / "ns" / kind).stat().st_ino
 
 
+def _machine(directory: Path) -> list[object]:
+    """Return what a process has in common with every daemon of its machine, in whichever mount namespace."""
+    root = (directory / "root").stat()
+    return [*(_namespace(directory, kind) for kind in _SAME_MACHINE), (root.st_dev, root.st_ino)]
+
+
+def _comm(directory: Path) -> str:
+    return (directory / "comm").read_text(errors="replace").strip()
+
+
+def _may_be_one(directory: Path) -> bool:
+    comm = _comm(directory)
+    return comm in _OTHERS or comm == "podkeep" or comm.startswith("python")
+
+
 def _name(directory: Path) -> str:
     """Return by what name a process is a daemon, or an empty text."""
-    comm = (directory / "comm").read_text(errors="replace").strip()
-    if comm in _OTHERS:
-        return comm
-    if comm == "podkeep" or comm.startswith("python"):
-        return podkeep_daemon(_arguments(directory))
-    return ""
+    comm = _comm(directory)
+    return comm if comm in _OTHERS else podkeep_daemon(_arguments(directory))
 
 
 def _arguments(directory: Path) -> list[str]:
@@ -155,14 +169,21 @@ def _endpoint(directory: Path) -> str:
     """Return the CRI socket in a kubelet's options or in its configuration file, as its own root has it."""
     argv = _arguments(directory)
     given = option(argv, "container-runtime-endpoint")
-    if not given and (file := option(argv, "config")):
-        try:
-            text = (directory / "root" / file.lstrip("/")).read_text(errors="replace") if file.startswith("/") else ""
-        except OSError:
-            text = ""
-        match = _ENDPOINT.search(text)
+    if not given and (file := option(argv, "config")).startswith("/"):
+        match = _ENDPOINT.search(_text(directory / "root" / file.lstrip("/")))
         given = match[1] if match else ""
     return given.removeprefix("unix://")
+
+
+def _text(path: Path) -> str:
+    """Return the beginning of a regular file, or an empty text."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            content = file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return ""
+    return content.decode(errors="replace")
 
 
 def option(argv: Sequence[str], name: str) -> str:

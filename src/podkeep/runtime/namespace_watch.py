@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from podkeep.base.errors import PodkeepError
 from podkeep.mountns import daemons, sync
 from podkeep.mountns.daemons import Daemon
 from podkeep.mountns.membership import Membership
@@ -49,6 +50,7 @@ class NamespaceWatch:
         self._lock = asyncio.Lock()
         self._scanned = -SCAN_PERIOD_S
         self._daemons: Sequence[Daemon] = ()
+        self._found: list[Mismatch] = []
         self._known: list[str] = []
 
     @property
@@ -61,9 +63,13 @@ class NamespaceWatch:
         if not self.hides:
             return []
         async with self._lock:
-            found = await asyncio.to_thread(self._look)
-        self._tell(found)
-        return found
+            try:
+                self._found = await asyncio.to_thread(self._look)
+            except (OSError, PodkeepError) as error:
+                # Who asks for the status wants to know whether pods can run; what was seen last stands.
+                log.warning("cannot compare mount namespaces: %s", error)
+            self._tell(self._found)
+            return self._found
 
     def describe(self, found: Sequence[Mismatch]) -> Description:
         """Return where the runtime is, given what :meth:`mismatches` returned."""

@@ -86,6 +86,26 @@ def test_another_users_kubelet_is_none(kubelet: Path, processes: ExitStack) -> N
     assert found(pid) is None
 
 
+def test_one_with_a_root_of_its_own_is_none(processes: ExitStack, tmp_path: Path) -> None:
+    """A pod may have the host's network and process IDs, and a program of this name."""
+    shutil.copy("/bin/busybox", tmp_path)
+    script = tmp_path / "kubelet"
+    script.write_text("#!/busybox sh\nread line\n")
+    script.chmod(0o755)
+    pid = started(processes, "chroot", tmp_path, "/kubelet")
+    _wait_for(pid)
+    assert found(pid) is None
+    assert Path(f"/proc/{pid}/root").readlink() == tmp_path, "it runs"
+
+
+def test_a_configuration_that_is_no_file_keeps_nobody_waiting(tmp_path: Path, processes: ExitStack) -> None:
+    shell = Path(shutil.copy("/bin/sh", tmp_path / "kubelet"))
+    os.mkfifo(tmp_path / "config.yaml")
+    daemon = found(started(processes, shell, "-c", "read line", "kubelet", f"--config={tmp_path / 'config.yaml'}"))
+    assert daemon is not None
+    assert daemon.endpoint == ""
+
+
 @pytest.mark.parametrize("form", ["flag", "two words", "file"])
 def test_the_socket_that_a_kubelet_was_told_to_use(tmp_path: Path, processes: ExitStack, form: str) -> None:
     """The stand-in is a copy of a shell here, because sleep refuses the options."""

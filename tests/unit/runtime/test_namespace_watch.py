@@ -96,3 +96,13 @@ def test_the_pin_is_told(tmp_path: Path) -> None:
         watch = NamespaceWatch(Membership(inode=7, place=Place(pin=pin, source="mountns.pin"), host=host), "")
         found = asyncio.run(watch.mismatches())
         assert watch.describe(found) == Description(inode=7, pin=str(pin), hidden=True, inSync=False)
+
+
+def test_what_cannot_be_looked_at_leaves_what_was_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pin = tmp_path / "mnt"
+    with HostRoot.own() as host:
+        watch = NamespaceWatch(Membership(inode=7, place=Place(pin=pin, source="mountns.pin"), host=host), "")
+        assert look(watch)[:1] == [str(pin)]
+        pin.symlink_to(pin)
+        assert look(watch)[:1] == [str(pin)], "the status is answered nevertheless"
+    assert "cannot compare mount namespaces: open(" in caplog.text

@@ -52,9 +52,9 @@ proto: setup ## regenerate the gRPC stubs
 requirements: setup ## print the table of requirements and the tests that show them
 	@$(PYTHON) tools/requirements.py
 
-bench: ## compare with containerd on this machine (root)
-	@tools/setup bench
-	$(PYTHON) -m bench
+bench: ## compare with containerd on this machine (root); PART=pods, pulls, mountns or nested measures only that
+	@tools/setup $(if $(filter nested,$(PART)),nested,bench)
+	$(PYTHON) -m bench $(if $(PART),--part $(PART))
 
 pins: setup ## write the versions now in .venv to constraints.txt
 	{ sed -n 1p constraints.txt; .venv/bin/pip freeze --all --exclude-editable --exclude pip; } >constraints.new

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
 
-from bench import images, isolation, joining, measure, memory, mountns, pulls, report
+from bench import images, isolation, joining, measure, memory, mountns, nested, pulls, report
 from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
 from bench.hosts import Host
 from bench.measure import Scale
-from bench.mounter import Mounter
 from bench.pods import PodOptions, Pods, Unmeasurable
 from bench.report import Cell, Row
 from bench.samples import Samples, Summary
@@ -34,6 +31,8 @@ CONTAINERD = "containerd"
 PODKEEP = "podkeep"
 PODKEEP_USERNS = "podkeep, user namespaces"
 PARTS = ("pods", "pulls", "mountns")
+NESTED = "nested"
+"""Not one of all: it needs the nested machine, and takes long."""
 _PS_RUNS = 10
 
 
@@ -100,6 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _inside(arguments)
         if os.geteuid() != 0:
             raise DaemonError("needs root: it starts container runtimes")
+        if arguments.part == NESTED:
+            text = nested.measure(rounds=arguments.rounds, pods=arguments.mounts, concurrency=arguments.concurrency)
+            return _put(NESTED, text, write=arguments.write)
         if packages := missing_packages():
             raise DaemonError(f"missing programs\nhint: apt-get install {' '.join(packages)}")
         return isolation.run("bench.compare", argv, arguments.directory)
@@ -119,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrency", type=int, default=4, help="pods at a time in the churn (default 4)")
     parser.add_argument("--churn", type=int, default=24, help="pods per round of churn (default 24)")
     parser.add_argument("--alive", type=int, default=110, help="pods alive while memory is measured (default 110)")
-    parser.add_argument("--part", choices=("all", *PARTS), default="all", help="what to measure (default all)")
+    parser.add_argument("--part", choices=("all", *PARTS, NESTED), default="all", help="what to measure (default all)")
     parser.add_argument("--pulls", type=int, default=3, help="rounds of pulls of large images (default 3)")
     parser.add_argument("--artifact", type=int, default=5, help="GiB of the artifact, 0 for none (default 5)")
     parser.add_argument("--mounts", type=int, default=100, help="pods whose mounts are watched (default 100)")
@@ -162,9 +164,14 @@ def _inside(arguments: argparse.Namespace) -> int:
         if "mountns" in parts:
             texts["mountns"] = _mountns(place, arguments)
     for name, text in texts.items():
-        print(text)
-        if arguments.write:
-            report.write(name, text)
+        _put(name, text, write=arguments.write)
+    return 0
+
+
+def _put(name: str, text: str, *, write: bool) -> int:
+    print(text)
+    if write:
+        report.write(name, text)
     return 0
 
 
@@ -179,7 +186,7 @@ def _pulls(place: Place, arguments: argparse.Namespace) -> str:
             pullers.append(pulls.Puller(daemon=daemon, pods=pods, options=place.options(pods, name)))
         rows = pulls.measure(pullers[0], pullers[1], place.busybox, plan)
     facts = [
-        _machine(),
+        report.machine(),
         f"median (95th percentile) of {plan.rounds} alternating rounds of large images, {pulls.SMALL_PULLS} of small"
         f" ones, {plan.pods} pods",
     ]
@@ -199,33 +206,22 @@ def _mountns(place: Place, arguments: argparse.Namespace) -> str:
         starts = joining.measure(host, place.work / "mountns" / "mnt", plan.starts)
     with ExitStack() as stack:
         sides = []
-        for number, name in enumerate((mountns.SHOWN, mountns.HIDDEN)):
-            host = stack.enter_context(Host())
-            directory = place.work / "mountns" / name
-            daemon = Podkeep(
-                directory, cgroup_parent=place.cgroup(name), host=host, hidden=name == mountns.HIDDEN, number=number
-            )
-            stack.enter_context(daemon)
-            pods = stack.enter_context(Pods(daemon.socket))
-            sides.append(
-                mountns.Side(
-                    name=name,
-                    host=host,
-                    daemon=daemon,
-                    pods=pods,
-                    options=place.options(pods, name),
-                    inside=stack.enter_context(Mounter(daemon.pid)),
-                    outside=stack.enter_context(Mounter(host.pid)),
-                )
-            )
+        for name in (mountns.SHOWN, mountns.HIDDEN):
+            host, directory = stack.enter_context(Host()), place.work / "mountns" / name
+            side = mountns.Side.connected(name, host, directory, place.cgroup(name), place.busybox)
+            sides.append(stack.enter_context(side))
         mountns.measure(sides, plan)
     facts = [
-        _machine(),
+        report.machine(),
         f"{version(['crun', '--version'])}, {version(['findmnt', '--version'])}",
         f"medians of {plan.rounds} alternating rounds of {plan.pods} pods, {plan.concurrency} at a time, and of"
         f" {plan.starts} starts of each kind; (95th percentile)",
     ]
-    tables = (mountns.comparison(*sides, starts, plan), mountns.growth(*sides), report.facts_list(facts))
+    tables = (
+        mountns.comparison(*sides, starts, plan),
+        mountns.growth(*(side.tables for side in sides)),
+        report.facts_list(facts),
+    )
     return "\n\n".join(tables)
 
 
@@ -349,7 +345,7 @@ def _facts(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan
     }
     samples = contenders[CONTAINERD].samples.summary("pod up").n
     facts = [
-        _machine(),
+        report.machine(),
         *(f"{alone[name].runtime} with {', '.join(programs[name])}" for name in (CONTAINERD, PODKEEP)),
         f"median (95th percentile) of {samples} pods each in {plan.rounds} alternating rounds;"
         f" churn: median of {plan.rounds} rounds of {plan.churn} pods",
@@ -361,13 +357,6 @@ def _facts(contenders: dict[str, Contender], alone: dict[str, Alone], plan: Plan
         if failed:
             facts.append(f"{name} answers " + ", ".join(f"{poll} with {code}" for poll, code in failed.items()))
     return facts
-
-
-def _machine() -> str:
-    return (
-        f"{datetime.now(UTC):%Y-%m-%d}, kernel {platform.release()}, {os.cpu_count()} CPUs,"
-        f" Python {platform.python_version()}"
-    )
 
 
 def _progress(text: str) -> None:

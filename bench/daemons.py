@@ -20,12 +20,12 @@ from pathlib import Path
 from types import TracebackType
 
 from bench import isolation
-from bench.hosts import Host
+from bench.hosts import Host, Machine
 
 REGISTRY = "127.0.0.1:5000"
 CNI_PLUGINS = Path("/usr/lib/cni")
-_START_SECONDS = 30.0
-_STOP_SECONDS = 20.0
+_START_SECONDS = 180.0
+_STOP_SECONDS = 60.0
 
 
 class DaemonError(Exception):
@@ -65,7 +65,7 @@ class Daemon(AbstractContextManager["Daemon"]):
     Its output goes to ``<directory>/log``.
     """
 
-    def __init__(self, name: str, directory: Path, *, host: Host | None = None) -> None:
+    def __init__(self, name: str, directory: Path, *, host: Host | Machine | None = None) -> None:
         self.name = name
         self.directory = directory
         self._host = host
@@ -223,7 +223,13 @@ class Podkeep(Daemon):
     program = Path(sys.executable).parent / "podkeep"
 
     def __init__(
-        self, directory: Path, *, cgroup_parent: str, host: Host | None = None, hidden: bool = True, number: int = 0
+        self,
+        directory: Path,
+        *,
+        cgroup_parent: str,
+        host: Host | Machine | None = None,
+        hidden: bool = True,
+        number: int = 0,
     ) -> None:
         """:param number: another one for each of several that serve at once."""
         super().__init__("podkeep", directory, host=host)

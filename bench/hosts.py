@@ -39,6 +39,16 @@ def module(name: str) -> list[str]:
     return ["env", f"PYTHONPATH={_ROOT}", sys.executable, "-m", name]
 
 
+class Machine:
+    """The machine itself as a host: for one that may be used up."""
+
+    pid = 1
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """``command`` as it is."""
+        return list(command)
+
+
 class Host(AbstractContextManager["Host"]):
     """The host while the context lasts."""
 

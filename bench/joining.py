@@ -6,6 +6,7 @@ modules that the daemon needs only for that included. :func:`measure` starts one
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from podkeep.base import atomicfile
 from podkeep.base.config import MountnsConfig
 from podkeep.kernel import mountinfo, namespaces
 
-NEEDED_ANYWAY = (atomicfile, mountinfo, namespaces)
+NEEDED_ANYWAY = (logging, atomicfile, mountinfo, namespaces)
 """By the rest of the daemon: imported before the clock starts."""
 STAY, JOIN, MAKE = "stay", "join", "make"
 

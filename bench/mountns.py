@@ -10,18 +10,18 @@ import itertools
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench import hosts, joining, report
-from bench.daemons import Daemon
-from bench.hosts import Host
+from bench.daemons import Podkeep
+from bench.hosts import Host, Machine
 from bench.measure import warm_up
 from bench.mounter import Mounter
-from bench.mountwatch import Watched, Watcher, findmnt, poller, process_ms
+from bench.mountwatch import Bystander, Watched, Watcher, findmnt, poller, process_ms
 from bench.pods import Pod, PodOptions, Pods
 from bench.report import Cell
 from bench.samples import Samples
@@ -76,8 +76,8 @@ class Side:
     """A daemon on its host, connected, with what was measured so far."""
 
     name: str
-    host: Host
-    daemon: Daemon
+    host: Host | Machine
+    daemon: Podkeep
     pods: Pods
     options: PodOptions
     inside: Mounter
@@ -92,6 +92,19 @@ class Side:
     unwatched: list[Churn] = field(default_factory=list)
     tables: dict[int, Table] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @classmethod
+    @contextmanager
+    def connected(
+        cls, name: str, host: Host | Machine, directory: Path, cgroup_parent: str, image: str
+    ) -> Iterator[Side]:
+        """Start podkeep on ``host``, connect, and pull ``image`` from the registry."""
+        hidden = name == HIDDEN
+        daemon = Podkeep(directory, cgroup_parent=cgroup_parent, host=host, hidden=hidden, number=int(hidden))
+        with daemon, Pods(daemon.socket) as pods, Mounter(daemon.pid) as inside, Mounter(host.pid) as outside:
+            pods.version(wait_seconds=180)
+            options = PodOptions(image=pods.pull(image), cgroup_parent=cgroup_parent)
+            yield cls(name=name, host=host, daemon=daemon, pods=pods, options=options, inside=inside, outside=outside)
 
     def lines(self) -> int:
         """Of the host's table of mounts."""
@@ -130,8 +143,18 @@ def measure(sides: Sequence[Side], plan: Plan) -> None:
         side.tables = grow(side, plan)
 
 
-def churn(side: Side, plan: Plan, samples: Samples, watchers: dict[str, Watcher] | None = None) -> Churn:
-    """All pods up, then all down; the watchers may finish afterwards, and that is not part of the time."""
+def churn(
+    side: Side,
+    plan: Plan,
+    samples: Samples,
+    watchers: Mapping[str, Watcher | Bystander] | None = None,
+    *,
+    probe: Callable[[], object] = lambda: None,
+) -> Churn:
+    """All pods up, then all down; the watchers may finish afterwards, and that is not part of the time.
+
+    :param probe: called while all are there; that is not part of it either.
+    """
     watchers = watchers or {}
     before = {name: watcher.seen() for name, watcher in watchers.items()}
     cpu = process_ms(side.daemon.pid)
@@ -140,6 +163,7 @@ def churn(side: Side, plan: Plan, samples: Samples, watchers: dict[str, Watcher]
         live = list(executor.map(lambda _: side.up(samples), range(plan.pods)))
         up = time.perf_counter() - start
         most, side.inner_lines = side.lines(), hosts.lines(side.daemon.pid)
+        probe()
         start = time.perf_counter()
         list(executor.map(lambda pod: side.down(pod, samples), live))
     seconds = up + time.perf_counter() - start
@@ -195,8 +219,8 @@ def comparison(shown: Side, hidden: Side, starts: Samples, plan: Plan) -> str:
 
     pods = f"{plan.pods} pods"
     rows = [
-        _row("Lines of the host's table, no pods", [Cell.count(side.idle_lines) for side in both]),
-        _row(
+        row("Lines of the host's table, no pods", [Cell.count(side.idle_lines) for side in both]),
+        row(
             f"Lines of the host's table, {pods}",
             median(lambda side: (churn.most_lines for churn in side.unwatched), Cell.count),
         ),
@@ -205,20 +229,20 @@ def comparison(shown: Side, hidden: Side, starts: Samples, plan: Plan) -> str:
         watched = [[churn.watchers[name] for churn in side.watched] for side in both]
         events = [Cell.count(statistics.median(seen.events for seen in rounds)) for rounds in watched]
         times = [Cell.rounded_milliseconds(statistics.median(seen.cpu_ms for seen in rounds)) for rounds in watched]
-        rows += [_row(f"Events, {name}", events), _row(f"CPU time, {name}", times)]
+        rows += [row(f"Events, {name}", events), row(f"CPU time, {name}", times)]
     rows += [
-        _row(
+        row(
             f"{pods} up and down", median(lambda side: (churn.seconds for churn in side.unwatched), Cell.exact_seconds)
         ),
-        _row(
+        row(
             f"{pods} up and down, with both watchers",
             median(lambda side: (churn.seconds for churn in side.watched), Cell.exact_seconds),
         ),
     ]
     for call in ("Pod up", "Pod down"):
-        rows.append(_row(call, [Cell.milliseconds(side.calls.summary(call.lower())) for side in both]))
+        rows.append(row(call, [Cell.milliseconds(side.calls.summary(call.lower())) for side in both]))
     rows.append(
-        _row(
+        row(
             "CPU time of the daemon for a pod",
             median(lambda side: (churn.daemon_ms for churn in side.unwatched), Cell.rounded_milliseconds),
         )
@@ -229,19 +253,19 @@ def comparison(shown: Side, hidden: Side, starts: Samples, plan: Plan) -> str:
 def _starts(starts: Samples) -> list[list[str]]:
     stay, join, make = (starts.summary(kind) for kind in (joining.STAY, joining.JOIN, joining.MAKE))
     return [
-        _row("A daemon's first steps", [Cell.milliseconds(stay), Cell.milliseconds(join)]),
+        row("A daemon's first steps", [Cell.milliseconds(stay), Cell.milliseconds(join)]),
         ["Joining adds to a daemon's start", "–", f"{join.p50 - stay.p50:+.1f} ms", "–"],
         ["Making the namespace adds to a daemon's start", "–", f"{make.p50 - stay.p50:+.1f} ms", "–"],
     ]
 
 
-def growth(shown: Side, hidden: Side) -> str:
+def growth(shown: Mapping[int, Table], hidden: Mapping[int, Table]) -> str:
     """The table of what the watchers pay as there are more pods."""
     header = ["Pods", "Lines"]
     header += [f"{what}, {name}" for what in ("A mount on the host", "A pod that comes") for name in WATCHERS]
     rows = []
-    for count in shown.tables:
-        tables = [side.tables[count] for side in (shown, hidden)]
+    for count in shown:
+        tables = (shown[count], hidden[count])
         cells = [str(count), " / ".join(str(table.lines) for table in tables)]
         cells += [" / ".join(f"{table.event_ms[name]:.2f}" for table in tables) + " ms" for name in WATCHERS]
         cells += [" / ".join(f"{table.pod_ms[name]:.1f}" for table in tables) + " ms" for name in WATCHERS]
@@ -249,7 +273,8 @@ def growth(shown: Side, hidden: Side) -> str:
     return report.table(header, rows)
 
 
-def _row(title: str, cells: Sequence[Cell]) -> list[str]:
+def row(title: str, cells: Sequence[Cell]) -> list[str]:
+    """A row of a table of both: shown, hidden, and their ratio."""
     shown, hidden = cells
     return [title, shown.text, hidden.text, report.ratio(shown, hidden)]
 

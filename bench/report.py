@@ -5,8 +5,11 @@ Owns the part of the document between its two markers; the rest is written by ha
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.samples import Summary
@@ -87,6 +90,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def facts_list(facts: Sequence[str]) -> str:
     """What goes below a table."""
     return "\n".join(f"- {fact}" for fact in facts)
+
+
+def machine() -> str:
+    """When and where, as the first of the facts."""
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, kernel {platform.release()}, {os.cpu_count()} CPUs,"
+        f" Python {platform.python_version()}"
+    )
 
 
 def _head(header: Sequence[str]) -> list[str]:

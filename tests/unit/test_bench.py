@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from bench import bulk, hosts, images, isolation, memory, mountwatch, report
+from bench import bulk, hosts, images, isolation, memory, mountns, mountwatch, report
 from bench.mounter import Mounter
 from bench.report import Cell, Row
 from bench.samples import Samples, Summary
@@ -65,7 +65,7 @@ def test_nothing_is_divided_by_nothing() -> None:
     assert Cell.count(1105).text == "1 105"
 
 
-@pytest.mark.parametrize("name", ["results", "pulls", "mountns"])
+@pytest.mark.parametrize("name", ["results", "pulls", "mountns", "nested"])
 def test_results_replace_only_what_is_between_the_markers(tmp_path: Path, name: str) -> None:
     document = tmp_path / "benchmarks.md"
     document.write_text(report.DOCUMENT.read_text())
@@ -261,3 +261,19 @@ def test_a_watcher_of_a_host_counts_what_changes_there(
         assert watcher.seen().cpu_ms > 0
         assert hosts.lines(host.pid) == lines
     assert Path("/proc/self/mountinfo").read_bytes() == before
+
+
+def test_growth_has_both_sides_in_a_cell() -> None:
+    def table(lines: int, cost: float) -> mountns.Table:
+        times = dict.fromkeys(mountns.WATCHERS, cost)
+        return mountns.Table(lines=lines, event_ms=times, pod_ms=dict.fromkeys(times, 10 * cost))
+
+    shown, hidden = {10: table(84, 0.25), 200: table(1224, 4)}, {10: table(24, 0.1), 200: table(24, 0)}
+    assert mountns.growth(shown, hidden).splitlines()[2:] == [
+        "| 10 | 84 / 24 | 0.25 / 0.10 ms | 0.25 / 0.10 ms | 2.5 / 1.0 ms | 2.5 / 1.0 ms |",
+        "| 200 | 1224 / 24 | 4.00 / 0.00 ms | 4.00 / 0.00 ms | 40.0 / 0.0 ms | 40.0 / 0.0 ms |",
+    ]
+
+
+def test_a_row_of_shown_and_hidden() -> None:
+    assert mountns.row("Lines", [Cell.count(600), Cell.count(24)]) == ["Lines", "600", "24", "**0.04**"]

@@ -45,6 +45,22 @@ async def remove_pod(client: CriClient, config: Config, name: str, namespace: st
             os.close(lock)
 
 
+async def list_pods(client: CriClient, config: Config) -> list[tuple[str, str]]:
+    """Return namespace and name of every pod on the node that :func:`remove_pod` can remove, each once.
+
+    A sandbox without a pod's labels is another client's, who knows what else belongs to it.
+    """
+    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
+    listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
+    found = {
+        (sandbox.labels[names.POD_NAMESPACE], sandbox.labels[names.POD_NAME])
+        for sandbox in listed.items
+        if {names.POD_NAMESPACE, names.POD_NAME, names.POD_UID} <= sandbox.labels.keys()
+    }
+    identities = await asyncio.to_thread(lambda: [dirs.identity(uid) for uid in dirs.all()])
+    return sorted(found | {(item.namespace, item.name) for item in identities if item is not None})
+
+
 async def _find(client: CriClient, dirs: PodDirs, identity: PodIdentity) -> list[PodUID]:
     selector = {names.POD_NAMESPACE: identity.namespace, names.POD_NAME: identity.name}
     request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=selector))

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command(name="rm")
-@click.argument("pods", nargs=-1, required=True, metavar="POD...")
+@click.argument("pods", nargs=-1, metavar="[POD]...")
+@click.option("-a", "--all", "all_", is_flag=True, help="Every pod of every namespace, instead of POD.")
 @namespace_option
 @click.option(
     "--grace-period",
@@ -28,20 +29,28 @@ if TYPE_CHECKING:
 )
 @forms.output_option
 @pass_invocation
-def command(invocation: Invocation, pods: tuple[str, ...], namespace: str, grace_period: int, output: str) -> None:
+def command(
+    invocation: Invocation, pods: tuple[str, ...], all_: bool, namespace: str, grace_period: int, output: str
+) -> None:
     """Stop and remove pods.
 
     Nothing that was made for them stays: containers, volumes, addresses, user IDs.
     """
+    if all_ == bool(pods):
+        raise click.UsageError("name the pods, or give --all")
 
-    async def remove(client: CriClient) -> None:
-        from podkeep.agent.remove import remove_pod
+    async def remove(client: CriClient) -> list[tuple[str, str]]:
+        from podkeep.agent.remove import list_pods, remove_pod
 
-        for pod in pods:
-            await remove_pod(client, invocation.config, pod, namespace, grace_period)
+        wanted = await list_pods(client, invocation.config) if all_ else [(namespace, pod) for pod in pods]
+        for pod_namespace, pod in wanted:
+            await remove_pod(client, invocation.config, pod, pod_namespace, grace_period)
             if output != "json":
-                click.echo(f"removed {namespace}/{pod}")
+                click.echo(f"removed {pod_namespace}/{pod}")
+        return wanted
 
-    connection.run(invocation, remove)
+    removed = connection.run(invocation, remove)
     if output == "json":
-        forms.echo_json({"removed": [{"namespace": namespace, "name": pod} for pod in pods]})
+        forms.echo_json({"removed": [{"namespace": where, "name": pod} for where, pod in removed]})
+    elif not removed:
+        click.echo("no pods", err=True)

@@ -16,9 +16,9 @@ import pytest
 
 from support.daemon import Daemon
 from support.images import Layout, busybox_layout, file
+from support.patience import PATIENCE_S
 from support.registry import Registry
 
-PATIENCE_S = 30.0
 SCRIPT = "echo one; echo two; echo oops >&2; echo three; until [ -e /tmp/done ]; do sleep 0.05; done; echo last"
 
 
@@ -177,6 +177,20 @@ def test_a_kept_pod_is_shown_when_asked_for_and_removed(daemon: Daemon, image: s
     done = daemon.run("rm", "done", "-o", "json", check=True)
     assert json.loads(done.stdout) == {"removed": [{"namespace": "default", "name": "done"}]}
     assert "done" not in pods(daemon)
+
+
+def test_all_pods_are_removed_at_once(daemon: Daemon, image: str, tmp_path: Path) -> None:
+    path = tmp_path / "pods.json"
+    ended = [json.loads(manifest(image, name=name, script="true")) for name in ("one", "two")]
+    ended[1]["metadata"]["namespace"] = "other"
+    path.write_text("\n---\n".join(map(json.dumps, ended)))
+    assert daemon.run("run", "--keep", str(path)).returncode == 0
+    assert daemon.run("rm", "--all", check=True).stdout == "removed default/one\nremoved other/two\n"
+    assert pods(daemon) == {}
+    nothing = daemon.run("rm", "--all", check=True)
+    assert (nothing.stdout, nothing.stderr) == ("", "no pods\n")
+    for wrong in ((), ("--all", "one")):
+        assert "name the pods, or give --all" in daemon.run("rm", *wrong).stderr
 
 
 def test_images_are_pulled_listed_and_removed(daemon: Daemon, registry: Registry, busybox: Layout) -> None:

@@ -12,9 +12,10 @@ import textwrap
 from pathlib import Path
 
 PRELUDE = """
-import json, os, signal, subprocess, sys, threading
+import importlib, json, os, signal, subprocess, sys, threading, traceback
 from dataclasses import replace
 from pathlib import Path
+from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError
 from podkeep.kernel import libc, mountinfo, mounts
 from podkeep.kernel.libc import CloneFlag
@@ -37,18 +38,44 @@ def spawn(body, environment=None, **options):
         stderr=subprocess.PIPE, text=True, **options,
     )
 
-def process(body, **options):
+def forked(body, active=""):
+    "Run a body in a process of its own, with failpoints, and return its status and what it wrote; faster than spawn()."
+    streams = [os.memfd_create("out"), os.memfd_create("err")]
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for number, stream in enumerate(streams, 1):
+                os.dup2(stream, number)
+                os.close(stream)
+            os.environ["PODKEEP_FAILPOINTS"] = active
+            importlib.reload(failpoints)
+            exec(body, dict(globals()))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    written = []
+    for stream in streams:
+        os.lseek(stream, 0, os.SEEK_SET)
+        with open(stream) as file:
+            written.append(file.read())
+    return status, *written
+
+def process(body):
     "Run a body in a process of its own on this machine, and return what it printed."
-    with spawn(body, **options) as started:
-        out, err = started.communicate()
-    assert started.returncode == 0, err
+    status, out, err = forked(body)
+    assert status == 0, err
     return out.strip()
 
 def killed_at(failpoint, body):
     "Run a body that is killed at a failpoint."
-    with spawn(body, {"PODKEEP_FAILPOINTS": failpoint + "=kill"}) as started:
-        _, err = started.communicate()
-    assert started.returncode == -signal.SIGKILL, (failpoint, started.returncode, err)
+    status, _, err = forked(body, failpoint + "=kill")
+    assert status == -signal.SIGKILL, (failpoint, status, err)
 
 def at_pin(*command):
     entered = ["nsenter", f"--mount={pin}", "--", *command]

@@ -238,12 +238,11 @@ def _lock(directory: Path, *, make: bool) -> tuple[int, bool]:
                 directory.mkdir(mode=0o755, parents=True)
                 made = True
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileExistsError:
-            continue
-        except FileNotFoundError as error:
-            if make:
+        except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+            # While others make and remove it, it may be there at the first look and gone at the second.
+            if (make and not os.path.lexists(directory)) or directory.is_dir():
                 continue
-            raise FailedPrecondition(f"{directory}: no such directory") from error
+            raise FailedPrecondition(f"{directory}: not a directory") from error
         try:
             _flock(fd, directory, deadline)
             if os.path.samestat(os.fstat(fd), os.stat(directory)):
@@ -313,7 +312,7 @@ def _remove(pin: Path) -> None:
     known = record.read(directory)
     ours = known is not None or pinned(pin) is not None
     while pinned(pin) is not None:
-        mounts.unmount(pin, lazy=True)
+        mounts.unmount(pin, lazy=True, missing_ok=False)
         failpoints.reach("mountns.unpinned")
     if ours and pin.is_file() and not pin.stat().st_size:
         pin.unlink()

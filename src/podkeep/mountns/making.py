@@ -71,8 +71,8 @@ def _unshare_pinned(pin: Path, announce: Callable[[int], None]) -> int:
     origin = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         refusal: KernelCallError | None = None
-        for cpu in _processors():
-            if not _move_to(cpu):
+        for cpu in (None, *_processors()):
+            if cpu is not None and not _move_to(cpu):
                 continue
             inside = _unshare()
             try:
@@ -89,10 +89,9 @@ def _unshare_pinned(pin: Path, announce: Callable[[int], None]) -> int:
                 return inode
             finally:
                 os.close(inside)
-        assert refusal is not None, "no processor to run on"
-        raise KernelCallError(
-            refusal.call, errno.EINVAL, hint=f"is {pin.parent} a private mount? `findmnt -o+PROPAGATION {pin.parent}`"
-        )
+        hint = f"is {pin.parent} a private mount? `findmnt -o+PROPAGATION {pin.parent}`"
+        assert refusal is not None, "the first attempt is made on whichever processor this is"
+        raise KernelCallError(refusal.call, errno.EINVAL, hint=hint)
     finally:
         os.close(origin)
 
@@ -100,7 +99,7 @@ def _unshare_pinned(pin: Path, announce: Callable[[int], None]) -> int:
 def _processors() -> list[int]:
     """Return the processors to try: first those that this thread is allowed, then the others."""
     allowed = os.sched_getaffinity(0)
-    return [*sorted(allowed, reverse=True), *sorted(set(range(os.cpu_count() or 1)) - allowed)]
+    return [*sorted(allowed), *sorted(set(range(os.cpu_count() or 1)) - allowed)]
 
 
 def _move_to(cpu: int) -> bool:

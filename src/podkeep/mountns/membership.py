@@ -139,7 +139,13 @@ def _enter_process(place: Place, pid: int) -> Membership:
             hint=_hint(place),
         )
     if inode == own():
-        return Membership(inode=inode, place=place, host=init or HostRoot.own())
+        if init is None:
+            raise FailedPrecondition(
+                f"{place.source}: process {pid} is in the mount namespace of this process, and PID 1, which would "
+                "tell whether that is the host's, cannot be looked at",
+                hint="start it on the host, with --mount-namespace",
+            )
+        return Membership(inode=inode, place=place, host=init)
     if init is not None:
         init.close()
     host = HostRoot.own()

@@ -351,9 +351,9 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path, failpoint: str) -> No
         f"failpoint = 'mountns.{failpoint}'\n"
         + """
 before = mountinfo.read()
-with spawn("lifecycle.start(pin)", {"PODKEEP_FAILPOINTS": failpoint + "=error"}) as failed:
-    assert "reached" in failed.communicate()[1]
-assert failed.returncode == 1
+status, _, error = forked("lifecycle.start(pin)", failpoint + "=error")
+assert status == 1
+assert f"failpoint {failpoint} reached" in error
 assert mountinfo.read() == before
 assert list(Path("/run").iterdir()) == []
 """,
@@ -418,6 +418,48 @@ def test_what_is_in_the_way_is_not_touched(tmp_path: Path) -> None:
         assert mountinfo.read() == before
         assert not lifecycle.stop(pin)
         assert [path.name for path in pin.parent.iterdir()] == ["mnt"]
+        """,
+    )
+
+
+def test_what_is_no_directory_or_no_pin(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        pin.parent.touch()
+        for call in (lifecycle.start, membership.enter):
+            error = refused(FailedPrecondition, call, pin if call is lifecycle.start else place)
+            assert f"{pin.parent}: not a directory" in error.message, error
+        assert not lifecycle.stop(pin)
+        assert lifecycle.status(pin).inode is None
+        pin.parent.unlink()
+        # Reached by a link, a namespace is not pinned there.
+        pin.parent.mkdir()
+        pin.symlink_to("/proc/self/ns/mnt")
+        assert "EINVAL" in str(refused(KernelCallError, lifecycle.stop, pin, force=True))
+        assert "nothing would be hidden" in refused(FailedPrecondition, membership.enter, place).message
+        """,
+    )
+
+
+def test_a_record_that_cannot_be_read_is_no_reason_to_guess(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        from podkeep.base.errors import DataLoss
+
+        started = lifecycle.start(pin)
+        written = pin.parent / record.NAME
+        written.write_text("{")
+        for call in (lifecycle.start, lifecycle.stop, lifecycle.status):
+            error = refused(DataLoss, call, pin)
+            assert str(written) in error.message
+            assert "podkeep mountns stop" in error.hint
+        assert pinned(pin) == started.inode
+        written.unlink()
+        assert lifecycle.start(pin).inode == started.inode
+        assert lifecycle.stop(pin)
+        assert not pin.parent.exists()
         """,
     )
 

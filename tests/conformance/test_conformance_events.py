@@ -10,8 +10,9 @@ import pytest
 
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import PATIENCE_S, pod
+from support.cri import pod
 from support.endpoint import Node
+from support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.reference(unsupported="no events")
 

@@ -67,7 +67,7 @@ def test_writable_layer_is_measured(node: Node) -> None:
         usage: api.FilesystemUsage = node.call("ContainerStats", request).stats.writable_layer
         return usage
 
-    wait_for(lambda: layer().used_bytes.value >= 5_000_000, "the size of a file", patience=40)
+    wait_for(lambda: layer().used_bytes.value >= 5_000_000, "the size of a file")
     assert layer().inodes_used.value >= 1
     assert layer().fs_id.mountpoint
 
@@ -173,7 +173,7 @@ def test_rate_of_the_cpu(node: Node) -> None:
         number: int = node.call("ContainerStats", request).stats.cpu.usage_nano_cores.value
         return number
 
-    wait_for(rate, "a rate", patience=40)
+    wait_for(rate, "a rate")
     assert 10_000_000 < rate() < 10**10
     node.stop(container)
 

@@ -19,6 +19,7 @@ import pytest
 from podkeep.base.errors import PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
+from support.patience import PATIENCE_S
 
 Result = TypeVar("Result")
 Triple = tuple[int, int, int]
@@ -27,8 +28,6 @@ Triple = tuple[int, int, int]
 BLOCK: Triple = (0, 65536, 65536)
 OTHER_BLOCK: Triple = (0, 131072, 65536)
 SLEEP = ("sleep", "1000")
-PATIENCE_S = 60.0
-"""For what comes at once on an idle machine; this one may be busy."""
 HOUR_S = 3600
 """A grace period nobody sits out: a call that waits for it fails by its own deadline, :data:`PATIENCE_S`."""
 

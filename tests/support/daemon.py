@@ -21,12 +21,11 @@ from pathlib import Path
 from podkeep.kernel import mountinfo, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.mountns import lifecycle
 from podkeep.runtime.layout import Layout
 from support import container_mounts, scratch
 from support.container_mounts import ContainerMounts
-
-START_PATIENCE_S = 120.0
-"""Importing alone takes half a minute on a machine that has ten times too much to do."""
+from support.patience import PATIENCE_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +132,7 @@ pod_logs = "{self.base / "logs"}"
             self.process = subprocess.Popen(
                 self.command("runtime", "--log-level", "debug", *self.options), stdout=log, stderr=log, env=environment
             )
-        deadline = time.monotonic() + START_PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not self.listens():
             if self.process.poll() is not None:
                 raise AssertionError(f"the runtime ended with {self.process.returncode}:\n{self.log.read_text()}")
@@ -146,7 +145,9 @@ pod_logs = "{self.base / "logs"}"
         settings = [part for setting in self.settings for part in ("--set", setting)]
         return [sys.executable, "-m", "podkeep", "--config", str(self.config), *settings, *arguments]
 
-    def run(self, *arguments: str, timeout: float = 60, check: bool = False) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, timeout: float = PATIENCE_S, check: bool = False
+    ) -> subprocess.CompletedProcess[str]:
         """Run a verb of podkeep against this daemon to its end."""
         return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=timeout, check=check)
 
@@ -163,13 +164,13 @@ pod_logs = "{self.base / "logs"}"
         """End the daemon with SIGTERM and return its exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=PATIENCE_S)
 
     def kill(self) -> None:
         """End the daemon with SIGKILL."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=PATIENCE_S)
 
     def resources(self) -> Resources:
         """Return what the daemon holds now: mounts in its namespace, links, cgroups, files, processes."""
@@ -210,6 +211,8 @@ pod_logs = "{self.base / "logs"}"
             cgroups = Cgroups()
             cgroups.kill(self.cgroup_parent)
             cgroups.remove(self.cgroup_parent)
+            # A test that was interrupted leaves mounts of containers, and so the namespace that they are in.
+            lifecycle.stop(self.base / "mountns/mnt", force=True)
 
     def __exit__(self, *_: object) -> None:
         self.end()

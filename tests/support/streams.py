@@ -16,10 +16,10 @@ from typing import Any, Literal, TypeAlias
 from podkeep.base.errors import Unavailable
 from podkeep.cli.stream_client import STDERR, STDOUT, CommandClient, ForwardClient, Upgraded, exit_code, upgrade
 from podkeep.runtime.streaming import spdy
+from support.patience import PATIENCE_S
 
 Transport: TypeAlias = Literal["spdy", "websocket"]
 TRANSPORTS: tuple[Transport, ...] = ("spdy", "websocket")
-PATIENCE_S = 60.0
 LINES = 'trap : INT; echo ready; while read -r line; do eval "$line"; done'
 """A shell script that does what it reads. busybox's own prompt asks the terminal for the cursor's place, and takes what
 comes next for the answer."""

@@ -16,9 +16,9 @@ from agent.manifests import basic, text
 
 from podkeep.kernel import mountinfo
 from support.daemon import Daemon
+from support.patience import PATIENCE_S
 from support.registry import Registry
 
-PATIENCE_S = 60.0
 BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
 LOGIN = {"Authorization": f"Basic {basic()}"}
 """How a test pushes to the private registry."""

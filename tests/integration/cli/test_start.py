@@ -16,8 +16,7 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.cli import runtime
 from support.daemon import Daemon
 from support.images import busybox_layout
-
-PATIENCE_S = 60
+from support.patience import PATIENCE_S
 
 
 @pytest.fixture

@@ -20,9 +20,8 @@ import pytest
 
 from support.cri import Pods, pod, wait_for
 from support.daemon import Daemon
+from support.patience import PATIENCE_S
 from support.streams import LINES
-
-PATIENCE_S = 30.0
 
 
 class Terminal:

@@ -61,7 +61,7 @@ def test_a_reload_asked_for_while_the_runtime_starts_waits_until_it_serves(
     own_daemon.environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
     starting = threading.Thread(target=own_daemon.start)
     starting.start()
-    wait_for(own_daemon.layout.exits.is_dir, "the runtime to begin its work", patience=60)
+    wait_for(own_daemon.layout.exits.is_dir, "the runtime to begin its work")
     hang_up(own_daemon)
     starting.join()
     for word in (b"READY=1\n", b"RELOADING=1\n", b"READY=1\n"):

@@ -12,9 +12,10 @@ from podkeep.base.errors import DeadlineExceeded, Internal, InvalidArgument, Not
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mounts
-from support.cri import HOUR_S, PATIENCE_S, Pods, error_of, pod, wait_for
+from support.cri import HOUR_S, Pods, error_of, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
+from support.patience import PATIENCE_S
 
 STUBBORN = "trap 'echo asked' TERM; touch /ready; while :; do sleep 0.01; done"
 

@@ -19,10 +19,10 @@ from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
+from support.patience import PATIENCE_S
 
 CREATED, STARTED = api.CONTAINER_CREATED_EVENT, api.CONTAINER_STARTED_EVENT
 STOPPED, DELETED = api.CONTAINER_STOPPED_EVENT, api.CONTAINER_DELETED_EVENT
-PATIENCE_S = 15
 
 
 class Listener:

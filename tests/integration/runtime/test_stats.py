@@ -60,7 +60,7 @@ def test_a_container_that_burns_cpu_shows_it(pods: Pods) -> None:
     def busy_enough() -> bool:
         return container_stats(pods, busy).cpu.usage_core_nano_seconds.value > 500_000_000
 
-    wait_for(busy_enough, "half a second of CPU time", patience=60)
+    wait_for(busy_enough, "half a second of CPU time")
     stats = list_containers(pods, pod_sandbox_id=sandbox)
     assert stats[busy].cpu.usage_nano_cores.value > 50_000_000
     assert stats[idle].cpu.usage_nano_cores.value < stats[busy].cpu.usage_nano_cores.value
@@ -96,9 +96,7 @@ def test_a_container_that_writes_shows_it_in_its_writable_layer(pods: Pods) -> N
     sandbox = pods.run()
     script = "dd if=/dev/zero of=/large bs=1M count=10 && for n in 1 2 3 4 5; do mkdir /d$n; done; exec sleep 1000"
     writer = pods.launch(sandbox, "sh", "-c", script)
-    layer = wait_for(
-        lambda: _at_least(container_stats(pods, writer).writable_layer, 10 * MIB), "10 MiB in the layer", patience=40
-    )
+    layer = wait_for(lambda: _at_least(container_stats(pods, writer).writable_layer, 10 * MIB), "10 MiB in the layer")
     assert layer.used_bytes.value < 12 * MIB
     assert layer.inodes_used.value >= 6
     assert layer.timestamp > 0
@@ -150,7 +148,7 @@ def test_processes_are_counted(pods: Pods) -> None:
 def test_a_pod_in_a_user_namespace_has_statistics(pods: Pods) -> None:
     sandbox = pods.run(pod("mapped", options=namespaces(user=BLOCK)))
     writer = pods.launch(sandbox, "sh", "-c", "dd if=/dev/zero of=/large bs=1M count=2; exec sleep 1000")
-    wait_for(lambda: _at_least(container_stats(pods, writer).writable_layer, 2 * MIB), "2 MiB", patience=40)
+    wait_for(lambda: _at_least(container_stats(pods, writer).writable_layer, 2 * MIB), "2 MiB")
     stats = pod_stats(pods, sandbox)
     assert stats.linux.network.default_interface.name == "eth0"
     assert stats.linux.memory.usage_bytes.value > 0
@@ -169,7 +167,7 @@ def test_a_container_that_ended_has_only_its_layer(pods: Pods) -> None:
     assert stats[done].attributes.metadata.name == "done"
     assert stats[runs].HasField("cpu")
     assert not container_stats(pods, done).HasField("cpu")
-    wait_for(lambda: container_stats(pods, done).writable_layer.HasField("used_bytes"), "its size", patience=40)
+    wait_for(lambda: container_stats(pods, done).writable_layer.HasField("used_bytes"), "its size")
 
 
 def test_filters(pods: Pods) -> None:
@@ -346,8 +344,8 @@ def test_statistics_go_on_after_the_daemon_was_killed(mortal: Mortal) -> None:
     pods = mortal.start()
     after = container_stats(pods, busy)
     assert after.cpu.usage_core_nano_seconds.value > before.cpu.usage_core_nano_seconds.value
-    wait_for(lambda: _at_least(container_stats(pods, busy).writable_layer, 3 * MIB), "the layer's size", patience=40)
-    wait_for(lambda: container_stats(pods, busy).cpu.HasField("usage_nano_cores"), "the rate", patience=40)
+    wait_for(lambda: _at_least(container_stats(pods, busy).writable_layer, 3 * MIB), "the layer's size")
+    wait_for(lambda: container_stats(pods, busy).cpu.HasField("usage_nano_cores"), "the rate")
     assert pod_stats(pods, sandbox).linux.network.default_interface.name == "eth0"
 
 

@@ -126,7 +126,7 @@ def test_a_slow_reader_stops_the_command(pods: Pods, daemon: Daemon, container: 
         written[0] = found
         return same
 
-    wait_for(stopped, "the command to stand still", patience=30)
+    wait_for(stopped, "the command to stand still")
     # What it wrote is in the kernel's buffers and in the daemon's bounded ones.
     assert int(written[0].split()[1]) < 64 * MEGABYTE
     assert resident(daemon) - before < 16 * MEGABYTE
@@ -222,7 +222,7 @@ def test_a_command_is_killed_when_its_client_vanishes_with_input_unread(
         streams.abort(client)
 
     pods.wait(go())
-    wait_for(lambda: commands(pods, container, "[s]leep 996") == 0, "the command's end", patience=30)
+    wait_for(lambda: commands(pods, container, "[s]leep 996") == 0, "the command's end")
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.api import manifest
-from podkeep.cli import main
+from podkeep.cli import main, mountns
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -73,3 +73,58 @@ def test_readme_makes_the_image_of_the_example(tmp_path: Path) -> None:
         index = tar.extractfile("index.json")
         assert index is not None
         assert image in index.read().decode()
+
+
+def section(name: str, title: str) -> str:
+    """Return a section of a page, in one line."""
+    [text] = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", (ROOT / name).read_text(), flags=re.DOTALL | re.M)
+    return " ".join(text.split())
+
+
+HIDING = "docs/mount-namespace.md"
+
+
+@pytest.mark.requirement("M26")
+def test_page_says_that_the_third_guarantee_is_gone() -> None:
+    text = section(HIDING, "What holds, and what does not any more")
+    assert "3. **No longer**: what they mount is visible to the host. This is the purpose." in text
+    assert "enters the namespace: `podkeep mountns enter`" in text
+
+
+@pytest.mark.requirement("M34")
+def test_page_shows_the_table_before_and_after_and_names_the_tools_that_must_enter() -> None:
+    seeing = (ROOT / HIDING).read_text()
+    host, inside = re.findall(
+        r"```console\n# (?:podkeep mountns exec -- )?findmnt[^\n]*\n(.*?)```", seeing, flags=re.DOTALL
+    )
+    assert "overlay" in inside
+    assert "overlay" not in host
+    assert [line for line in host.splitlines() if "/pods/" in line or "/sandboxes/" in line] == []
+    tools = section(HIDING, "For administrators, and for tools on the host")
+    for name in ("node exporters", "scanners", "backups", "CSI driver", "podman, skopeo", "crictl", "nsenter --target"):
+        assert name in tools, name
+
+
+@pytest.mark.requirement("M38")
+def test_page_claims_nothing_about_how_systemd_scans() -> None:
+    text = section(HIDING, "What is not fixed, and what else was considered")
+    assert "systemd still scans the whole table when it changes" in text
+
+
+@pytest.mark.requirement("M18")
+def test_page_has_the_alternatives() -> None:
+    text = section(HIDING, "What is not fixed, and what else was considered")
+    for alternative in (
+        "level of a slice",
+        "`PrivateMounts=`",
+        "In Kubernetes itself",
+        "The nsenter form works for all",
+    ):
+        assert alternative in text, alternative
+
+
+def test_page_lists_every_verb_of_mountns() -> None:
+    _, _, table = (ROOT / HIDING).read_text().partition("### Verbs\n\n")
+    rows = [line.split(" | ")[0] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    verbs = {name for row in rows for name in re.findall(r"`([a-z-]+)", row)}
+    assert verbs == set(mountns.command.commands)

@@ -18,6 +18,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[log]": config.LogConfig,
     "[runtime]": config.RuntimeConfig,
     "[runtime.handlers.NAME]": config.HandlerConfig,
+    "[mountns]": config.MountnsConfig,
     "[network]": config.NetworkConfig,
     "[images]": config.ImagesConfig,
     "[images.referrers]": config.ReferrersConfig,

@@ -238,6 +238,20 @@ def look_from_outside(process: subprocess.Popen[bytes]) -> None:
     require(greeting.stat().st_uid == 0, f"and to 0 on disk: {greeting}")
     require(hello.read_text() == "written from inside\n", f"the emptyDir holds what the pod wrote: {hello}")
     require(hello.stat().st_uid == 0, "and on disk that file belongs to 0: mapped, not chowned")
+    if SETTINGS.mountns.enabled:
+        look_at_mounts()
+
+
+def look_at_mounts() -> None:
+    """Compare the machine's table of mounts with that of the container mount namespace."""
+    findmnt = ("findmnt", "--list", "--noheadings", "--output", "TARGET")
+    inside = set(podkeep("mountns", "exec", "--", *findmnt).split())
+    hidden = inside - {entry.mount_point for entry in mountinfo.read()}
+    print()
+    require(
+        any(path.startswith(f"{SETTINGS.runtime.run}/containers/") for path in hidden), "the pod's mounts are there"
+    )
+    require(not mountinfo.under(SETTINGS.runtime.run), f"and none of these {len(hidden)} is in the machine's own table")
 
 
 def on_disk(pattern: str) -> list[Path]:

@@ -28,8 +28,9 @@ def become(argv: Sequence[str]) -> Never:
 
     Process ID, standard streams, working directory and limits are the program's as they are.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # it was closed before this process began
+            stream.flush()
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     try:

@@ -51,6 +51,12 @@ def test_environment_is_what_was_given() -> None:
     assert sorted(done.stdout.splitlines()) == [b"ODD=\xff", b"PATH=/usr/bin:/bin"]
 
 
+def test_streams_that_were_closed_stay_closed() -> None:
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", CODE]
+    script = "for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && exit 1; done; exit 3"
+    assert subprocess.run([*command, "sh", "-c", script], timeout=60, check=False).returncode == 3
+
+
 def test_locale_that_was_given_stays() -> None:
     done = run("sh", "-c", "echo $LC_CTYPE", environment={"LC_CTYPE": "C.UTF-8"})
     assert done.stdout == "C.UTF-8\n"

@@ -168,10 +168,11 @@ def test_the_exit_status_is_that_of_the_first_failure(
 
 
 def test_the_exit_status_of_a_killed_container_is_128_and_the_signal(runner: Runner, image: str) -> None:
-    with runner.start(pod(shell(image, "echo up; exec sleep 98765.25"))) as process:
+    time = f"98765.{int.from_bytes(os.urandom(4), 'big'):010}"  # of this run alone: others may run the same test now
+    with runner.start(pod(shell(image, f"echo up; exec sleep {time}"))) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        (found,) = until(lambda: procfs.find_by_argument("98765.25"), "the process")
+        (found,) = until(lambda: procfs.find_by_argument(time), "the process")
         procfs.kill(found, signal.SIGKILL)
         process.communicate(timeout=60)
     assert process.returncode == 137

@@ -93,9 +93,7 @@ def _have_runtime(config: Config, global_options: Sequence[str]) -> Membership:
     return membership.follow(Path(config.runtime.run), where)
 
 
-async def _run(
-    manifest: Manifest, config: Config, mount_namespace: int, *, keep: bool, retry: bool, form: str
-) -> int:
+async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep: bool, retry: bool, form: str) -> int:
     from podkeep.agent.admission import with_identity
     from podkeep.agent.mount_namespace import require_runtime_here
     from podkeep.agent.node import this_node

@@ -25,7 +25,7 @@ from podkeep.mountns.sync import CONDITION, REASON
 from support import nodes
 from support.container_mounts import ContainerMounts
 from support.cri import Pods, pod, wait_for
-from support.daemon import Daemon
+from support.daemon import Daemon, Resources
 from support.mortal import Mortal
 from support.nodes import namespace_of, pin_of, pinned
 
@@ -36,9 +36,12 @@ ELSEWHERE_S = 30.0
 
 
 @pytest.fixture(autouse=True)
-def hidden(own_daemon: Daemon) -> None:
+def hidden(own_daemon: Daemon) -> Iterator[None]:
+    """Daemons of these tests hide, and what a test made to stay is removed when its daemon has ended."""
     own_daemon.mounts = ContainerMounts.HIDDEN
     own_daemon.write()
+    yield
+    own_daemon.run("mountns", "stop", "--force", check=True)
 
 
 @pytest.fixture
@@ -90,11 +93,6 @@ def remake(daemon: Daemon) -> int:
     daemon.run("mountns", "start", check=True)
     assert pinned(daemon) != old
     return pinned(daemon)
-
-
-def unmade(daemon: Daemon, stack: ExitStack) -> None:
-    """Have what a test made to stay removed in the end."""
-    stack.callback(daemon.run, "mountns", "stop", "--force")
 
 
 def refusal(daemon: Daemon, *options: str) -> str:
@@ -176,7 +174,7 @@ def test_kills_in_any_order_leave_all_in_one_namespace(mortal: Mortal, stack: Ex
     daemon = mortal.daemon
     first = pinned(daemon)
     pods.launch(pods.run(pod("stays")))
-    for kind in ("runtime", "kubelet", "both", "kubelet", "runtime"):
+    for kind in ("runtime", "kubelet", "both"):
         if kind != "kubelet":
             daemon.kill()
         if kind != "runtime":
@@ -194,11 +192,10 @@ def test_kills_in_any_order_leave_all_in_one_namespace(mortal: Mortal, stack: Ex
 
 
 @pytest.mark.requirement("M35")
-def test_a_namespace_made_anew_under_a_runtime(mortal: Mortal, stack: ExitStack) -> None:
+def test_a_namespace_made_anew_under_a_runtime(mortal: Mortal) -> None:
     pods = mortal.start()
     daemon = mortal.daemon
     old = namespace_of(daemon.pid)
-    unmade(daemon, stack)
     new = remake(daemon)
     message = apart(pods)
     assert (
@@ -216,7 +213,7 @@ def test_a_namespace_made_anew_under_a_runtime(mortal: Mortal, stack: ExitStack)
 
 
 @pytest.mark.requirement("M35")
-def test_a_pin_that_is_gone(mortal: Mortal, stack: ExitStack) -> None:
+def test_a_pin_that_is_gone(mortal: Mortal) -> None:
     pods = mortal.start()
     daemon = mortal.daemon
     old = namespace_of(daemon.pid)
@@ -225,7 +222,6 @@ def test_a_pin_that_is_gone(mortal: Mortal, stack: ExitStack) -> None:
     assert f"no mount namespace is pinned at {pin_of(daemon)} any more; podkeep runtime" in message
     assert "; then podkeep mountns start; then podkeep runtime stop, and start it again" in message
     assert len(warnings(daemon)) == 1
-    unmade(daemon, stack)
     daemon.run("mountns", "start", check=True)
     assert daemon.run("runtime", "stop", check=True)
     pods = mortal.start()
@@ -235,13 +231,12 @@ def test_a_pin_that_is_gone(mortal: Mortal, stack: ExitStack) -> None:
 
 @pytest.mark.requirement("M35")
 @pytest.mark.parametrize("remade", [False, True])
-def test_a_restored_pin_mends_it_and_is_logged(mortal: Mortal, stack: ExitStack, remade: bool) -> None:
+def test_a_restored_pin_mends_it_and_is_logged(mortal: Mortal, remade: bool) -> None:
     """For a node that cannot be drained: the old namespace is put back, from the host, by hand."""
     pods = mortal.start()
     daemon = mortal.daemon
     container = pods.launch(pods.run(pod("stays")))
     if remade:
-        unmade(daemon, stack)
         remake(daemon)
         apart(pods)
     subprocess.run(["umount", pin_of(daemon)], check=True)
@@ -284,7 +279,6 @@ def test_a_kubelet_that_was_not_restarted_with_the_rest(mortal: Mortal, stack: E
     old = namespace_of(daemon.pid)
     pid = stack.enter_context(nodes.kubelet(daemon.base, *nodes.enter(daemon)))
     together(pods)
-    unmade(daemon, stack)
     new = remake(daemon)
     # Both are outside: the two are restarted after the pods have gone.
     assert f"then end kubelet (pid {pid})" in apart(pods)
@@ -324,14 +318,19 @@ def as_before(daemon: Daemon) -> None:
     daemon.settings = daemon.options = ()
 
 
+def _settled(daemon: Daemon) -> Resources | None:
+    """Return what the daemon holds once the process of the container is not the OCI runtime any more."""
+    resources = daemon.resources()
+    return None if "crun" in resources.processes else resources
+
+
 @pytest.mark.requirement("M35", "M27")
-def test_pods_in_a_namespace_that_lives_on_are_not_abandoned(mortal: Mortal, stack: ExitStack) -> None:
+def test_pods_in_a_namespace_that_lives_on_are_not_abandoned(mortal: Mortal) -> None:
     pods = mortal.start()
     daemon = mortal.daemon
     container = pods.launch(pods.run(pod("stays")))
-    before = daemon.resources()
+    before = wait_for(lambda: _settled(daemon), "the OCI runtime to end")
     old = namespace_of(daemon.pid)
-    unmade(daemon, stack)
     new = remake(daemon)
     daemon.kill()
     said = refusal(daemon)
@@ -360,7 +359,6 @@ def test_a_sandbox_without_a_process_is_known_by_what_the_runtime_published(mort
     old = namespace_of(daemon.pid)
     # Somebody is in there: a kubelet.
     pid = stack.enter_context(nodes.kubelet(daemon.base, *nodes.enter(daemon)))
-    unmade(daemon, stack)
     remake(daemon)
     daemon.kill()
     said = refusal(daemon)
@@ -372,13 +370,12 @@ def test_a_sandbox_without_a_process_is_known_by_what_the_runtime_published(mort
     as_before(daemon)
     stack.close()
     daemon.run("mountns", "start", check=True)
-    unmade(daemon, stack)
     pods = mortal.start()
     assert [item.state for item in pods.sandboxes()] == [api.SANDBOX_NOTREADY]
 
 
 @pytest.mark.requirement("M35")
-def test_a_sandbox_in_a_namespace_that_only_its_pin_keeps(mortal: Mortal, stack: ExitStack) -> None:
+def test_a_sandbox_in_a_namespace_that_only_its_pin_keeps(mortal: Mortal) -> None:
     pods = mortal.start()
     daemon = mortal.daemon
     pods.run(pod("empty"))
@@ -396,9 +393,8 @@ def test_a_sandbox_in_a_namespace_that_only_its_pin_keeps(mortal: Mortal, stack:
 
 @pytest.mark.requirement("M16", "M35")
 @pytest.mark.parametrize("first", ContainerMounts)
-def test_hiding_is_not_switched_under_pods(mortal: Mortal, stack: ExitStack, first: ContainerMounts) -> None:
+def test_hiding_is_not_switched_under_pods(mortal: Mortal, first: ContainerMounts) -> None:
     daemon = mortal.daemon
-    unmade(daemon, stack)
     daemon.mounts = first
     daemon.write()
     pods = mortal.start()
@@ -421,7 +417,7 @@ def test_hiding_is_not_switched_under_pods(mortal: Mortal, stack: ExitStack, fir
 
 
 @pytest.mark.requirement("M35")
-def test_a_namespace_that_died_with_its_mounts_is_recovered_from(mortal: Mortal, stack: ExitStack) -> None:
+def test_a_namespace_that_died_with_its_mounts_is_recovered_from(mortal: Mortal) -> None:
     pods = mortal.start()
     daemon = mortal.daemon
     clean = daemon.resources()
@@ -429,7 +425,6 @@ def test_a_namespace_that_died_with_its_mounts_is_recovered_from(mortal: Mortal,
     container = pods.launch(pods.run(pod("runs")))
     process = pods.host_pid(container)
     old = namespace_of(daemon.pid)
-    unmade(daemon, stack)
     daemon.kill()
     # Everybody who is in it ends, and so does the pin: the kernel unmounts what was mounted there.
     for pid in _inside(old):
@@ -524,7 +519,6 @@ def test_the_doctor_sees_each_daemon(mortal: Mortal, stack: ExitStack) -> None:
             "name": name, "level": "ok", "detail": f"in mnt:[{inode}], the pinned one", "why": "", "mend": ""
         }  # fmt: skip
     assert found[CONDITION]["level"] == "ok"
-    unmade(daemon, stack)
     new = remake(daemon)
     message = apart(pods)
     found = findings(daemon)
@@ -536,7 +530,7 @@ def test_the_doctor_sees_each_daemon(mortal: Mortal, stack: ExitStack) -> None:
 
 
 @pytest.mark.requirement("M35")
-def test_the_doctor_sees_a_second_runtime_that_is_elsewhere(mortal: Mortal, stack: ExitStack) -> None:
+def test_the_doctor_sees_a_second_runtime_that_is_elsewhere(mortal: Mortal) -> None:
     mortal.start()
     daemon = mortal.daemon
     base = daemon.base / "second"
@@ -550,11 +544,10 @@ def test_the_doctor_sees_a_second_runtime_that_is_elsewhere(mortal: Mortal, stac
 
 
 @pytest.mark.requirement("M16")
-def test_the_doctor_where_nothing_is_hidden(mortal: Mortal, stack: ExitStack) -> None:
+def test_the_doctor_where_nothing_is_hidden(mortal: Mortal) -> None:
     daemon = mortal.daemon
     mortal.start()
     daemon.run("mountns", "start", check=True)
-    unmade(daemon, stack)
     daemon.run("runtime", "stop", check=True)
     daemon.mounts = ContainerMounts.SHOWN
     daemon.write()
@@ -568,11 +561,10 @@ def test_the_doctor_where_nothing_is_hidden(mortal: Mortal, stack: ExitStack) ->
     assert findings(daemon)["container mounts"]["level"] == "ok"
 
 
-def test_a_runtime_that_was_stopped_is_in_nobodys_way(mortal: Mortal, stack: ExitStack) -> None:
+def test_a_runtime_that_was_stopped_is_in_nobodys_way(mortal: Mortal) -> None:
     """What mends comes in steps, and each is over when its command is."""
     daemon = mortal.daemon
     daemon.run("mountns", "start", check=True)
-    unmade(daemon, stack)
     for _ in range(3):
         mortal.start()
         assert daemon.process is not None

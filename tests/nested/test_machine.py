@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -130,14 +131,21 @@ def test_a_machine_that_dies_is_told_from_a_command_that_fails(boot: Callable[..
         own.run("echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 1000", timeout=1000)
 
 
-def test_a_killed_test_run_leaves_no_process(tmp_path: Path) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory for sockets, whose names have a limit."""
+    with tempfile.TemporaryDirectory(prefix="pk-") as name:
+        yield Path(name)
+
+
+def test_a_killed_test_run_leaves_no_process(short_path: Path) -> None:
     script = "from support.nested.machine import Machine\nwith Machine(memory_mib=512) as m: print(m.pid); input()\n"
     with subprocess.Popen(
         [sys.executable, "-c", script],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": "tests:src", "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONPATH": "tests:src", "TMPDIR": str(short_path), "PYTHONUNBUFFERED": "1"},
         cwd=REPOSITORY,
     ) as run:
         assert run.stdout is not None
@@ -145,7 +153,7 @@ def test_a_killed_test_run_leaves_no_process(tmp_path: Path) -> None:
         assert b"qemu-system" in Path(f"/proc/{pid}/cmdline").read_bytes()
         run.kill()
     deadline = time.monotonic() + PATIENCE_S
-    while left := [item.pid for item in procfs.find_by_argument(f"{tmp_path}/")]:
+    while left := [item.pid for item in procfs.find_by_argument(f"{short_path}/")]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 

@@ -61,6 +61,7 @@ def make_disk(target: Path) -> None:
             ["mkfs.ext4", "-q", "-L", "checkout", "-m", "0", "-E", options, "-d", str(stage), str(target), SIZE],
             check=True,
             capture_output=True,
+            env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"},
         )
     finally:
         shutil.rmtree(stage)

@@ -9,6 +9,7 @@ It has no network but a forwarded port of the SSH server on loopback, which the 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -60,6 +61,8 @@ class Machine:
 
         :raises NestedError: if it does not come up; nothing of it is left then.
         """
+        if os.geteuid() != 0:
+            raise NestedError("the nested machine is root's: run `make nested` as root")
         self._image = image()
         self._directory = Path(tempfile.mkdtemp(prefix="nested-"))
         try:

@@ -170,7 +170,7 @@ def _stop(pin: Path, *, force: bool, if_unused: bool, on_demand_only: bool) -> b
         if used:
             raise FailedPrecondition(
                 f"the mount namespace at {pin} is used by {used}",
-                hint="stop the daemons and remove the pods (`podkeep rm --all`) first; "
+                hint="stop the daemons and remove the pods (`podkeep rm`) first; "
                 "`podkeep mountns stop --force` takes it away nevertheless",
             )
         _remove(pin)

@@ -108,14 +108,14 @@ root = "{self.layout.root}"
 run = "{self.layout.run}"
 socket = "{self.socket}"
 cgroup_parent = "{self.cgroup_parent}"
-[mountns]
-enabled = {"true" if self.hides else "false"}
-pin = "{self.base / "mountns/mnt"}"
 [network]
 bridge = "pkt{self.token}"
 subnet = "10.{int(self.token[:2], 16)}.{int(self.token[2:4], 16)}.0/24"
 cni_conf_dir = "{self.base / "cni"}"
 {self.network}
+[mountns]
+enabled = {"true" if self.hides else "false"}
+pin = "{self.base / "mountns/mnt"}"
 [agent]
 root = "{self.base / "kubelet"}"
 pod_logs = "{self.base / "logs"}"

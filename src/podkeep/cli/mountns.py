@@ -99,8 +99,8 @@ def stop(invocation: Invocation, force: bool, if_unused: bool, output: str) -> N
 def status(invocation: Invocation, ctx: click.Context, output: str) -> None:
     """Show the namespace, who is inside, and whether every daemon is in the same one.
 
-    Ends with status 0 if it is there and in sync, else with 1. "host's /" says whether what the host mounts later is
-    seen inside: it is if that is shared, as systemd makes it.
+    Ends with status 0 if it is there, shared, and in sync, else with 1. "host's /" says whether what the host mounts
+    later is seen inside: it is if that is shared, as systemd makes it.
     """
     mountns_place.require_root("status")
     from podkeep.cli import mountns_status
@@ -169,7 +169,7 @@ def _go_inside(invocation: Invocation) -> None:
     mountns_place.require_pinned(invocation, place, told)
     where = _working_directory()
     os.chdir("/")
-    membership.enter(dataclasses.replace(place, may_make=False))
+    membership.enter(dataclasses.replace(place, may_make=False), to_mount=False)
     try:
         os.chdir(where)
     except OSError as error:

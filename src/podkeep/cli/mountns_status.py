@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from podkeep.base.printable import printable
 from podkeep.kernel import mountinfo
-from podkeep.mountns import daemons, lifecycle, sync
+from podkeep.mountns import daemons, lifecycle, occupants, sync
 from podkeep.mountns.daemons import KUBELET, Daemon
 from podkeep.mountns.membership import Membership, Publication
 from podkeep.mountns.pin import HostRoot, locate
@@ -42,6 +42,11 @@ class Report:
 
     @property
     def good(self) -> bool:
+        """Whether daemons can work in the namespace, and every one that belongs in it is inside."""
+        return self.in_sync and self.state.is_shared
+
+    @property
+    def in_sync(self) -> bool:
         """Whether a namespace is there and every daemon that belongs in it is inside."""
         return self.state.inode is not None and not self.mismatches
 
@@ -56,14 +61,14 @@ class Report:
             "on_demand": state.on_demand,
             "propagation": state.propagation,
             "host_propagation": self.host,
-            "follows_host": state.follows_host and _is_shared(self.host),
+            "follows_host": state.follows_host and occupants.is_shared(self.host),
             "container_mounts": state.container_mounts,
             "processes": [{"pid": pid, "name": name} for pid, name in state.processes],
             "daemons": [
                 {"name": item.name, "pid": item.pid, "inode": item.inode, "inside": item.inode == state.inode}
                 for item in self.daemons
             ],
-            "in_sync": self.good,
+            "in_sync": self.in_sync,
             "mismatches": [asdict(item) for item in self.mismatches],
         }
 
@@ -89,25 +94,28 @@ class Report:
             return
         kept = "on demand: goes with the last who needs it" if state.on_demand else "stays until it is stopped"
         yield "namespace", f"{sync.label(state.inode)}, {kept}"
-        yield "propagation", state.propagation
+        yield "propagation", _reaches(state)
         yield "host's /", _follows(self.host, state)
         yield "container mounts", f"{state.container_mounts}"
         yield "daemons", ", ".join(self._shown(item) for item in self.daemons) or "none"
         yield "processes", _processes(state.processes)
-        yield "in sync", "yes" if self.good else "no"
+        yield "in sync", "yes" if self.in_sync else "no"
 
     def _shown(self, daemon: Daemon) -> str:
         return f"{daemon}" if daemon.inode == self.state.inode else f"{daemon} outside, in {sync.label(daemon.inode)}"
 
 
-def _is_shared(propagation: str) -> bool:
-    return "shared" in propagation.split(",")
+def _reaches(state: lifecycle.Status) -> str:
+    if state.is_shared:
+        return state.propagation
+    mend = f"nsenter --mount={state.pin} mount --make-rshared /"
+    return f"{state.propagation}: containers do not see what is mounted here, so no daemon starts; `{mend}`"
 
 
 def _follows(host: str, state: lifecycle.Status) -> str:
-    if _is_shared(host) and state.follows_host:
+    if occupants.is_shared(host) and state.follows_host:
         return f"{host}: what the host mounts is seen inside"
-    if _is_shared(host):
+    if occupants.is_shared(host):
         return f"{host}, but was not when this was made: what it mounts is not seen inside; stop, and start again"
     return f"{host}: what it mounts from now on is not seen inside; `mount --make-rshared /`, stop, and start again"
 
@@ -142,8 +150,6 @@ def examine(config: Config, place: Place, told: Publication | None) -> Report:
 
 
 def _propagation(host: HostRoot) -> str:
-    from podkeep.mountns import occupants
-
     return occupants.propagation(host.run(mountinfo.read))
 
 

@@ -19,9 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from podkeep.base import failpoints
-from podkeep.base.errors import FailedPrecondition, KernelCallError, Unavailable
+from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, Unavailable
 from podkeep.kernel import mountinfo, mounts, namespaces
-from podkeep.mountns import making, netns_directory, occupants, record, selfbind
+from podkeep.mountns import daemons, making, netns_directory, occupants, record, selfbind
+from podkeep.mountns.netns_directory import Done
 from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
 from podkeep.mountns.place import KUBENS_PIN
 from podkeep.mountns.record import Record
@@ -61,6 +62,11 @@ class Status:
         """Whether mounts that the host makes appear inside."""
         return _follows_host(self.propagation)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether containers see what is mounted inside while they run; no daemon starts where they do not."""
+        return occupants.is_shared(self.propagation)
+
 
 def _follows_host(propagation: str) -> bool:
     return "slave" in propagation.split(",")
@@ -74,7 +80,8 @@ def resolved(pin: Path) -> Path:
 def start(pin: Path, *, on_demand: bool = False) -> Started:
     """Make and pin the namespace, unless one is pinned; without ``on_demand`` it stays until it is stopped.
 
-    :raises FailedPrecondition: if ``pin`` is not podkeep's to make, or something else is there.
+    :raises FailedPrecondition: if ``pin`` is not podkeep's to make, something else is there, or the host would not see
+        it.
     :raises KernelCallError: if the kernel refuses; nothing is left then.
     :raises Unavailable: if another start or stop does not end.
     """
@@ -95,6 +102,7 @@ def start_locked(pin: Path, *, on_demand: bool) -> Started:
     if pin == KUBENS_PIN:
         raise FailedPrecondition(f"{pin} belongs to kubens.service", hint="start it with `systemctl start kubens`")
     _refuse_inside(pin, known)
+    _refuse_copy(pin)
     try:
         return Started(inode=_make(pin, on_demand=on_demand), made=True)
     except BaseException:
@@ -106,8 +114,10 @@ def _make(pin: Path, *, on_demand: bool) -> int:
     directory = pin.parent
     # What a killed start did to /run/netns is still ours to undo.
     left = record.read(directory)
-    before = left.netns if left is not None else ""
-    made = Record(on_demand=on_demand, netns="made" if before == "made" else netns_directory.missing() or before)
+    done = [netns_directory.missing(), *_netns_of_others()]
+    if left is not None:
+        done.append(left.netns)
+    made = Record(on_demand=on_demand, netns=netns_directory.all_of(done))
     record.write(directory, made)
     failpoints.reach("mountns.recorded")
 
@@ -118,6 +128,20 @@ def _make(pin: Path, *, on_demand: bool) -> int:
     netns_directory.prepare()
     failpoints.reach("mountns.netns")
     return making.make(pin, announce)
+
+
+def _pins() -> list[Path]:
+    """Return where mount namespaces are pinned on this host, by whomever."""
+    table = mountinfo.read()
+    return [Path(entry.mount_point) for entry in table if entry.fs_type == "nsfs" and entry.root.startswith("mnt:[")]
+
+
+def _netns_of_others() -> Iterator[Done]:
+    """Yield what podkeep did to /run/netns for namespaces that are pinned elsewhere: who ends last undoes it."""
+    for path in _pins():
+        with suppress(DataLoss):
+            if (known := record.read(path.parent)) is not None:
+                yield known.netns
 
 
 def stop(pin: Path, *, force: bool = False, if_unused: bool = False) -> bool:
@@ -292,6 +316,20 @@ def _refuse_inside(pin: Path, known: Record | None) -> None:
         )
 
 
+def _refuse_copy(pin: Path) -> None:
+    """Refuse to make one where only this process and its children would see it pinned.
+
+    That is so in a mount namespace that follows PID 1's. One that does not is a machine of its own.
+    """
+    with suppress(KernelCallError), HostRoot.of_init() as init:
+        if init.inode != own() and daemons.reaches(1):
+            raise FailedPrecondition(
+                f"this process is in mnt:[{own()}], a copy of the host's mount namespace, as systemd makes one for "
+                f"PrivateTmp= and the like: the host would not see what is pinned at {pin}",
+                hint="make it on the host first, with `podkeep mountns start`, or start this on the host",
+            )
+
+
 def _use(namespace: int, known: Record | None) -> str:
     """Return who uses the namespace, for an error; empty: nobody."""
     inside = occupants.processes(os.fstat(namespace).st_ino)
@@ -321,7 +359,9 @@ def _remove(pin: Path) -> None:
         mounts.unmount(directory, lazy=True)
         failpoints.reach("mountns.unbound")
     if known is not None:
-        netns_directory.restore(known.netns)
+        # The last one clears away: without the mount point, `ip netns add` would cover what is pinned in another one.
+        if not _pins():
+            netns_directory.restore(known.netns)
         failpoints.reach("mountns.restored")
         record.remove(directory)
     with suppress(OSError):

@@ -12,16 +12,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, PodkeepError
-from podkeep.kernel import libc
+from podkeep.kernel import libc, namespaces
 from podkeep.kernel.libc import CloneFlag
-from podkeep.mountns import lifecycle, record
+from podkeep.mountns import lifecycle, occupants, record
 from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
 from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, Place
 
@@ -53,19 +54,25 @@ class Publication:
     """The runtime's."""
 
 
-def enter(place: Place | None, *, pins: Sequence[Path] = (KUBENS_PIN, DEFAULT_PIN)) -> Membership:
+def enter(
+    place: Place | None, *, pins: Sequence[Path] = (KUBENS_PIN, DEFAULT_PIN), to_mount: bool = True
+) -> Membership:
     """Move the calling, single-threaded process to where it belongs, and verify that it is there.
 
     :param pins: where container mount namespaces may be pinned; without ``place``, the process must be in none of them.
-    :raises FailedPrecondition: if the namespace is missing, something else, or another one than this process is in
-        afterwards; or the process has threads. Without a change of its working directory.
+    :param to_mount: whether others are to see what this process mounts there. Who only looks may go where they do not.
+    :raises FailedPrecondition: if the namespace is missing, something else, another one than this process is in
+        afterwards, or one in which mounts reach nobody; or the process has threads. Without a change of its working
+        directory.
     :raises KernelCallError: if the kernel refuses.
     """
     if len(os.listdir("/proc/self/task")) > 1:
         raise FailedPrecondition("a process with threads cannot change its mount namespace")
     if place is None:
         return _stay(pins)
-    return _enter_pinned(place, place.pin) if place.pin is not None else _enter_process(place, place.pid or 0)
+    if place.pin is not None:
+        return _enter_pinned(place, place.pin, to_mount)
+    return _enter_process(place, place.pid or 0, to_mount)
 
 
 def _stay(pins: Sequence[Path]) -> Membership:
@@ -83,7 +90,7 @@ def _stay(pins: Sequence[Path]) -> Membership:
     return Membership(inode=here, place=None, host=HostRoot.own())
 
 
-def _enter_pinned(place: Place, path: Path) -> Membership:
+def _enter_pinned(place: Place, path: Path, to_mount: bool) -> Membership:
     path = lifecycle.resolved(path)
     if not place.may_make:
         _require_pinned(place, path)
@@ -98,6 +105,8 @@ def _enter_pinned(place: Place, path: Path) -> Membership:
                 raise FailedPrecondition(
                     f"{place.source}: {path} is the host's mount namespace: nothing would be hidden", hint=_hint(place)
                 )
+            if to_mount:
+                _require_shared(place, path, host)
             if own() != inode:
                 _join(path, host)
             _verify(place, inode, pinned(path, host))
@@ -123,7 +132,7 @@ def _locate(place: Place, path: Path) -> tuple[int | None, HostRoot]:
         raise FailedPrecondition(f"{place.source}: {error.message}", hint=error.hint or _hint(place)) from error
 
 
-def _enter_process(place: Place, pid: int) -> Membership:
+def _enter_process(place: Place, pid: int, to_mount: bool) -> Membership:
     path = Path(f"/proc/{pid}/ns/mnt")
     try:
         inode = pinned(path)
@@ -138,6 +147,13 @@ def _enter_process(place: Place, pid: int) -> Membership:
             f"{place.source}: process {pid} is in the host's mount namespace: nothing would be hidden",
             hint=_hint(place),
         )
+    if to_mount:
+        try:
+            _require_shared(place, path, None)
+        except BaseException:
+            if init is not None:
+                init.close()
+            raise
     if inode == own():
         if init is None:
             raise FailedPrecondition(
@@ -156,6 +172,22 @@ def _enter_process(place: Place, pid: int) -> Membership:
         host.close()
         raise
     return Membership(inode=inode, place=place, host=host)
+
+
+def _require_shared(place: Place, path: Path, host: HostRoot | None) -> None:
+    """Refuse a namespace whose mounts do not reach containers: volumes would be empty, and nothing would fail.
+
+    Made with ``unshare --propagation slave`` alone it is such a one (OpenShift enhancement "hide container mount
+    points", the unit as printed).
+    """
+    with _opened(path, host) as namespace:
+        propagation = namespaces.run_in_mntns(namespace, occupants.own_propagation)
+    if not occupants.is_shared(propagation):
+        raise FailedPrecondition(
+            f"{place.source}: / is {propagation} in the mount namespace at {path}: containers would not see what is "
+            "mounted there while they run",
+            hint=f"`nsenter --mount={path} mount --make-rshared /`, and it is shared",
+        )
 
 
 def _init() -> HostRoot | None:
@@ -210,19 +242,27 @@ def _beside(theirs: Publication, place: Place | None) -> Membership:
 
 
 def _join(path: Path, host: HostRoot | None) -> None:
+    where = ""
+    with _opened(path, host) as namespace:
+        try:
+            where = os.getcwd()
+            libc.setns(namespace, CloneFlag.NEWNS)
+            # Entering a mount namespace moves the working directory to its root.
+            os.chdir(where)
+        except OSError as error:
+            raise FailedPrecondition(
+                f"the working directory {where} is not there in the mount namespace: {error.strerror}",
+                hint="start it in /",
+            ) from error
+
+
+@contextmanager
+def _opened(path: Path, host: HostRoot | None) -> Iterator[int]:
     namespace = open_pinned(path, host)
     if namespace is None:
         raise FailedPrecondition(f"no mount namespace is at {path} any more", hint="start again")
-    where = ""
     try:
-        where = os.getcwd()
-        libc.setns(namespace, CloneFlag.NEWNS)
-        # Entering a mount namespace moves the working directory to its root.
-        os.chdir(where)
-    except OSError as error:
-        raise FailedPrecondition(
-            f"the working directory {where} is not there in the mount namespace: {error.strerror}", hint="start it in /"
-        ) from error
+        yield namespace
     finally:
         os.close(namespace)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel import mounts
@@ -21,12 +21,20 @@ from podkeep.mountns import selfbind
 
 NETNS = Path("/run/netns")
 
+Done = Literal["", "mounted", "made"]
+"""What was done to it, in rising order: nothing, made a mount point, made the directory, too."""
 
-def missing() -> Literal["", "mounted", "made"]:
-    """Return what :func:`prepare` has to do: nothing, make the directory a mount point, or make the directory, too."""
+
+def missing() -> Done:
+    """Return what :func:`prepare` has to do."""
     if not NETNS.is_dir():
         return "made"
     return "" if selfbind.is_mount_point(NETNS) else "mounted"
+
+
+def all_of(done: Iterable[Done]) -> Done:
+    """Return what was done in all, by several and one after the other. Pure."""
+    return max(done, key=get_args(Done).index, default="")
 
 
 def prepare() -> None:
@@ -45,7 +53,7 @@ def prepare() -> None:
             mounts.set_propagation(NETNS, Propagation.SHARED, recursive=True)
 
 
-def restore(done: Literal["", "mounted", "made"]) -> None:
+def restore(done: Done) -> None:
     """Undo :func:`prepare` as far as nobody has put a namespace there since.
 
     :param done: what was :func:`missing` before.

@@ -76,6 +76,11 @@ def propagation(table: Iterable[MountEntry]) -> str:
     return ",".join(words)
 
 
+def is_shared(propagation: str) -> bool:
+    """Return whether what is mounted below a ``/`` that propagates so is seen by others. Pure."""
+    return "shared" in propagation.split(",")
+
+
 def own_propagation() -> str:
     """Return how ``/`` of the calling thread propagates; it costs less than reading all mounts."""
     return propagation([mountinfo.holding("/")])

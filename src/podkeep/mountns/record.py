@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss
+from podkeep.mountns.netns_directory import Done
 
 NAME = "podkeep.json"
 
@@ -27,8 +27,8 @@ class Record:
 
     inode: int = 0
     on_demand: bool = False
-    netns: Literal["", "mounted", "made"] = ""
-    """What podkeep did to /run/netns: made it a mount point, or made the directory, too."""
+    netns: Done = ""
+    """What podkeep did to /run/netns, for this namespace or for one that was there when it was made."""
     inherited: tuple[Key, ...] = ()
     """What the namespace was born with, if the host does not tell it when it unmounts something of that."""
 

@@ -207,8 +207,17 @@ def literal(open_directory: Path, image: str) -> Iterator[Daemon]:
 
 @pytest.mark.requirement("M5")
 def test_a_namespace_that_is_only_a_slave(literal: Daemon, image: str) -> None:
-    """Guarantee 2 does not hold in it: a Bidirectional volume is refused, and others see the host's mounts only."""
+    """Guarantee 2 does not hold in it: a Bidirectional volume is refused, and others see the host's mounts only.
+
+    So no daemon starts in it. This one was there before somebody made it so.
+    """
+    ended = literal.run("runtime", timeout=30)
+    assert ended.returncode == 1
+    assert "/ is private,slave in the mount namespace" in ended.stderr
+    subprocess.run(shlex.split(ended.stderr.partition("hint: `")[2].partition("`")[0]), check=True)
     literal.start()
+    assert groups(mountinfo.read(literal.pid)[0]).keys() == {"shared", "master"}
+    assert run_in(literal.pid, "mount", "--make-rslave", "/").returncode == 0
     volume = literal.base / "volume"
     (volume / "runtime").mkdir(parents=True)
     (volume / "host").mkdir()

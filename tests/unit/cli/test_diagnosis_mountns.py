@@ -44,6 +44,14 @@ def test_both_guarantees_need_propagation() -> None:
     assert literal[1].mend == f"nsenter --mount={PIN} mount --make-rshared /"
 
 
+def test_a_namespace_that_is_not_shared_is_not_good() -> None:
+    assert report().good
+    literal = report(inside="private,slave")
+    assert (literal.in_sync, literal.good) == (True, False)
+    (line,) = (line for line in literal.lines() if line.startswith("propagation"))
+    assert f"`nsenter --mount={PIN} mount --make-rshared /`" in line
+
+
 def test_netns_is_a_mount_point_before_somebody_makes_it_one() -> None:
     assert mountns.netns({"/run/netns"}, report().state) == []
     assert mountns.netns(set(), report(inode=None).state) == []

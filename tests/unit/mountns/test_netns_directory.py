@@ -140,3 +140,33 @@ def test_what_others_pinned_there_before_is_seen_on_the_mount(tmp_path: Path) ->
         assert namespaces.is_pinned(there)
         """,
     )
+
+
+def test_it_goes_with_the_last_of_several(tmp_path: Path) -> None:
+    """It is one for all that are pinned on the host, whoever made it."""
+    on_a_scratch_machine(
+        tmp_path,
+        PINNED_INSIDE
+        + """
+other = Path("/run/other/mnt")
+before, files = mountinfo.read(), sorted(Path("/run").rglob("*"))
+for first, last in ((pin, other), (other, pin)):
+    lifecycle.start(pin)
+    table = mountinfo.under(netns)
+    lifecycle.start(other)
+    assert mountinfo.under(netns) == table != []
+    lifecycle.stop(first)
+    assert mountinfo.under(netns) == table
+    lifecycle.stop(last)
+    assert mountinfo.read() == before
+    assert sorted(Path("/run").rglob("*")) == files
+# What it is there for holds for the one that stays.
+lifecycle.start(other)
+lifecycle.start(pin)
+process(body)
+lifecycle.stop(other)
+ip("add", "host")
+assert usable().returncode == 0
+ip("delete", "host")
+""",
+    )

@@ -14,7 +14,7 @@ from podkeep.cli import mountns_place, mountns_status
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 from podkeep.kernel import mountinfo
-from podkeep.mountns import installation, lifecycle, sync
+from podkeep.mountns import installation, lifecycle, occupants, sync
 from podkeep.mountns.daemons import KUBELET, RUNTIME, Daemon
 from podkeep.mountns.pin import HostRoot, locate
 
@@ -97,7 +97,7 @@ def propagation(report: Report) -> list[Finding]:
     """
     name, state = "mounts of the host", report.state
     found = []
-    if "shared" not in report.host.split(","):
+    if not occupants.is_shared(report.host):
         why = "what it mounts from now on (a disk, an NFS share) is not seen by the runtime, nor in any volume"
         mend = "mount --make-rshared /"
         mend += f"; {_AGAIN}" if state.inode is not None else ""
@@ -107,8 +107,8 @@ def propagation(report: Report) -> list[Finding]:
         found.append(finding.warning(name, f"/ is {state.propagation} inside", why=why, mend=_AGAIN))
     else:
         found.append(finding.ok(name, f"seen inside: / is {report.host} on the host"))
-    if state.inode is not None and "shared" not in state.propagation.split(","):
-        why = "daemons and containers do not see each other's mounts: Bidirectional and HostToContainer do not work"
+    if state.inode is not None and not state.is_shared:
+        why = "containers do not see what is mounted there (HostToContainer, Bidirectional); no daemon starts"
         mend = f"nsenter --mount={state.pin} mount --make-rshared /"
         found.append(finding.missing("mounts inside", f"/ is {state.propagation}", why=why, mend=mend))
     return found

@@ -10,7 +10,10 @@ def test_unknown_purpose_is_refused_with_the_usage() -> None:
     done = subprocess.run([SETUP, "party"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == "setup: unknown purpose 'party'\nhint: usage: tools/setup [demo|test|reference|bench|nested] [--list]\n"
+    assert (
+        done.stderr
+        == "setup: unknown purpose 'party'\nhint: usage: tools/setup [demo|test|reference|bench|nested] [--list]\n"
+    )
 
 
 def test_scripts_are_valid_bash() -> None:

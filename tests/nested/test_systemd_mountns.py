@@ -146,6 +146,14 @@ class Node:
             self.sh(f"rmdir --ignore-fail-on-non-empty {' '.join(f'{UNITS}/{daemon}.service.d' for daemon in daemons)}")
             self._clear()
 
+    @contextmanager
+    def without_pods(self) -> Iterator[None]:
+        """Leave no pod: a runtime does not start in a namespace without the mounts of those that run."""
+        try:
+            yield
+        finally:
+            self.machine.run("umount /srv/pod/up; podkeep rm pod", timeout=PATIENCE_S)
+
     def _clear(self) -> None:
         """Remove what is kept, and see that nothing else is left."""
         kept = Path(PIN).parent
@@ -168,6 +176,7 @@ def node(machine: Machine) -> Iterator[Node]:
         machine.write(path, text)
     machine.run("mkdir '/var/lib/kube let' && systemctl daemon-reload", check=True)
     yield Node(machine)
+    machine.run("if mountpoint -q /run/netns; then umount /run/netns; fi", check=True)
     paths = " ".join((*files, "/usr/local/bin/notifier"))
     machine.run(f"rm {paths}; rmdir '/var/lib/kube let' {UNITS}/kubelet.service.d; systemctl daemon-reload", check=True)
 
@@ -375,7 +384,7 @@ def runtime(node: Node, tmp_path: Path) -> Iterator[Node]:
     machine.write(f"{UNITS}/podkeep.service.d/50-slow.conf", SLOW)
     node.sh(f"mkdir /srv/pod && mkfifo /srv/pod/in /srv/pod/out && rm -f {UNITS}/podkeep.service")
     yield node
-    node.machine.run("umount /srv/pod/up; podkeep rm pod; systemctl stop podkeep agent", timeout=PATIENCE_S)
+    node.machine.run("systemctl stop podkeep agent", timeout=PATIENCE_S)
     node.sh(f"rm -r {UNITS}/podkeep.service {UNITS}/podkeep.service.d /srv/pod /root/busybox.tar /root/pod.yaml")
     node.sh("systemctl daemon-reload; systemctl reset-failed")
 
@@ -389,7 +398,7 @@ def ask(node: Node) -> str:
 def test_a_pod_outlives_restarts_and_the_host_sees_none_of_its_mounts(runtime: Node) -> None:
     node = runtime
     node.sh(f"podkeep runtime unit >{UNITS}/podkeep.service")
-    with node.installed():
+    with node.installed(), node.without_pods():
         node.sh("systemctl start podkeep && podkeep image load /root/busybox.tar")
         assert node.namespace("podkeep") == node.pinned()
         host = node.sh("cat /proc/1/mountinfo").splitlines()
@@ -412,8 +421,7 @@ def test_a_pod_outlives_restarts_and_the_host_sees_none_of_its_mounts(runtime: N
         assert node.namespace("podkeep") == node.pinned()
         assert volume in node.sh(f"cat /proc/{node.pid('podkeep')}/mountinfo"), "it is the same one"
         assert ask(node) == "from the host\nfrom the agent"
-        node.sh("podkeep rm pod && umount /srv/pod/up")
-        node.sh(f"systemctl stop {SERVICE}")
+        node.sh(f"podkeep rm pod && umount /srv/pod/up && systemctl stop {SERVICE}")
         assert node.shows("podkeep", "ActiveState") == "inactive"
         assert node.pinned() == "", "nobody needs it any more"
 
@@ -423,11 +431,12 @@ def test_switched_off_the_host_sees_the_mounts(runtime: Node) -> None:
     node = runtime
     node.machine.write("/etc/podkeep/config.toml", "[mountns]\nenabled = false\n")
     try:
-        node.sh(f"podkeep runtime unit >{UNITS}/podkeep.service && systemctl daemon-reload")
-        node.sh("systemctl start podkeep && podkeep image load /root/busybox.tar")
-        assert node.namespace("podkeep") == node.sh("readlink /proc/1/ns/mnt")
-        node.sh("systemd-run --unit=agent podkeep run /root/pod.yaml && cat /srv/pod/out")
-        assert "/volumes/kubernetes.io~empty-dir/m" in node.sh("cat /proc/1/mountinfo")
-        assert node.machine.run("podkeep mountns install").returncode != 0
+        with node.without_pods():
+            node.sh(f"podkeep runtime unit >{UNITS}/podkeep.service && systemctl daemon-reload")
+            node.sh("systemctl start podkeep && podkeep image load /root/busybox.tar")
+            assert node.namespace("podkeep") == node.sh("readlink /proc/1/ns/mnt")
+            node.sh("systemd-run --unit=agent podkeep run /root/pod.yaml && cat /srv/pod/out")
+            assert "/volumes/kubernetes.io~empty-dir/m" in node.sh("cat /proc/1/mountinfo")
+            assert node.machine.run("podkeep mountns install").returncode != 0
     finally:
-        node.sh("podkeep rm pod; rm -r /etc/podkeep")
+        node.sh("rm -r /etc/podkeep")

@@ -391,8 +391,11 @@ def _check_pin(pin: str, directories: Mapping[str, str]) -> None:
         return
     if not os.path.isabs(pin):
         raise InvalidArgument(f"mountns.pin: {pin!r} is not an absolute path", hint="begin it with /")
-    own = os.path.realpath(os.path.dirname(pin))
     hint = "name a file in a directory of its own, such as /run/container-mount-namespace/mnt"
+    if os.path.normpath(pin) != pin:
+        # What is its directory must be the same for everybody who splits it.
+        raise InvalidArgument(f"mountns.pin: {pin!r} is not the plain path of a file", hint=hint)
+    own = os.path.realpath(os.path.dirname(pin))
     if own in _SYSTEM_DIRECTORIES or own.startswith(("/proc/", "/sys/", "/dev/")):
         raise InvalidArgument(f"mountns.pin: its directory {own} is the machine's", hint=hint)
     for key, directory in directories.items():

@@ -62,6 +62,8 @@ def start(invocation: Invocation, output: str) -> None:
     if not invocation.config.mountns.enabled:
         raise FailedPrecondition("container mounts are not to be hidden here: mountns.enabled is false")
     pin = mountns_place.own_pin(invocation)
+    # Modes of what it makes are meant as written: /run/netns is everybody's to list.
+    os.umask(0o022)
     started = lifecycle.start(pin)
     if output == "json":
         forms.echo_json({"pin": str(pin), "inode": started.inode, "made": started.made})
@@ -83,13 +85,16 @@ def stop(invocation: Invocation, force: bool, if_unused: bool, output: str) -> N
         raise click.UsageError("--force and --if-unused do not go together")
     mountns_place.require_root("stop")
     from podkeep.mountns import lifecycle
+    from podkeep.mountns.pin import is_pinned
 
     pin = mountns_place.own_pin(invocation)
     removed = lifecycle.stop(pin, force=force, if_unused=if_unused)
     if output == "json":
         forms.echo_json({"pin": str(pin), "removed": removed})
+    elif removed:
+        echo_line(f"removed {pin}")
     else:
-        echo_line(f"{'removed' if removed else 'nothing to remove at'} {pin}")
+        echo_line(f"{pin} is in use and stays" if is_pinned(pin) else f"nothing to remove at {pin}")
 
 
 @command.command(name="status", short_help="Show who is inside, and what is out of sync.")

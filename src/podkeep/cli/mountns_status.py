@@ -34,6 +34,8 @@ class Report:
 
     enabled: bool
     source: str
+    may_make: bool
+    """Whether podkeep makes the namespace where there is none."""
     state: lifecycle.Status
     host: str
     daemons: tuple[Daemon, ...]
@@ -87,10 +89,7 @@ class Report:
             yield "hiding", "off: mountns.enabled is false, daemons stay in the host's mount namespace"
         yield "pin", f"{state.pin}"
         if state.inode is None:
-            yield (
-                "namespace",
-                "none; `podkeep runtime` makes it when it starts, `podkeep mountns start` makes one to stay",
-            )
+            yield "namespace", "none" if self.mismatches else f"none; {self._makes()}"
             return
         kept = "on demand: goes with the last who needs it" if state.on_demand else "stays until it is stopped"
         yield "namespace", f"{sync.label(state.inode)}, {kept}"
@@ -100,6 +99,11 @@ class Report:
         yield "daemons", ", ".join(self._shown(item) for item in self.daemons) or "none"
         yield "processes", _processes(state.processes)
         yield "in sync", "yes" if self.in_sync else "no"
+
+    def _makes(self) -> str:
+        if self.may_make:
+            return "`podkeep runtime` makes it when it starts, `podkeep mountns start` makes one to stay"
+        return "what makes it must be started, such as kubens.service"
 
     def _shown(self, daemon: Daemon) -> str:
         return f"{daemon}" if daemon.inode == self.state.inode else f"{daemon} outside, in {sync.label(daemon.inode)}"
@@ -142,6 +146,7 @@ def examine(config: Config, place: Place, told: Publication | None) -> Report:
         return Report(
             enabled=config.mountns.enabled,
             source=place.source,
+            may_make=place.may_make,
             state=state,
             host=_propagation(host),
             daemons=_concerned(found, state, runtime),

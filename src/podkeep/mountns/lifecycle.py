@@ -240,17 +240,23 @@ def locked(directory: Path, *, make: bool = False) -> Iterator[None]:
     anew.
 
     :param make: make the directory if it is missing; it is removed again if nothing has been put into it.
-    :raises FailedPrecondition: if it is missing and not to be made.
+    :raises FailedPrecondition: if it is missing and not to be made, or the file system is read-only or full.
     :raises Unavailable: if somebody else holds the lock for too long.
     """
-    fd, made = _lock(directory, make=make)
     try:
-        yield
-    finally:
-        if made:
-            with suppress(OSError):
-                directory.rmdir()
-        os.close(fd)
+        fd, made = _lock(directory, make=make)
+        try:
+            yield
+        finally:
+            if made:
+                with suppress(OSError):
+                    directory.rmdir()
+            os.close(fd)
+    except OSError as error:
+        raise FailedPrecondition(
+            f"{error.filename or directory}: {error.strerror}",
+            hint="the mount namespace for containers is pinned there; set mountns.pin to a path that can be written",
+        ) from error
 
 
 def _lock(directory: Path, *, make: bool) -> tuple[int, bool]:

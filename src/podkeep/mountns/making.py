@@ -3,7 +3,7 @@
 Owns: the calls and their order. Does not own: whether to make one, locks and records (``lifecycle``). Everything
 happens on a thread of its own, so that the process keeps its namespace, working directory and processors.
 
-    ExecStartPre   mount --bind --make-unbindable <directory> <directory>     unless it is a mount point
+    ExecStartPre   mount --bind --make-unbindable <directory> <directory>     unless it is already
     ExecStartPre   touch <pin>
     ExecStart      unshare --mount=<pin> --propagation slave mount --make-rshared /
 """
@@ -38,13 +38,14 @@ def make(pin: Path, announce: Callable[[int], None]) -> int:
 
 
 def bind_directory(directory: Path) -> None:
-    """Bind a directory onto itself, unless it is a mount point, and keep it out of every copy.
+    """Bind a directory onto itself, unless it is already, and keep it out of every copy.
 
-    The kernel refuses to pin a mount namespace on a mount that would propagate into it.
+    The kernel refuses to pin a mount namespace on a mount that would propagate into it. Another mount that is there is
+    not podkeep's to change.
 
     :raises KernelCallError: if the kernel refuses.
     """
-    if not selfbind.is_mount_point(directory):
+    if not selfbind.is_self_bind(directory):
         mounts.bind(directory, directory)
         failpoints.reach("mountns.bound")
     mounts.set_propagation(directory, Propagation.UNBINDABLE)

@@ -14,22 +14,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
-from podkeep.base.errors import KernelCallError
-from podkeep.kernel import mounts
+from podkeep.base.errors import FailedPrecondition, KernelCallError
+from podkeep.kernel import mountinfo, mounts
 from podkeep.kernel.mounts import Propagation
 from podkeep.mountns import selfbind
 
 NETNS = Path("/run/netns")
+"""It may be a link; the kernel knows mount points without links."""
 
 Done = Literal["", "mounted", "made"]
 """What was done to it, in rising order: nothing, made a mount point, made the directory, too."""
 
 
 def missing() -> Done:
-    """Return what :func:`prepare` has to do."""
+    """Return what :func:`prepare` has to do and :func:`restore` can undo."""
     if not NETNS.is_dir():
         return "made"
-    return "" if selfbind.is_mount_point(NETNS) else "mounted"
+    return "" if selfbind.is_mount_point(resolved()) else "mounted"
+
+
+def resolved() -> Path:
+    """Return the path of the directory without links, as /proc/self/mountinfo names it."""
+    return Path(os.path.realpath(NETNS))
 
 
 def all_of(done: Iterable[Done]) -> Done:
@@ -38,19 +44,26 @@ def all_of(done: Iterable[Done]) -> Done:
 
 
 def prepare() -> None:
-    """Make /run/netns a shared mount point, unless it is a mount point.
+    """Make /run/netns a shared mount point.
 
+    :raises FailedPrecondition: if it is something else than a directory.
     :raises OSError: if the directory cannot be made.
     :raises KernelCallError: if the kernel refuses.
     """
-    if not missing():
-        return
-    NETNS.mkdir(mode=0o755, exist_ok=True)
-    with _locked():
-        if not selfbind.is_mount_point(NETNS):
+    directory = resolved()
+    if os.path.lexists(directory) and not directory.is_dir():
+        raise FailedPrecondition(
+            f"{NETNS} is not a directory", hint="remove it; `ip netns add` could not use it either"
+        )
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with _locked(directory):
+        if not selfbind.is_mount_point(directory):
             # What is pinned there already must be seen on the new mount as well.
-            mounts.bind(NETNS, NETNS, recursive=True)
-            mounts.set_propagation(NETNS, Propagation.SHARED, recursive=True)
+            mounts.bind(directory, directory, recursive=True)
+            mounts.set_propagation(directory, Propagation.SHARED, recursive=True)
+        elif not any(field.startswith("shared:") for field in mountinfo.holding(directory).propagation):
+            # As a first `ip netns add` would, but then it would be too late for those inside.
+            mounts.set_propagation(directory, Propagation.SHARED)
 
 
 def restore(done: Done) -> None:
@@ -58,23 +71,24 @@ def restore(done: Done) -> None:
 
     :param done: what was :func:`missing` before.
     """
-    if not done or not NETNS.is_dir() or any(NETNS.iterdir()):
+    directory = resolved()
+    if not done or not directory.is_dir() or any(directory.iterdir()):
         return
     try:
         # Not lazily, and without holding it open: the kernel refuses if there is a mount below by now.
-        if selfbind.is_self_bind(NETNS):
-            mounts.unmount(NETNS)
+        if selfbind.is_self_bind(directory):
+            mounts.unmount(directory)
         if done == "made":
-            NETNS.rmdir()
+            directory.rmdir()
     except (OSError, KernelCallError):
         # Somebody came in between, or works in it: it is theirs now.
         return
 
 
 @contextmanager
-def _locked() -> Iterator[None]:
+def _locked(directory: Path) -> Iterator[None]:
     """Lock the directory as ip-netns(8) does while it makes it a mount point."""
-    fd = os.open(NETNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

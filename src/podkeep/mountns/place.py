@@ -79,7 +79,7 @@ def place(
         raise FailedPrecondition(
             f"mount namespaces are pinned at {KUBENS_PIN} and at {DEFAULT_PIN}: daemons could end up in different ones",
             hint=f"set mountns.pin to the one that the kubelet is in, or remove the other: `systemctl stop {UNIT}`, "
-            "`podkeep mountns stop` or `systemctl stop kubens`",
+            f"`podkeep --set mountns.pin={DEFAULT_PIN} mountns stop` or `systemctl stop kubens`",
         )
     return Place(pin=KUBENS_PIN, source="kubens")
 

@@ -104,7 +104,7 @@ def test_stop_is_refused_while_somebody_is_inside(made: Host) -> None:
         assert cat.stdout.readline() == b"here\n"
         refused = made.run("stop", status=1)
         assert f"cat ({cat.pid})" in refused.stderr
-        assert made.run("stop", "--if-unused").stdout == f"nothing to remove at {made.pin}\n"
+        assert made.run("stop", "--if-unused").stdout == f"{made.pin} is in use and stays\n"
         assert made.status()["processes"] == [{"pid": cat.pid, "name": "cat"}]
         assert f"cat ({cat.pid})" in made.run("status").stdout
 
@@ -355,45 +355,56 @@ def test_it_works_from_inside_too(host: Host) -> None:
 def terminal(command: Sequence[str], **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Run a command on a terminal of its own; yield it and the end that a person sees."""
     person, program = pty.openpty()
-    try:
-        with subprocess.Popen(
-            ["setsid", "--ctty", "--wait", *command],
-            stdin=program,
-            stdout=program,
-            stderr=program,
-            env={**os.environ, **environment},
-        ) as process:
-            os.close(program)
+    with subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *command],
+        stdin=program,
+        stdout=program,
+        stderr=program,
+        env={**os.environ, **environment},
+    ) as process:
+        os.close(program)
+        try:
             yield process, person
             process.wait(timeout=TIMEOUT_S)
-    finally:
-        os.close(person)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            # What is still on the terminal gets SIGHUP.
+            os.close(person)
 
 
-def read_until(fd: int, wanted: bytes) -> bytes:
-    seen = b""
+def read_until(fd: int, wanted: str) -> str:
+    """Read until the regular expression ``wanted`` is found; what follows it may have been read, too."""
+    seen = ""
     deadline = time.monotonic() + TIMEOUT_S
-    while wanted not in seen:
+    while not re.search(wanted, seen, re.DOTALL):
         assert time.monotonic() < deadline, seen
         if select.select([fd], [], [], 1)[0]:
-            seen += os.read(fd, 4096)
+            seen += os.read(fd, 4096).decode()
     return seen
 
 
 @pytest.mark.requirement("M33")
 def test_enter_is_an_interactive_shell_on_the_terminal(made: Host, tmp_path: Path) -> None:
     inode = made.pin.stat().st_ino
-    with terminal(made.command("enter"), SHELL="/bin/bash", PS1="$ ", ENV="", HOME=str(tmp_path)) as (shell, person):
+    prompt = "ready:"
+    environment = {"SHELL": "/bin/bash", "PROMPT_COMMAND": f"printf {prompt}", "ENV": "", "HOME": str(tmp_path)}
+    with terminal(made.command("enter"), **environment) as (shell, person):
+        read_until(person, prompt)
         os.write(person, b"echo $- at $(tty) in $(readlink /proc/self/ns/mnt) $((40 + 2)) done\n")
-        seen = read_until(person, b"42 done").decode()
+        seen = read_until(person, f"42 done.*{prompt}")
         assert f"in mnt:[{inode}]" in seen
         flags = re.findall(r"(\S+) at /dev/pts/", seen)
         assert "i" in flags[-1]
         assert "m" in flags[-1], "there is no job control"
-        # An interruption is for the line that is typed, not for the shell.
-        os.write(person, b"nonsense\x03")
+        # An interruption is for the line that is typed, not for the shell. It takes along what was typed ahead.
+        os.write(person, b"nonsense")
+        read_until(person, "nonsense")
+        os.write(person, b"\x03")
+        read_until(person, prompt)
         os.write(person, b"echo still $((1 + 1)) here\n")
-        read_until(person, b"still 2 here")
+        read_until(person, "still 2 here")
         os.write(person, b"exit 3\n")
     assert shell.returncode == 3
 

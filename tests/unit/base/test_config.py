@@ -52,6 +52,9 @@ pod_logs = "{link}/./logs"
     [
         ('[runtime]\nrun = "/run"', "runtime.run: /run is the machine's"),
         ('[runtime]\nrun = "/var/run/"', "runtime.run: /run is the machine's"),
+        ('[mountns]\npin = "/run/mnt"', "mountns.pin: its directory /run is the machine's"),
+        ('[mountns]\npin = "/run/own/"', "mountns.pin: '/run/own/' is not the plain path of a file"),
+        ('[mountns]\npin = "/run/own/.."', "mountns.pin: '/run/own/..' is not the plain path of a file"),
         ('[runtime]\nroot = "/"', "runtime.root: / is the machine's"),
         ('[agent]\nroot = "/var/lib"', "agent.root: /var/lib is the machine's"),
         ('[agent]\npod_logs = "/etc"', "agent.pod_logs: /etc is the machine's"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from podkeep.cli.diagnosis import mountns
@@ -20,7 +21,9 @@ def report(
     *, inode: int | None = 7, inside: str = "shared,slave", host: str = "shared", mismatches: tuple[Mismatch, ...] = ()
 ) -> Report:
     state = Status(pin=PIN, inode=inode, propagation=inside if inode else "", container_mounts=3)
-    return Report(enabled=True, source="default", state=state, host=host, daemons=(), mismatches=mismatches)
+    return Report(
+        enabled=True, source="default", may_make=True, state=state, host=host, daemons=(), mismatches=mismatches
+    )
 
 
 def test_a_namespace_that_is_not_there_is_made_or_missed() -> None:
@@ -71,3 +74,11 @@ def test_other_runtimes_are_named_and_no_fault() -> None:
     assert [item.level for item in found] == [Level.OK, Level.WARNING, Level.OK]
     assert "do not see each other's mounts" in found[2].detail
     assert [item.level for item in mountns.daemons(report(), [ours, second, OUTSIDE], hides=False)] == [Level.OK] * 3
+
+
+def test_where_there_is_none_status_says_who_makes_it() -> None:
+    absent = report(inode=None)
+    assert any("`podkeep mountns start` makes one" in line for line in absent.lines())
+    assert any("kubens.service" in line for line in replace(absent, may_make=False).lines())
+    gone = Mismatch(mine=7, theirs=0, who=str(PIN), message="it is gone", hint="make it anew")
+    assert replace(absent, mismatches=(gone,)).lines()[-3:] == ["namespace   none", "it is gone", "mend: make it anew"]

@@ -142,7 +142,7 @@ else:
     lifecycle.start(pin)
 (spare / "late").mkdir()
 body = '''
-membership.enter(Place(pin=pin, source="test"))
+membership.enter(Place(pin=pin, source="test"), to_mount=False)
 below = subprocess.Popen(
     ["unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo up; read go; cat /proc/self/mountinfo"],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -538,4 +538,48 @@ for only in sorted(os.sched_getaffinity(0)):
     assert done.stdout.strip() == "True", done.stderr
     subprocess.run(["rm", "-rf", pin.parent], check=True)
 """,
+    )
+
+
+def test_what_is_mounted_where_the_pin_shall_be_stays_as_it_is(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        pin.parent.mkdir()
+        mounts.tmpfs(pin.parent, "size=1m")
+        mounts.set_propagation(pin.parent, mounts.Propagation.SHARED)
+        before = mountinfo.read()
+        lifecycle.start(pin)
+        theirs, ours = mounted(pin.parent)
+        assert theirs in before
+        assert ours.propagation == ("unbindable",)
+        assert lifecycle.stop(pin)
+        assert mountinfo.read() == before
+        """,
+    )
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        untouched = mountinfo.read()
+        subprocess.run(["mount", "-o", "remount,ro", "/run"], check=True)
+        before = mountinfo.read()
+        for call, what in ((lifecycle.start, pin), (membership.enter, place)):
+            error = refused(FailedPrecondition, call, what)
+            assert error.message == f"{pin.parent}: Read-only file system", error
+            assert "mountns.pin" in error.hint
+        assert mountinfo.read() == before
+        subprocess.run(["mount", "-o", "remount,rw", "/run"], check=True)
+        lifecycle.start(pin)
+        subprocess.run(["mount", "-o", "remount,ro", "/run"], check=True)
+        error = refused(PodkeepError, lifecycle.stop, pin)
+        assert "Read-only" in error.message, error
+        subprocess.run(["mount", "-o", "remount,rw", "/run"], check=True)
+        lifecycle.stop(pin)
+        assert mountinfo.read() == untouched
+        assert not pin.parent.exists()
+        assert not netns_directory.NETNS.exists()
+        """,
     )

@@ -170,3 +170,48 @@ assert usable().returncode == 0
 ip("delete", "host")
 """,
     )
+
+
+def test_it_is_what_it_is(tmp_path: Path) -> None:
+    """A link leads to it; what is no directory is in the way."""
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        netns = netns_directory.NETNS
+        for target in (spare / "real", spare / "dangling"):
+            if target.name == "real":
+                target.mkdir()
+            netns.symlink_to(target)
+            before = mountinfo.read()
+            for _ in range(2):
+                lifecycle.start(pin)
+                assert len(mounted(target)) == len(mountinfo.under(target)) > 0
+                assert lifecycle.stop(pin)
+                assert mountinfo.read() == before
+                assert target.exists() == (target.name == "real")
+            netns.unlink()
+        netns.touch()
+        assert f"{netns} is not a directory" in refused(FailedPrecondition, lifecycle.start, pin).message
+        assert mountinfo.read() == before
+        assert list(Path("/run").iterdir()) == [netns]
+        """,
+    )
+
+
+@pytest.mark.requirement("M9")
+def test_it_is_shared_whoever_mounted_it(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        PINNED_INSIDE
+        + """
+netns.mkdir()
+mounts.tmpfs(netns, "size=1m")
+mounts.set_propagation(netns, mounts.Propagation.PRIVATE)
+lifecycle.start(pin)
+ip("add", "host")
+at_pin("ip", "netns", "exec", "host", "true")
+ip("delete", "host")
+lifecycle.stop(pin)
+assert mounted(netns)[-1].fs_type == "tmpfs"
+""",
+    )

@@ -14,7 +14,7 @@ from podkeep.cli import mountns_place, mountns_status
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 from podkeep.kernel import mountinfo
-from podkeep.mountns import installation, lifecycle, occupants, sync
+from podkeep.mountns import installation, lifecycle, netns_directory, occupants, sync
 from podkeep.mountns.daemons import KUBELET, RUNTIME, Daemon
 from podkeep.mountns.pin import HostRoot, locate
 
@@ -116,7 +116,7 @@ def propagation(report: Report) -> list[Finding]:
 
 def netns(host: Iterable[str], state: Status) -> list[Finding]:
     """Judge whether `ip netns add` on the host would cover what is pinned below /run/netns inside."""
-    if state.inode is None or _NETNS in set(host):
+    if state.inode is None or str(netns_directory.resolved()) in set(host):
         return []
     why = "the next `ip netns add` on the host covers what is pinned there inside, as CRI-O and containerd do"
     return [finding.warning(_NETNS, "no mount point on the host", why=why, mend=_AGAIN)]

@@ -83,6 +83,12 @@ def require_pinned(invocation: Invocation, place: Place, told: Publication | Non
     as_it_is = "run the command as it is: what is mounted for containers is seen on the host"
     if told is not None and not told.hidden:
         raise FailedPrecondition(f"the runtime that serves (pid {told.pid}) hides no mounts", hint=as_it_is)
+    if told is not None:
+        raise FailedPrecondition(
+            f"no mount namespace is pinned at {place.pin} any more; the runtime (pid {told.pid}) is in "
+            f"mnt:[{told.inode}]",
+            hint=f"`nsenter --mount=/proc/{told.pid}/ns/mnt` leads there, `podkeep mountns status` names what mends it",
+        )
     if not invocation.config.mountns.enabled:
         raise FailedPrecondition("mountns.enabled is false: daemons hide no mounts", hint=as_it_is)
     mend = (

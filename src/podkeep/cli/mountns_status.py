@@ -89,7 +89,7 @@ class Report:
             yield "hiding", "off: mountns.enabled is false, daemons stay in the host's mount namespace"
         yield "pin", f"{state.pin}"
         if state.inode is None:
-            yield "namespace", "none" if self.mismatches else f"none; {self._makes()}"
+            yield "namespace", f"none; {self._makes()}" if self.enabled and not self.mismatches else "none"
             return
         kept = "on demand: goes with the last who needs it" if state.on_demand else "stays until it is stopped"
         yield "namespace", f"{sync.label(state.inode)}, {kept}"
@@ -143,6 +143,7 @@ def examine(config: Config, place: Place, told: Publication | None) -> Report:
     with host:
         found = daemons.find()
         runtime = next((item for item in found if told is not None and item.pid == told.pid), None)
+        hides = told is not None and told.hidden
         return Report(
             enabled=config.mountns.enabled,
             source=place.source,
@@ -150,7 +151,7 @@ def examine(config: Config, place: Place, told: Publication | None) -> Report:
             state=state,
             host=_propagation(host),
             daemons=_concerned(found, state, runtime),
-            mismatches=tuple(_mismatches(place, state, found, runtime, host, config.runtime.socket)),
+            mismatches=tuple(_mismatches(place, state, found, runtime if hides else None, host, config.runtime.socket)),
         )
 
 

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 PUBLICATION = "mount-namespace.json"
 
+_APART = "`podkeep mountns status` names the steps that bring the runtime to where the others are"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
@@ -224,7 +226,7 @@ def follow(run: Path, place: Place | None) -> Membership:
         raise FailedPrecondition(
             f"the runtime is in mount namespace mnt:[{theirs.inode}], this process in mnt:[{membership.inode}]: "
             "volumes that one mounts are not there for the other",
-            hint="restart the runtime" if theirs.hidden else "start both from the same shell, or set mountns.enabled",
+            hint=_APART if theirs.hidden else "start both from the same shell, or set mountns.enabled",
         )
     return membership
 
@@ -280,6 +282,7 @@ def _verify(place: Place, wanted: int, there: int | None) -> None:
 
 def _hint(place: Place) -> str:
     return {
+        "the runtime": _APART,
         "--mount-namespace": "name the file of a pinned mount namespace, such as /run/container-mount-namespace/mnt, "
         "which `podkeep mountns start` makes",
         "--mount-namespace-pid": "name a process in the mount namespace, or use --mount-namespace",

@@ -558,7 +558,12 @@ def test_the_doctor_where_nothing_is_hidden(mortal: Mortal) -> None:
         f"not hidden by the runtime (pid {daemon.pid}), and mnt:[{pinned(daemon)}] is pinned"
     )
     daemon.run("mountns", "stop", check=True)
-    assert findings(daemon)["container mounts"]["level"] == "ok"
+    found = findings(daemon)
+    assert found["container mounts"]["level"] == "ok"
+    assert "mount namespace" not in found
+    said = daemon.run("mountns", "status").stdout.splitlines()
+    assert [line.split()[0] for line in said] == ["hiding", "pin", "namespace"]
+    assert said[-1].split() == ["namespace", "none"]
 
 
 def test_a_runtime_that_was_stopped_is_in_nobodys_way(mortal: Mortal) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from podkeep.cli.diagnosis import mountns
 from podkeep.cli.diagnosis.finding import Level
 from podkeep.cli.mountns_status import Report
-from podkeep.mountns.daemons import RUNTIME, Daemon
+from podkeep.mountns.daemons import AGENT, RUNTIME, Daemon
 from podkeep.mountns.installation import Finding
 from podkeep.mountns.lifecycle import Status
 from podkeep.mountns.sync import Mismatch
@@ -76,9 +76,18 @@ def test_other_runtimes_are_named_and_no_fault() -> None:
     assert [item.level for item in mountns.daemons(report(), [ours, second, OUTSIDE], hides=False)] == [Level.OK] * 3
 
 
+def test_the_runtime_whose_pin_is_gone_is_still_the_one_that_is_configured() -> None:
+    gone = report(inode=None, mismatches=(Mismatch(mine=7, theirs=0, who=str(PIN), message="gone", hint="mend"),))
+    inside = [Daemon(name=name, pid=pid, inode=7) for pid, name in enumerate((RUNTIME, AGENT), 5)]
+    pin, *found = mountns.daemons(gone, inside, hides=True)
+    assert (pin.level, pin.mend) == (Level.WARNING, "mend")
+    assert [(item.level, item.detail) for item in found] == [(Level.OK, "in mnt:[7]")] * 2
+
+
 def test_where_there_is_none_status_says_who_makes_it() -> None:
     absent = report(inode=None)
     assert any("`podkeep mountns start` makes one" in line for line in absent.lines())
     assert any("kubens.service" in line for line in replace(absent, may_make=False).lines())
     gone = Mismatch(mine=7, theirs=0, who=str(PIN), message="it is gone", hint="make it anew")
+    assert replace(absent, enabled=False).lines()[-1] == "namespace   none"
     assert replace(absent, mismatches=(gone,)).lines()[-3:] == ["namespace   none", "it is gone", "mend: make it anew"]

@@ -15,7 +15,7 @@ from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 from podkeep.kernel import mountinfo
 from podkeep.mountns import installation, lifecycle, netns_directory, occupants, sync
-from podkeep.mountns.daemons import KUBELET, RUNTIME, Daemon
+from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
 from podkeep.mountns.pin import HostRoot, locate
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ def daemons(report: Report, found: Sequence[Daemon], *, hides: bool) -> list[Fin
     """Judge every daemon of the machine by the mount namespace that it is in."""
     results = []
     apart = {item.who: item for item in report.mismatches}
+    # The configured runtime's, also if it is pinned no more.
+    good = {report.state.inode, *(item.mine for item in report.mismatches)}
     for item in report.mismatches:
         if item.who == str(report.state.pin):
             why = "who is started or restarted now ends up apart from who runs"
@@ -150,12 +152,12 @@ def daemons(report: Report, found: Sequence[Daemon], *, hides: bool) -> list[Fin
         if mismatch is not None:
             why = "pods get volumes that are empty, or mounts are not seen"
             results.append(finding.warning(str(daemon), mismatch.message, why=why, mend=mismatch.hint))
-        elif hides and daemon.name == RUNTIME and daemon.inode != report.state.inode:
+        elif hides and daemon.name == RUNTIME and daemon.inode not in good:
             detail = f"{where}, another one than {report.state.pin}'s"
             why = "its pods and those of the configured runtime do not see each other's mounts"
             mend = "give both the same mountns.pin, if they are to share volumes"
             results.append(finding.warning(str(daemon), detail, why=why, mend=mend))
-        elif hides and daemon.name != KUBELET and daemon.inode != report.state.inode:
+        elif hides and daemon.name not in {KUBELET, AGENT} and daemon.inode not in good:
             note = (
                 "its containers and podkeep's do not see each other's mounts; `podkeep mountns install` would join them"
             )

@@ -54,7 +54,7 @@ for verb in (mountns_install.install, mountns_install.uninstall, mountns_install
 def start(invocation: Invocation, output: str) -> None:
     """Make the namespace, to stay until `stop` or a reboot.
 
-    One that is there is kept as it is, with all who are inside.
+    One that is there is kept, with all who are inside. If mounts in it reach no container, they do then.
     """
     mountns_place.require_root("start")
     from podkeep.mountns import lifecycle

@@ -21,6 +21,7 @@ from pathlib import Path
 from podkeep.base import failpoints
 from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, Unavailable
 from podkeep.kernel import mountinfo, mounts, namespaces
+from podkeep.kernel.mounts import Propagation
 from podkeep.mountns import daemons, making, netns_directory, occupants, record, selfbind
 from podkeep.mountns.netns_directory import Done
 from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
@@ -80,6 +81,8 @@ def resolved(pin: Path) -> Path:
 def start(pin: Path, *, on_demand: bool = False) -> Started:
     """Make and pin the namespace, unless one is pinned; without ``on_demand`` it stays until it is stopped.
 
+    Without ``on_demand`` it is also made right: what somebody pinned there that is only a slave is shared then.
+
     :raises FailedPrecondition: if ``pin`` is not podkeep's to make, something else is there, or the host would not see
         it.
     :raises KernelCallError: if the kernel refuses; nothing is left then.
@@ -93,8 +96,10 @@ def start(pin: Path, *, on_demand: bool = False) -> Started:
 def start_locked(pin: Path, *, on_demand: bool) -> Started:
     """Do as :func:`start` while the caller holds the lock of the directory; ``pin`` is resolved."""
     inode, host = locate(pin)
-    host.close()
-    known = record.read(pin.parent)
+    with host:
+        known = record.read(pin.parent)
+        if inode not in {None, host.inode} and not on_demand and pin != KUBENS_PIN:
+            _share(pin, host)
     if inode is not None:
         if known is not None and known.on_demand and not on_demand:
             record.write(pin.parent, replace(known, on_demand=False))
@@ -108,6 +113,21 @@ def start_locked(pin: Path, *, on_demand: bool) -> Started:
     except BaseException:
         _remove(pin)
         raise
+
+
+def _share(pin: Path, host: HostRoot) -> None:
+    """Make ``/`` shared in a namespace that is pinned, if it is not: util-linux pins it before that step."""
+
+    def make() -> None:
+        if not occupants.is_shared(occupants.own_propagation()):
+            mounts.set_propagation("/", Propagation.SHARED, recursive=True)
+
+    namespace = open_pinned(pin, host)
+    if namespace is not None:
+        try:
+            namespaces.run_in_mntns(namespace, make)
+        finally:
+            os.close(namespace)
 
 
 def _make(pin: Path, *, on_demand: bool) -> int:

@@ -168,6 +168,32 @@ shell.communicate(b"")
     )
 
 
+@pytest.mark.requirement("M5", "M9")
+def test_starting_makes_right_what_is_pinned(tmp_path: Path) -> None:
+    """As the unit does; a daemon alone does not change what others made."""
+    on_a_machine(
+        tmp_path,
+        SLAVE_ONLY
+        + """
+inode = slave_only()
+lifecycle.start(pin, on_demand=True)
+assert lifecycle.status(pin).propagation == "private,slave"
+here = mountinfo.read()
+assert lifecycle.start(pin) == lifecycle.Started(inode=inode, made=False)
+assert lifecycle.status(pin).propagation == "shared,slave"
+assert mountinfo.read() == here
+assert enter(place)[0] == inode
+lifecycle.stop(pin)
+# Never the host's.
+mounts.set_propagation("/", mounts.Propagation.PRIVATE, recursive=True)
+pin.parent.mkdir()
+pin.symlink_to("/proc/1/ns/mnt")
+lifecycle.start(pin)
+assert occupants.own_propagation() == "private"
+""",
+    )
+
+
 def test_who_is_inside_already_goes_on(tmp_path: Path) -> None:
     """A unit's ``nsenter`` wrapper put it there; what PID 1 sees pinned tells that it is right."""
     on_a_machine(

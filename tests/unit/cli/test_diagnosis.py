@@ -12,6 +12,7 @@ from podkeep.cli.diagnosis import daemon, finding, machine, mounting, programs
 from podkeep.cli.diagnosis.finding import Level
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel import mountinfo
+from support.mountns import on_a_scratch_machine
 
 PODKEEP = str(Path(sys.executable).with_name("podkeep"))
 
@@ -89,6 +90,18 @@ def test_program_that_is_not_there(tmp_path: Path) -> None:
     assert found["conmon"].mend == "install it, or set runtime.conmon to where it is"
     assert found["catatonit"].level is Level.WARNING
     assert found["seccomp profile"].level is Level.MISSING
+
+
+def test_asking_for_versions_leaves_nothing(tmp_path: Path) -> None:
+    # crun makes its directory of states whatever it is asked; and a handler's own directory is the runtime's to make.
+    body = """
+    from podkeep.base.config import Config
+    from podkeep.cli.diagnosis import programs
+    before = sorted(Path("/run").iterdir())
+    assert "crun" in {item.name for item in programs.examine(Config())}
+    assert sorted(Path("/run").iterdir()) == before
+    """
+    on_a_scratch_machine(tmp_path, body)
 
 
 def test_every_default_path_has_a_package() -> None:

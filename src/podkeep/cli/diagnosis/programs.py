@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ class Program:
     required: bool
     key: str = ""
     """What names it in the configuration; empty: nothing, it is looked for by its name."""
+    keeps_states: bool = False
+    """Whether it is an OCI runtime, which has a directory of states (option ``--root``)."""
 
 
 def programs(config: Config) -> list[Program]:
@@ -52,6 +55,7 @@ def programs(config: Config) -> list[Program]:
             why=f"it is the OCI runtime of handler {name}",
             required=name == runtime.default_handler,
             key=f"runtime.handlers.{name}.path",
+            keeps_states=True,
         )
         for name, handler in sorted(runtime.handlers.items())
     ]
@@ -175,12 +179,20 @@ def _examine_streaming(config: StreamingConfig) -> list[Finding]:
 def _examine_program(program: Program) -> Finding:
     name = Path(program.path).name
     try:
-        done = spawn.run([program.path, "--version"], timeout=10)
+        done = _ask_version(program)
     except (PodkeepError, OSError) as error:
         report = finding.missing if program.required else finding.warning
         reason = error.message.partition(": ")[2] if isinstance(error, PodkeepError) else str(error)
         return report(name, f"cannot be run: {reason}", why=program.why, mend=mend(program.path, program.key))
     return finding.ok(name, version(done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")))
+
+
+def _ask_version(program: Program) -> spawn.Completed:
+    if not program.keeps_states:
+        return spawn.run([program.path, "--version"], timeout=10)
+    # crun 1.8.1 makes the directory of its states even to tell its version; the real one is the runtime's to make.
+    with tempfile.TemporaryDirectory(prefix="podkeep-") as root:
+        return spawn.run([program.path, f"--root={root}", "--version"], timeout=10)
 
 
 def version(text: str) -> str:

@@ -155,15 +155,21 @@ class PodWorker:
 
         :raises Unavailable: if it stays away.
         """
-        deadline = time.monotonic() + _RUNTIME_PATIENCE
+        deadline, away = time.monotonic() + _RUNTIME_PATIENCE, False
         while True:
             try:
-                return await self._observer.read()
+                observed = await self._observer.read()
             except Unavailable as error:
                 if time.monotonic() > deadline or self._grace is not None:
                     raise
-                log.warning("%s; trying again", error.message)
+                if not away:
+                    log.warning("%s; trying again for %g s", error.message, _RUNTIME_PATIENCE)
+                away = True
                 await self._news.wait(_LOOK_AGAIN)
+            else:
+                if away:
+                    log.warning("the runtime answers again")
+                return observed
 
     async def _act(self, decision: Decision, observed: Observed, admitted: Admitted) -> None:
         action = decision.action

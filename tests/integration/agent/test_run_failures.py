@@ -231,6 +231,23 @@ def test_a_runtime_that_is_killed_and_comes_back(own_runner: Runner, image: str)
     assert process.returncode == 9
 
 
+def test_a_runtime_that_is_away_is_told_once(own_runner: Runner, image: str) -> None:
+    own_runner.daemon.start()
+    process = own_runner.start(pod(shell(image, f"echo up; {SLEEP}; exit 9", **MOUNT), **DATA))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "up\n"
+    own_runner.daemon.kill()
+    assert any("trying again" in line for line in process.stderr)
+    (directory,) = own_runner.pods()
+    own_runner.daemon.start()
+    let_go(directory)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 9
+    assert "trying again" not in rest
+    assert rest.count("answers again") == 1
+
+
 def test_a_config_map_key_that_is_missing(runner: Runner, image: str) -> None:
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "no"}}}]
     done: subprocess.CompletedProcess[str] = runner.run(config_map("m", k="v"), pod(shell(image, "true", env=env)))

@@ -63,7 +63,7 @@ def test_registries_that_are_not_allowed_are_refused_until_they_are(
         own_daemon.config.write_text(f'{written}\n{insecure}[images]\nallowed_registries = ["{registry.host}"]\n')
         assert own_daemon.process is not None
         own_daemon.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "images.allowed_registries" in own_daemon.log.read_text(), "the reload")
+        wait_for(lambda: "applied: images.allowed_registries" in own_daemon.log.read_text(), "the reload")
         assert pull(client, f"{registry.host}/app:v1") == layout.image_id
 
 

@@ -170,8 +170,7 @@ def _go_inside(invocation: Invocation) -> None:
     told = mountns_place.runtime(invocation)
     if told is not None and told.hidden and told.inode == pin.own():
         return
-    place = mountns_place.of_runtime(invocation, told)
-    mountns_place.require_pinned(invocation, place, told)
+    place = mountns_place.to_enter(invocation, told)
     where = _working_directory()
     os.chdir("/")
     membership.enter(dataclasses.replace(place, may_make=False), to_mount=False)

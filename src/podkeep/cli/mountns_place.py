@@ -44,6 +44,24 @@ def of_runtime(invocation: Invocation, told: Publication | None) -> Place:
     return Place(pin=pin, pid=None if pin else told.pid, source="the runtime")
 
 
+def to_enter(invocation: Invocation, told: Publication | None) -> Place:
+    """Return where who wants to see container mounts goes: to the runtime, also if something else is pinned by now.
+
+    :param told: what the runtime that runs says of itself; None: none runs.
+    :raises FailedPrecondition: if there is nowhere to go, with the command that mends it.
+    """
+    from podkeep.mountns import pin
+    from podkeep.mountns.place import Place
+
+    place = of_runtime(invocation, told)
+    if told is not None and told.hidden and place.pin is not None:
+        inode, host = pin.locate(place.pin)
+        host.close()
+        return place if inode == told.inode else Place(pid=told.pid, source="the runtime")
+    _require_pinned(invocation, place, told)
+    return place
+
+
 def configured(invocation: Invocation, environ: Mapping[str, str]) -> Place:
     """Return where daemons with this configuration and environment belong, also where they do not hide their mounts.
 
@@ -74,7 +92,7 @@ def own_pin(invocation: Invocation) -> Path:
     return place.pin
 
 
-def require_pinned(invocation: Invocation, place: Place, told: Publication | None) -> None:
+def _require_pinned(invocation: Invocation, place: Place, told: Publication | None) -> None:
     """:raises FailedPrecondition: if nothing is pinned at ``place``, with the command that mends it."""
     from podkeep.mountns import pin
 
@@ -83,12 +101,6 @@ def require_pinned(invocation: Invocation, place: Place, told: Publication | Non
     as_it_is = "run the command as it is: what is mounted for containers is seen on the host"
     if told is not None and not told.hidden:
         raise FailedPrecondition(f"the runtime that serves (pid {told.pid}) hides no mounts", hint=as_it_is)
-    if told is not None:
-        raise FailedPrecondition(
-            f"no mount namespace is pinned at {place.pin} any more; the runtime (pid {told.pid}) is in "
-            f"mnt:[{told.inode}]",
-            hint=f"`nsenter --mount=/proc/{told.pid}/ns/mnt` leads there, `podkeep mountns status` names what mends it",
-        )
     if not invocation.config.mountns.enabled:
         raise FailedPrecondition("mountns.enabled is false: daemons hide no mounts", hint=as_it_is)
     mend = (

@@ -89,10 +89,15 @@ def warnings(daemon: Daemon) -> list[str]:
 def remake(daemon: Daemon) -> int:
     """Make the namespace anew while daemons are in it, as a restart of its service by force does."""
     old = pinned(daemon)
-    daemon.run("mountns", "stop", "--force", check=True)
-    daemon.run("mountns", "start", check=True)
+    replace_pinned(daemon)
     assert pinned(daemon) != old
     return pinned(daemon)
+
+
+def replace_pinned(daemon: Daemon) -> None:
+    """Make the namespace anew. If nobody is in the old one, the new one may have its number."""
+    daemon.run("mountns", "stop", "--force", check=True)
+    daemon.run("mountns", "start", check=True)
 
 
 def refusal(daemon: Daemon, *options: str) -> str:
@@ -227,6 +232,21 @@ def test_a_pin_that_is_gone(mortal: Mortal) -> None:
     pods = mortal.start()
     together(pods)
     assert namespace_of(daemon.pid) == pinned(daemon) != old
+
+
+@pytest.mark.requirement("M33", "M35")
+@pytest.mark.parametrize("remade", [False, True])
+def test_who_enters_is_where_the_runtime_is_whatever_is_pinned(mortal: Mortal, remade: bool) -> None:
+    mortal.start()
+    daemon = mortal.daemon
+    if remade:
+        remake(daemon)
+    else:
+        daemon.run("mountns", "stop", "--force", check=True)
+    inside = daemon.run("mountns", "exec", "--", "readlink", "/proc/self/ns/mnt", check=True)
+    assert inside.stdout == f"mnt:[{namespace_of(daemon.pid)}]\n"
+    again = daemon.command("mountns", "exec", "--", "true")
+    assert daemon.run("mountns", "exec", "--", *again).returncode == 0
 
 
 @pytest.mark.requirement("M35")
@@ -430,10 +450,10 @@ def test_a_namespace_that_died_with_its_mounts_is_recovered_from(mortal: Mortal)
     for pid in _inside(old):
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not _inside(old), "the namespace to be left")
-    new = remake(daemon)
+    replace_pinned(daemon)
     os.kill(process, signal.SIGKILL)
     pods = mortal.start()
-    assert namespace_of(daemon.pid) == new
+    assert namespace_of(daemon.pid) == pinned(daemon)
     assert {item.id: item.state for item in pods.sandboxes()}[sandbox] == api.SANDBOX_NOTREADY
     assert pods.status(container).state == api.CONTAINER_EXITED
     for item in pods.sandboxes():

@@ -85,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in itertools.takewhile(lambda argument: argument not in VERBS, arguments)
     try:
         status = _status(podkeep.main(args=arguments, prog_name="podkeep", standalone_mode=False))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed before this process began
+            sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         status = EXIT_INTERRUPTED
     except click.ClickException as error:

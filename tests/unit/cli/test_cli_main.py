@@ -53,6 +53,12 @@ def test_every_verb_can_be_imported_and_explains_itself(name: str) -> None:
     assert command.help
 
 
+def test_standard_output_may_be_closed() -> None:
+    command = ["sh", "-c", 'exec "$0" --version >&-', PODKEEP]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_unknown_verb_is_wrong_usage() -> None:
     done = podkeep("frobnicate")
     assert done.returncode == main.EXIT_USAGE

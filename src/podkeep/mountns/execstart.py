@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.mountns import daemons
+from podkeep.mountns import daemons, hindrances
 from podkeep.mountns.place import KUBENS_PIN
 
 _PREFIXES = "-@:+!|"
@@ -24,18 +24,8 @@ _ENTERING_KUBENS = frozenset({"kubensenter", "kubenswrapper"})
 """Programs that enter a namespace by themselves; the latter two OpenShift's."""
 _WHITESPACE = " \t\n\r"
 
-_NO_SANDBOX = frozenset({"", "0", "no", "n", "false", "f", "off", "default", "all", "shared"})
-_SANDBOX = frozenset(
-    """BindPaths BindReadOnlyPaths DynamicUser ExecPaths ExtensionDirectories ExtensionImages InaccessiblePaths
-    LogNamespace MountAPIVFS MountFlags MountImages NoExecPaths PrivateDevices PrivateIPC PrivateMounts PrivateTmp
-    PrivateUsers ProcSubset ProtectControlGroups ProtectHome ProtectKernelLogs ProtectKernelModules
-    ProtectKernelTunables ProtectProc ProtectSystem ReadOnlyPaths ReadWritePaths RootDirectory RootImage
-    TemporaryFileSystem""".split()
-)
-"""Settings for which systemd starts a service in a mount (or user) namespace of its own (systemd.exec(5))."""
-
-_LISTS = ("Paths", "Images", "Directories", "FileSystem")
-"""What the names of those end with of which every value counts, not the last one."""
+_NSENTER_VALUES = frozenset({"-t", "--target", "-S", "--setuid", "-G", "--setgid", "-N", "--net-socket"})
+"""Options of nsenter(1) that are followed by a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +53,7 @@ class Unit:
     name: str
     commands: tuple[str, ...]
     settings: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
-    """By section and key, every value since the last empty assignment."""
+    """By section and key, every value since the last empty assignment, and that."""
 
     def last(self, section: str, key: str) -> str:
         """Return the value that counts of a setting that is no list; empty if there is none."""
@@ -134,8 +124,8 @@ def read(name: str, parts: Sequence[Part]) -> Unit:
             commands = [*commands, setting.value] if setting.value else []
         else:
             known = settings.get((setting.section, setting.key), ())
-            settings[setting.section, setting.key] = (*known, setting.value) if setting.value else ()
-    return Unit(name=name, commands=tuple(commands), settings={key: all_ for key, all_ in settings.items() if all_})
+            settings[setting.section, setting.key] = (*known, setting.value) if setting.value else ("",)
+    return Unit(name=name, commands=tuple(commands), settings=settings)
 
 
 def command_of(unit: Unit) -> str:
@@ -156,7 +146,7 @@ def command_of(unit: Unit) -> str:
 def enters(unit: Unit, pin: Path) -> bool:
     """Say whether the daemon of a unit gets into the namespace pinned at ``pin`` by the unit as it is.
 
-    :raises FailedPrecondition: if it enters another one.
+    :raises FailedPrecondition: if it enters another one, so that wrapping would not help.
     """
     words = [word.replace("%t/", "/run/").replace("%%", "%") for word in _words(command_of(unit))]
     program = PurePath(_program(words[0])).name if words else ""
@@ -167,6 +157,11 @@ def enters(unit: Unit, pin: Path) -> bool:
     if pin == KUBENS_PIN and _takes_kubensmnt(unit, program):
         return True
     given = _namespace_option(words, program)
+    if given == "" and program == "nsenter":
+        raise FailedPrecondition(
+            f"{unit.name} starts its daemon with nsenter in the mount namespace of another process",
+            hint="take that out of the unit's ExecStart= in a drop-in, or leave this unit out",
+        )
     if given and Path(given) != pin:
         raise FailedPrecondition(
             f"{unit.name} starts its daemon in the mount namespace pinned at {given}, not in {pin}",
@@ -188,9 +183,9 @@ def wrap(unit: Unit, entry: Entry) -> str:
     prefix, text = _separated(command)
     # With `:` systemd leaves dollars alone, so they must not be doubled.
     pin = quoted(str(entry.pin), expanded=":" not in prefix)
-    if daemons.podkeep_daemon([_program(words[0]), *words[1:]]) == daemons.RUNTIME:
-        return f"{command} --mount-namespace={pin}"
     _refuse_what_is_lost(unit, prefix, _program(words[0]))
+    if daemons.podkeep_daemon([_program(words[0]), *words[1:]]) == daemons.RUNTIME and "--" not in words:
+        return f"{command} --mount-namespace={pin}"
     if "@" in prefix:
         text = _without_name(unit, text)
     directory = unit.last("Service", "WorkingDirectory")
@@ -234,19 +229,31 @@ def _takes_kubensmnt(unit: Unit, program: str) -> bool:
     return program == "crio" and "/run/kubens/env" in files
 
 
-def _namespace_option(words: Sequence[str], program: str) -> str:
-    """Return the file of the mount namespace that nsenter or podkeep is told to enter, or an empty text."""
+def _namespace_option(words: Sequence[str], program: str) -> str | None:
+    """Return the file of the mount namespace that nsenter or podkeep is told to enter; None if they are not.
+
+    Empty: nsenter enters that of a process.
+    """
     if program == "nsenter":
-        for word in words[1:]:
-            if word == "--" or not word.startswith("-"):
-                break
-            if word.startswith("--mount="):
-                return word.removeprefix("--mount=")
-            if word.startswith("-m") and word != "-m":
-                return word.removeprefix("-m")
-    elif daemons.podkeep_daemon([_program(words[0]), *words[1:]] if words else []):
-        return daemons.option(words, "mount-namespace")
-    return ""
+        return _of_nsenter(words[1:])
+    if daemons.podkeep_daemon([_program(words[0]), *words[1:]] if words else []):
+        return daemons.option(words, "mount-namespace") or None
+    return None
+
+
+def _of_nsenter(words: Sequence[str]) -> str | None:
+    rest = iter(words)
+    for word in rest:
+        if word == "--" or not word.startswith("-"):
+            return None
+        key, _, value = word.partition("=")
+        if key in ("--mount", "-a", "--all"):
+            return value
+        if word.startswith("-m"):
+            return word.removeprefix("-m")
+        if word in _NSENTER_VALUES:
+            next(rest, "")
+    return None
 
 
 def _refuse_what_is_lost(unit: Unit, prefix: str, program: str) -> None:
@@ -261,13 +268,14 @@ def _refuse_what_is_lost(unit: Unit, prefix: str, program: str) -> None:
         raise FailedPrecondition(
             f"{unit.name} runs as user {user}, who may not enter a mount namespace", hint="leave this unit out"
         )
-    lost = sorted(
-        f"{key}={value}"
-        for (section, key), values in unit.settings.items()
-        for value in (values if key.endswith(_LISTS) else values[-1:])
-        if section == "Service" and key in _SANDBOX and value.lower() not in _NO_SANDBOX
-    )
-    if lost and "+" not in prefix:
+    if "+" in prefix:
+        return
+    if forbidding := hindrances.forbidding(unit.settings):
+        raise FailedPrecondition(
+            f"{unit.name} has {', '.join(forbidding)}, with which its daemon may not enter a mount namespace",
+            hint="allow setns(2), CAP_SYS_ADMIN and CAP_SYS_CHROOT in a drop-in, or leave this unit out",
+        )
+    if lost := hindrances.left_behind(unit.settings):
         raise FailedPrecondition(
             f"{unit.name} has {', '.join(lost)}: systemd gives it a namespace of its own for that, which the daemon "
             "would leave",

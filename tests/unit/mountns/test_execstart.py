@@ -133,6 +133,10 @@ def test_podkeep_gets_an_option(program: str) -> None:
     assert wrapped(f"ExecStart={command}") == f"{command} --mount-namespace={DEFAULT_PIN}"
 
 
+def test_an_option_is_not_put_behind_the_end_of_options() -> None:
+    assert wrapped("ExecStart=/bin/podkeep runtime --") == f"{WRAPPER} /bin/podkeep runtime --"
+
+
 @pytest.mark.parametrize(
     ("service", "said"),
     [
@@ -147,12 +151,61 @@ def test_podkeep_gets_an_option(program: str) -> None:
         (["ExecStart=/bin/a", "ReadOnlyPaths=/etc"], "ReadOnlyPaths=/etc"),
         (["ExecStart=/bin/a", "WorkingDirectory=~"], "WorkingDirectory=~"),
         (["ExecStart=/bin/a", "WorkingDirectory=-/srv"], "WorkingDirectory=-/srv"),
+        (["ExecStart=/bin/a", "PrivateNetwork=yes"], "PrivateNetwork=yes"),
+        (["ExecStart=/bin/podkeep runtime", "User=nobody"], "runs as user nobody"),
+        (["ExecStart=/bin/podkeep runtime", "PrivateTmp=yes", "ProtectSystem=strict"], "PrivateTmp=yes, ProtectSystem"),
     ],
 )
 def test_what_a_wrapped_daemon_would_lose_is_refused(service: list[str], said: str) -> None:
     with pytest.raises(FailedPrecondition, match=r"x\.service") as refused:
         wrapped(*service)
     assert said in refused.value.message
+
+
+@pytest.mark.parametrize("command", ["/bin/a", "!/bin/a", "/bin/podkeep runtime"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["RestrictNamespaces=yes"],
+        ["RestrictNamespaces=net user"],
+        ["RestrictNamespaces=~user mnt"],
+        ["RestrictNamespaces=no", "RestrictNamespaces=~mnt"],
+        ["CapabilityBoundingSet="],
+        ["CapabilityBoundingSet=CAP_NET_ADMIN CAP_SYS_CHROOT"],
+        ["CapabilityBoundingSet=~cap_sys_admin"],
+        ["CapabilityBoundingSet=", "CapabilityBoundingSet=~CAP_KILL"],
+        ["CapabilityBoundingSet=CAP_SYS_ADMIN", "CapabilityBoundingSet=CAP_KILL"],
+        ["SystemCallFilter=~@mount setns"],
+        ["SystemCallFilter=@basic-io read:EPERM"],
+        ["SystemCallFilter=@system-service", "SystemCallFilter=~@process:EPERM"],
+    ],
+)
+def test_settings_that_keep_it_from_entering_are_refused(command: str, settings: list[str]) -> None:
+    with pytest.raises(FailedPrecondition, match=r"x\.service has") as refused:
+        wrapped(f"ExecStart={command}", *settings)
+    assert settings[-1] in refused.value.message
+    assert wrapped("ExecStart=+/bin/a", *settings) == f"+{WRAPPER} /bin/a", "with all privileges"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["RestrictNamespaces=no"],
+        ["RestrictNamespaces=yes", "RestrictNamespaces="],
+        ["RestrictNamespaces=mnt net"],
+        ["RestrictNamespaces=net", "RestrictNamespaces=mnt"],
+        ["RestrictNamespaces=~user"],
+        ["CapabilityBoundingSet=~CAP_SYS_MODULE"],
+        ["CapabilityBoundingSet=", "CapabilityBoundingSet=~"],
+        ["CapabilityBoundingSet=CAP_SYS_ADMIN", "CapabilityBoundingSet=CAP_SYS_CHROOT"],
+        ["SystemCallFilter=@system-service @mount"],
+        ["SystemCallFilter=~@clock @obsolete"],
+        ["SystemCallFilter=~setns", "SystemCallFilter="],
+        ["SystemCallFilter=~@process", "SystemCallFilter=setns"],
+    ],
+)
+def test_settings_that_let_it_enter_are_no_obstacle(settings: list[str]) -> None:
+    assert wrapped("ExecStart=/bin/a", *settings) == f"{WRAPPER} /bin/a"
 
 
 @pytest.mark.parametrize(
@@ -181,6 +234,7 @@ def test_a_command_that_does_not_end_is_refused() -> None:
         ("nsenter -m/run/container-mount-namespace/mnt /bin/a", DEFAULT_PIN, True),
         ("-/bin/nsenter --mount=%t/container-mount-namespace/mnt -- /bin/a", DEFAULT_PIN, True),
         ("/usr/bin/nsenter -t 1 --net /bin/a --mount=/x", DEFAULT_PIN, False),
+        (f"/usr/bin/nsenter -t 1 --net --mount={DEFAULT_PIN} /bin/a", DEFAULT_PIN, True),
         ("/usr/local/bin/nsenterCmns /bin/a", DEFAULT_PIN, True),
         (f"/bin/podkeep runtime --mount-namespace {DEFAULT_PIN}", DEFAULT_PIN, True),
         (f"/bin/podkeep --set a=b runtime --mount-namespace={DEFAULT_PIN}", DEFAULT_PIN, True),
@@ -206,3 +260,11 @@ def test_crio_of_openshift_follows_kubensmnt() -> None:
 def test_a_daemon_of_another_namespace_is_not_moved(command: str) -> None:
     with pytest.raises(FailedPrecondition, match="pinned at /run/kubens/mnt"):
         execstart.enters(unit(f"ExecStart={command}"), DEFAULT_PIN)
+
+
+@pytest.mark.parametrize(
+    "options", ["-t 1 -m", "--target 1 --mount --", "--target=1 -n -m", "-m -t 1", "--all -t 1", "-a"]
+)
+def test_a_daemon_that_nsenter_takes_elsewhere_is_refused(options: str) -> None:
+    with pytest.raises(FailedPrecondition, match=r"x\.service .* nsenter"):
+        execstart.enters(unit(f"ExecStart=nsenter {options} kubelet --mount=/x/y/z"), DEFAULT_PIN)

@@ -46,9 +46,10 @@ def install(
     """Have systemd start daemons in the namespace.
 
     Writes container-mount-namespace.service, which makes the namespace, a drop-in for each UNIT (default: podkeep,
-    kubelet, crio and containerd, as far as they are there), and /usr/local/bin/nsenterCmns, with which
-    those enter who have no podkeep. Starts and stops nothing: remove the pods of the node first (`kubectl drain`), then
-    restart the daemons as it says at the end. Can be repeated, and has to be when the command of a unit changes.
+    kubelet, crio and containerd, as far as they are there; containerd only beside a kubelet), and
+    /usr/local/bin/nsenterCmns, with which those enter who have no podkeep. Starts and stops nothing: remove the pods of
+    the node first (`kubectl drain`), then restart the daemons as it says at the end. Can be repeated, and has to be
+    when the command of a unit changes.
     """
     mountns_place.require_root("install")
     from podkeep.mountns import installation
@@ -72,7 +73,7 @@ def install(
 @_root_option
 @forms.output_option
 def uninstall(root: Path, output: str) -> None:
-    """Remove what `install` wrote, unless somebody changed it.
+    """Remove what `install` wrote, unless somebody changed it, or a unit that stays does not start without it.
 
     Starts and stops nothing. What the daemons mount is seen on the host again once they are restarted as it says at the
     end; but podkeep's own runtime hides its mounts by itself, unless mountns.enabled is false.

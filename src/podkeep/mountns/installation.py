@@ -26,7 +26,9 @@ from podkeep.mountns.execstart import Entry, Part
 from podkeep.mountns.place import UNIT
 
 HOST = Path("/")
+CONTAINERD = "containerd.service"
 _PROGRAM_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_SERVICE = unitfiles.ADMINISTRATOR / UNIT
 _MARK = "# Written by `podkeep mountns install`; `podkeep mountns uninstall` removes it, if it is not changed. sha256:"
 _MARKED = re.compile(re.escape(_MARK) + r"([0-9a-f]{64})\n")
 
@@ -43,9 +45,10 @@ class Origin(enum.Enum):
 class Request:
     """What to install: for a namespace pinned at ``pin``, on the machine whose root directory is ``root``.
 
-    ``units`` empty: every one of :data:`units.DAEMONS` that exists, and those that have a drop-in of ours. ``podkeep``
-    is the command with an absolute path and its global options, as that machine has it; None: the service works with
-    util-linux alone. ``keep``: stopping the service leaves the namespace.
+    ``units`` empty: every one of :data:`units.DAEMONS` that exists (containerd only where there is a kubelet.service),
+    and those that have a drop-in of ours. ``podkeep`` is the command with an absolute path and its global options, as
+    that machine has it; None: the service works with util-linux alone. ``keep``: stopping the service leaves the
+    namespace.
     """
 
     pin: Path
@@ -123,7 +126,7 @@ def install(request: Request) -> Report:
         unchanged=tuple(file.path for file in todo.files if file not in pending),
         removed=todo.obsolete,
         notes=todo.notes,
-        restart=tuple(_unit_of(path) for path in (*drop_ins, *todo.obsolete)) if request.root == HOST else (),
+        restart=restarted((*drop_ins, *todo.obsolete)) if request.root == HOST else (),
         reloaded=bool(pending or todo.obsolete) and _reload(request.root),
     )
 
@@ -131,9 +134,13 @@ def install(request: Request) -> Report:
 def uninstall(root: Path = HOST) -> Report:
     """Remove every file that :func:`install` wrote and nobody changed since. Nothing is stopped.
 
+    The service is left while a unit does not start without it.
+
+    :raises DataLoss: if a unit's file cannot be read; nothing is removed then.
     :raises OSError: if a file cannot be removed.
     """
-    removed, notes, restart = [], [], []
+    removed, notes, drop_ins = [], [], []
+    needed = _needed(root)
     for path in _installed(root):
         here = unitfiles.inside(root, path)
         origin = origin_of(here.read_text(errors="replace"))
@@ -141,20 +148,26 @@ def uninstall(root: Path = HOST) -> Report:
             notes.append(f"{path} was changed since it was written and is left: remove it by hand")
         if origin is not Origin.OURS:
             continue
+        if path == _SERVICE and needed:
+            notes.extend(needed)
+            continue
         here.unlink()
         removed.append(path)
         if path.name == units.DROP_IN:
-            restart.append(_unit_of(path))
+            drop_ins.append(path)
             with suppress(OSError):  # other drop-ins are in it
                 here.parent.rmdir()
-    if unitfiles.ADMINISTRATOR / UNIT in removed:
-        notes.extend(_still_requiring(root))
     return Report(
         removed=tuple(removed),
         notes=tuple(notes),
-        restart=tuple(restart) if root == HOST else (),
+        restart=restarted(drop_ins) if root == HOST else (),
         reloaded=bool(removed) and _reload(root),
     )
+
+
+def restarted(drop_ins: Sequence[PurePath]) -> tuple[str, ...]:
+    """Return what ``systemctl restart`` takes for the units of these drop-ins: for a template, all of its instances."""
+    return tuple(_unit_of(path).replace("@.", "@*.") for path in drop_ins)
 
 
 def findings(root: Path = HOST) -> list[Finding]:
@@ -167,7 +180,7 @@ def findings(root: Path = HOST) -> list[Finding]:
         if path.name != units.DROP_IN:
             continue
         name = _unit_of(path)
-        again = f"podkeep mountns install, then: systemctl restart {name}"
+        again = f"podkeep mountns install, then: {Report(restart=restarted([path])).restart_command()}"
         if is_stale(name, root):
             message = f"{name} has another command now than when {path} was made from it, and starts with the old one"
             found.append(Finding(unit=name, message=message, hint=again))
@@ -201,7 +214,7 @@ def plan(request: Request) -> Plan:
     name = units.service_of(request.pin)
     if name == UNIT:
         text = units.service(request.pin, podkeep=request.podkeep, keep=request.keep)
-        files.append(File(path=unitfiles.ADMINISTRATOR / name, text=signed(text)))
+        files.append(File(path=_SERVICE, text=signed(text)))
     elif not unitfiles.parts(request.root, name):
         raise NotFound(
             f"{name} does not exist, and {request.pin} is where it pins its namespace",
@@ -254,7 +267,7 @@ def _drop_ins(request: Request, notes: list[str]) -> Iterator[tuple[PurePath, st
         env=_program(request.root, "env", hint="install coreutils"),
     )
     known = [_unit_of(path) for path in _installed(request.root) if path.name == units.DROP_IN]
-    wanted = request.units or tuple(dict.fromkeys((*units.DAEMONS, *known)))
+    wanted = request.units or tuple(dict.fromkeys((*_default(request.root, known, notes), *known)))
     for name in (name if "." in name else f"{name}.service" for name in wanted):
         parts = unitfiles.parts(request.root, name)
         if not parts:
@@ -268,6 +281,18 @@ def _drop_ins(request: Request, notes: list[str]) -> Iterator[tuple[PurePath, st
         if not text:
             notes.append(f"{name} starts its daemon in the namespace as it is")
         yield _drop_in_path(name, parts), text
+
+
+def _default(root: Path, known: Sequence[str], notes: list[str]) -> Iterator[str]:
+    """Yield the daemons that are wrapped without being named: not Docker's containerd, whose mounts are its own."""
+    for name in units.DAEMONS:
+        if name != CONTAINERD or name in known or unitfiles.parts(root, "kubelet.service") is not None:
+            yield name
+        elif unitfiles.parts(root, name):
+            notes.append(
+                f"{name} is left alone: without kubelet.service it is taken for Docker's "
+                f"(`podkeep mountns install {name}` has it inside, too)"
+            )
 
 
 def _drop_in_path(name: str, parts: Sequence[Part]) -> PurePath:
@@ -295,16 +320,27 @@ def _set_later(name: str, root: Path) -> str:
     return later[-1].path if later else ""
 
 
-def _still_requiring(root: Path) -> Iterator[str]:
-    """Yield a sentence for each daemon whose own unit needs the service that is gone: it would not start."""
-    if unitfiles.parts(root, UNIT):
-        return
-    for name in units.DAEMONS:
-        if UNIT in execstart.read(name, unitfiles.parts(root, name) or []).names("Requires"):
-            yield (
-                f"{name} requires {UNIT} by itself and does not start without it: write that unit anew "
-                "(`podkeep --set mountns.enabled=false runtime unit` prints podkeep's)"
-            )
+def _needed(root: Path) -> list[str]:
+    """Return a sentence for each unit that would not start without our service once our files are gone."""
+    sentences = []
+    wrapped = [_unit_of(path) for path in _installed(root) if path.name == units.DROP_IN]
+    for name in dict.fromkeys((*units.DAEMONS, *wrapped)):
+        stays = [part for part in unitfiles.parts(root, name) or [] if not _goes(part)]
+        files = [part.path for part in stays if UNIT in execstart.read(name, [part]).names("Requires")]
+        if not files:
+            continue
+        mend = f"take that out of {', '.join(files)}"
+        if name == "podkeep.service":
+            mend += ", or write that unit anew with `podkeep --set mountns.enabled=false runtime unit`"
+        sentences.append(
+            f"{_SERVICE} is left: {name} does not start without it ({', '.join(files)}); {mend}, "
+            "then `podkeep mountns uninstall` again"
+        )
+    return sentences
+
+
+def _goes(part: Part) -> bool:
+    return PurePath(part.path).name == units.DROP_IN and origin_of(part.text) is Origin.OURS
 
 
 def _unit_of(drop_in: PurePath) -> str:
@@ -337,7 +373,7 @@ def _installed(root: Path) -> list[PurePath]:
     """Return where files of ours are or may be; each exists."""
     directory = unitfiles.inside(root, unitfiles.ADMINISTRATOR)
     found = [unitfiles.ADMINISTRATOR / entry.relative_to(directory) for entry in directory.glob(f"*.d/{units.DROP_IN}")]
-    candidates = [*sorted(found), unitfiles.ADMINISTRATOR / UNIT, units.HELPER]
+    candidates = [*sorted(found), _SERVICE, units.HELPER]
     return [path for path in candidates if unitfiles.inside(root, path).is_file()]
 
 

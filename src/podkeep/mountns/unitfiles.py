@@ -77,13 +77,21 @@ def parts(root: Path, name: str) -> list[Part] | None:
 
 
 def _fragment(root: Path, name: str) -> tuple[Path, list[str]] | None:
-    """Return the file of a unit, and the names under which drop-ins of it may be."""
-    for directory in _SEARCHED:
-        named = root / directory[1:] / name
-        if named.is_symlink() or named.is_file():
-            path = inside(root, PurePath(directory) / name)
-            alias = path.name if path.name.endswith(".service") else name
-            return path, list(dict.fromkeys((alias, name)))
+    """Return the file of a unit, and the names under which drop-ins of it may be.
+
+    An instance that has no file of its own is made from its template, and has the template's drop-ins in any case.
+    """
+    names = [name]
+    stem, at, instance = name.rpartition(".")[0].partition("@")
+    if at and instance:
+        names.append(f"{stem}@.{name.rpartition('.')[2]}")
+    for candidate in names:
+        for directory in _SEARCHED:
+            named = root / directory[1:] / candidate
+            if named.is_symlink() or named.is_file():
+                path = inside(root, PurePath(directory) / candidate)
+                alias = [path.name] if path.name.endswith(".service") and path.name not in names else []
+                return path, [*alias, *names]
     return None
 
 

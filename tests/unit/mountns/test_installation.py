@@ -95,8 +95,10 @@ def test_what_was_changed_or_is_not_ours_is_left(root: Path) -> None:
     edited.write_text(edited.read_text() + "# an administrator's\n")
     write(root, f"{CONTAINERD.parent}/override.conf", "[Service]\nNice=1\n")
     report = installation.uninstall(root)
-    assert set(report.removed) == {SERVICE, CONTAINERD, units.HELPER}
-    assert [note for note in report.notes if str(KUBELET) in note]
+    assert set(report.removed) == {CONTAINERD, units.HELPER}
+    changed, needed = report.notes
+    assert changed.startswith(f"{KUBELET} was changed")
+    assert needed.startswith(f"{SERVICE} is left: kubelet.service does not start without it ({KUBELET})")
     assert edited.exists()
     assert (root / CONTAINERD.parent.relative_to("/") / "override.conf").exists()
 
@@ -166,13 +168,61 @@ def test_a_masked_drop_in_stays_masked(root: Path) -> None:
     assert drop_in.is_symlink()
 
 
-def test_a_unit_that_needs_the_service_by_itself_is_told(root: Path) -> None:
+def test_what_a_unit_needs_by_itself_is_left(root: Path) -> None:
     unit = f"[Unit]\nRequires={SERVICE.name}\nAfter={SERVICE.name}\n[Service]\n"
     command = f"ExecStart=/usr/bin/podkeep runtime --mount-namespace={DEFAULT_PIN}\n"
     write(root, f"{VENDOR}/podkeep.service", unit + command)
     installation.install(request(root))
-    (note,) = installation.uninstall(root).notes
-    assert note.startswith("podkeep.service requires container-mount-namespace.service")
+    report = installation.uninstall(root)
+    assert set(report.removed) == {KUBELET, CONTAINERD, units.HELPER}
+    (note,) = report.notes
+    assert note.startswith(f"{SERVICE} is left: podkeep.service does not start without it ({VENDOR}/podkeep.service)")
+    assert "mountns.enabled=false runtime unit" in note
+    (root / VENDOR[1:] / "podkeep.service").unlink()
+    assert installation.uninstall(root) == Report(removed=(SERVICE,))
+
+
+def test_what_a_changed_drop_in_needs_is_left(root: Path) -> None:
+    write(root, "/etc/systemd/system/k3s.service", "[Service]\nExecStart=/usr/local/bin/k3s server\n")
+    installation.install(replace(request(root), units=("kubelet", "k3s")))
+    drop_in = PurePath("/etc/systemd/system/k3s.service.d") / units.DROP_IN
+    edited = root / drop_in.relative_to("/")
+    edited.write_text(edited.read_text() + "# an administrator's\n")
+    report = installation.uninstall(root)
+    assert set(report.removed) == {KUBELET, units.HELPER}
+    assert read(root, SERVICE), "k3s.service would not start without it"
+    assert [note for note in report.notes if note.startswith(f"{SERVICE} is left: k3s.service")]
+    assert not [note for note in report.notes if "runtime unit" in note], "that is another unit"
+    edited.unlink()
+    assert set(installation.uninstall(root).removed) == {SERVICE}
+
+
+def test_containerd_without_a_kubelet_is_dockers(root: Path) -> None:
+    shutil.rmtree(root / VENDOR[1:] / "kubelet.service.d")
+    (root / VENDOR[1:] / "kubelet.service").unlink()
+    report = installation.install(request(root))
+    assert report.written == (SERVICE, units.HELPER)
+    (note,) = report.notes
+    assert "containerd.service is left alone" in note
+    assert "`podkeep mountns install containerd.service`" in note
+    assert CONTAINERD in installation.install(replace(request(root), units=("containerd",))).written
+    assert CONTAINERD in installation.install(request(root)).unchanged, "who asked for it once has it kept up to date"
+
+
+def test_an_instance_of_a_template_is_wrapped_alone(root: Path) -> None:
+    write(root, "/etc/systemd/system/tm@.service", "[Service]\nExecStart=/usr/bin/tm %i\n")
+    report = installation.install(replace(request(root), units=("tm@foo.service",)))
+    drop_in = PurePath("/etc/systemd/system/tm@foo.service.d") / units.DROP_IN
+    assert drop_in in report.written
+    assert "-- /usr/bin/tm %i\n" in read(root, drop_in)
+    assert installation.findings(root) == []
+    assert drop_in in installation.uninstall(root).removed
+
+
+def test_instances_of_a_template_are_restarted() -> None:
+    drop_in = PurePath("/etc/systemd/system/tm@.service.d") / units.DROP_IN
+    report = Report(restart=installation.restarted([drop_in, KUBELET]))
+    assert report.restart_command() == "systemctl restart 'tm@*.service' kubelet.service"
 
 
 def test_a_drop_in_of_an_old_command_is_stale(root: Path) -> None:

@@ -75,6 +75,21 @@ def test_an_alias_has_the_drop_ins_of_both_names(tmp_path: Path) -> None:
     ]
 
 
+def test_an_instance_is_made_from_its_template(tmp_path: Path) -> None:
+    template = "/usr/lib/systemd/system/a@.service"
+    write(tmp_path, template)
+    write(tmp_path, "/usr/lib/systemd/system/a@x.service.d/1.conf")
+    write(tmp_path, "/etc/systemd/system/a@.service.d/1.conf")
+    write(tmp_path, "/etc/systemd/system/a@.service.d/2.conf")
+    own, common = "/usr/lib/systemd/system/a@x.service.d/1.conf", "/etc/systemd/system/a@.service.d/2.conf"
+    assert paths(tmp_path, "a@x.service") == [template, own, common]
+    assert paths(tmp_path, "b@x.service") is None
+    write(tmp_path, "/etc/systemd/system/a@x.service")
+    assert paths(tmp_path, "a@x.service") == ["/etc/systemd/system/a@x.service", own, common]
+    link(tmp_path, "/etc/systemd/system/a@y.service", "/dev/null")
+    assert paths(tmp_path, "a@y.service") == []
+
+
 def test_links_stay_inside_of_the_root(tmp_path: Path) -> None:
     root = tmp_path / "root"
     link(root, "/lib", "/usr/lib")

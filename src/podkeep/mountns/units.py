@@ -166,6 +166,8 @@ _HELPER = """\
 #
 # The exit status is the command's; {failed}: there is no namespace, or it cannot be entered.
 pin=${{KUBENSMNT:-{pin}}}
+elsewhere=
+if [ "$pin" != {pin} ]; then elsewhere="unset KUBENSMNT, or start what pins one there"; fi
 
 fail() {{
     printf 'nsenterCmns: %s\\n' "$*" >&2
@@ -185,9 +187,9 @@ case $root in
 mnt:*) ;;
 "")
     if [ -e "/proc/1/root$pin" ]; then
-        fail "nothing is pinned at $pin, the file there is a left-over; see: systemctl status {service}"
+        fail "nothing is pinned at $pin, the file there is a left-over; ${{elsewhere:-see: systemctl status {service}}}"
     fi
-    fail "no mount namespace is pinned at $pin; start it: systemctl start {service}" ;;
+    fail "no mount namespace is pinned at $pin; ${{elsewhere:-start it: systemctl start {service}}}" ;;
 *) fail "what is mounted at $pin is no mount namespace but $root" ;;
 esac
 

@@ -241,6 +241,16 @@ def test_the_helper_runs_nothing_where_there_is_no_namespace(tmp_path: Path, set
     assert said in done.stderr
 
 
+@pytest.mark.requirement("M33")
+def test_the_helper_names_what_mends_it(tmp_path: Path) -> None:
+    mend = f"systemctl start {units.service_of(DEFAULT_PIN)}"
+    assert mend in helped(tmp_path, "nsenterCmns true").stderr
+    for setup in ("", "mkdir /run/other; touch /run/other/mnt; "):
+        elsewhere = helped(tmp_path, f"{setup}KUBENSMNT=/run/other/mnt nsenterCmns true").stderr
+        assert "KUBENSMNT" in elsewhere
+        assert "systemctl" not in elsewhere, "that pins another one"
+
+
 def test_the_helper_says_that_it_needs_root(tmp_path: Path) -> None:
     done = helped(tmp_path, "start; setpriv --reuid=65534 --clear-groups --no-new-privs nsenterCmns echo ran; echo $?")
     assert done.stdout.split() == [str(units.NOT_ENTERED)]

@@ -14,7 +14,7 @@ from podkeep.mountns.lifecycle import Status
 from podkeep.mountns.sync import Mismatch
 
 PIN = Path("/run/container-mount-namespace/mnt")
-OUTSIDE = Daemon(name="crio", pid=9, inode=1)
+OUTSIDE = Daemon(name="crio", pid=9, inode=1, unit="crio.service")
 
 
 def report(
@@ -73,6 +73,7 @@ def test_other_runtimes_are_named_and_no_fault() -> None:
     found = mountns.daemons(report(), [ours, second, OUTSIDE], hides=True)
     assert [item.level for item in found] == [Level.OK, Level.WARNING, Level.OK]
     assert "do not see each other's mounts" in found[2].detail
+    assert "`podkeep mountns install crio.service`" in found[2].detail
     assert [item.level for item in mountns.daemons(report(), [ours, second, OUTSIDE], hides=False)] == [Level.OK] * 3
 
 

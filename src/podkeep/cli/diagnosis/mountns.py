@@ -158,9 +158,8 @@ def daemons(report: Report, found: Sequence[Daemon], *, hides: bool) -> list[Fin
             mend = "give both the same mountns.pin, if they are to share volumes"
             results.append(finding.warning(str(daemon), detail, why=why, mend=mend))
         elif hides and daemon.name not in {KUBELET, AGENT} and daemon.inode not in good:
-            note = (
-                "its containers and podkeep's do not see each other's mounts; `podkeep mountns install` would join them"
-            )
+            join = " ".join(["podkeep mountns install", *filter(None, [daemon.unit])])
+            note = f"its containers and podkeep's do not see each other's mounts; `{join}` would join them"
             results.append(finding.ok(str(daemon), f"{where}: {note}"))
         else:
             results.append(finding.ok(str(daemon), where))

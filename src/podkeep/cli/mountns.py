@@ -56,7 +56,7 @@ def start(invocation: Invocation, output: str) -> None:
 
     One that is there is kept, with all who are inside. If mounts in it reach no container, they do then.
     """
-    mountns_place.require_root("start")
+    mountns_place.require_mounting("start")
     from podkeep.mountns import lifecycle
 
     if not invocation.config.mountns.enabled:
@@ -83,7 +83,7 @@ def stop(invocation: Invocation, force: bool, if_unused: bool, output: str) -> N
     """
     if force and if_unused:
         raise click.UsageError("--force and --if-unused do not go together")
-    mountns_place.require_root("stop")
+    mountns_place.require_mounting("stop")
     from podkeep.mountns import lifecycle
     from podkeep.mountns.pin import is_pinned
 
@@ -107,7 +107,7 @@ def status(invocation: Invocation, ctx: click.Context, output: str) -> None:
     Ends with status 0 if it is there, shared, and in sync, else with 1. "host's /" says whether what the host mounts
     later is seen inside: it is if that is shared, as systemd makes it.
     """
-    mountns_place.require_root("status")
+    mountns_place.require_mounting("status")
     from podkeep.cli import mountns_status
 
     told = mountns_place.runtime(invocation)
@@ -152,7 +152,7 @@ def exec_(invocation: Invocation, ctx: click.Context, argv: tuple[str, ...]) -> 
 def _run_inside(invocation: Invocation, ctx: click.Context, argv: list[str]) -> Never:
     """Turn this process into ``argv`` inside, or end with 125 if that is not possible; then nothing was started."""
     try:
-        mountns_place.require_root(ctx.info_name or "exec")
+        mountns_place.require_mounting(ctx.info_name or "exec")
         _go_inside(invocation)
     except PodkeepError as error:
         if invocation.debug:

@@ -21,6 +21,18 @@ def require_root(verb: str) -> None:
         raise PermissionDenied(f"`podkeep mountns {verb}` needs root", hint="run it as root")
 
 
+def require_mounting(verb: str) -> None:
+    """:raises PermissionDenied: unless root asks, with the capability without which it can join no mount namespace."""
+    require_root(verb)
+    from podkeep.kernel import procfs
+
+    if "CAP_SYS_ADMIN" not in procfs.capability_bounding_set():
+        raise PermissionDenied(
+            f"`podkeep mountns {verb}` needs CAP_SYS_ADMIN, which this process cannot have",
+            hint="run it on the host, in no container and in no unit with CapabilityBoundingSet=",
+        )
+
+
 def runtime(invocation: Invocation) -> Publication | None:
     """Return what the runtime of this configuration says of its mount namespace, if it runs and is still there."""
     from podkeep.mountns import membership, pin

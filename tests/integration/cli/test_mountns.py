@@ -210,6 +210,17 @@ def test_none_to_enter_is_125_with_the_command_that_mends_it(host: Host, verb: S
     assert not host.pin.parent.exists()
 
 
+@pytest.mark.parametrize(("verb", "status"), [("start", 1), ("stop", 1), ("status", 1), ("enter", 125)])
+def test_root_that_may_not_mount_is_told_what_is_missing(host: Host, verb: str, status: int) -> None:
+    command = ["setpriv", "--bounding-set", "-sys_admin", "--", *host.command(verb)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == status
+    assert done.stderr.splitlines() == [
+        f"podkeep: `podkeep mountns {verb}` needs CAP_SYS_ADMIN, which this process cannot have",
+        "hint: run it on the host, in no container and in no unit with CapabilityBoundingSet=",
+    ]
+
+
 def test_turned_off_there_is_nothing_to_enter(host: Host) -> None:
     off = ["mountns.enabled=false"]
     assert "mountns.enabled is false" in host.run("exec", "true", status=125, settings=off).stderr

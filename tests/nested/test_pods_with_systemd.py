@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
@@ -39,6 +40,24 @@ echo "profile $(cat /proc/self/attr/current)"
 echo "first $(awk '{print $2}' /proc/self/uid_map)"
 exit 7
 """
+
+UPDATE = """\
+import asyncio, sys
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2 as api
+
+async def update():
+    async with CriClient("/run/podkeep/podkeep.sock") as client:
+        listed = await client.runtime.ListContainers(api.ListContainersRequest())
+        resources = api.LinuxContainerResources(memory_limit_in_bytes=int(sys.argv[1]))
+        container = listed.containers[0].id
+        await client.runtime.UpdateContainerResources(
+            api.UpdateContainerResourcesRequest(container_id=container, linux=resources)
+        )
+
+asyncio.run(update())
+"""
+"""Sets the memory limit of the one container, in bytes, as a kubelet does."""
 
 
 def manifest(script: str, *, mounts: Sequence[Mapping[str, str]] = (), **spec: object) -> str:
@@ -99,8 +118,8 @@ def service(
     finally:
         machine.run("journalctl --unit podkeep --no-pager --output cat >/dev/ttyS0")
         machine.run("systemctl stop podkeep container-mount-namespace", timeout=PATIENCE_S)
-        machine.podkeep("mountns", "uninstall", check=False)
         machine.run(["rm", "-rf", CONFIG, UNIT, f"{UNIT}.d", "/root/busybox", "/root/pod.json"])
+        machine.podkeep("mountns", "uninstall", check=False)
         machine.run("systemctl daemon-reload")
 
 
@@ -174,6 +193,12 @@ def test_a_pod_survives_that_systemd_reloads_and_restarts_the_runtime(service: S
     expected = "67108864\n50000 100000\nsh\n"
     assert machine.run(look).stdout == expected
     # systemd looks after the cgroups of its units when it reads them again.
+    machine.run("systemctl daemon-reload", check=True)
+    assert machine.run(look).stdout == expected
+    # What is changed counts where the process is, and systemd leaves it so.
+    machine.run([sys.executable, "-c", UPDATE, str(128 << 20)], timeout=PATIENCE_S, check=True)
+    expected = expected.replace("67108864", "134217728")
+    assert machine.run(look).stdout == expected
     machine.run("systemctl daemon-reload", check=True)
     assert machine.run(look).stdout == expected
     # Nobody is left who would end the pod because the runtime does not answer.

@@ -32,6 +32,7 @@ PACKAGES = (
     "udev",
     "dbus",
     "apparmor",
+    "containerd",
     "kmod",
     "procps",
     "python3",
@@ -192,7 +193,7 @@ def _configure(root: Path) -> None:
     _in(root, "usermod", "--shell", "/bin/sh", "root")
     _in(root, "systemctl", "enable", *UNITS)
     _in(root, "systemctl", "mask", *MASKED)
-    _in(root, "systemctl", "disable", "docker-registry.service")
+    _in(root, "systemctl", "disable", "docker-registry.service", "containerd.service")
 
 
 def _make_keys(root: Path, target: Path) -> None:

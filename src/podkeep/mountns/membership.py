@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -142,33 +142,23 @@ def _enter_process(place: Place, pid: int, to_mount: bool) -> Membership:
         raise FailedPrecondition(f"{place.source}: {error.message}", hint=_hint(place)) from error
     if inode is None:
         raise FailedPrecondition(f"{place.source}: there is no process {pid}", hint=_hint(place))
-    init = _init()
-    if init is not None and inode == init.inode:
-        init.close()
+    host = _init() if inode == own() else HostRoot.own()
+    if host is None:
         raise FailedPrecondition(
-            f"{place.source}: process {pid} is in the host's mount namespace: nothing would be hidden",
-            hint=_hint(place),
+            f"{place.source}: process {pid} is in the mount namespace of this process, and PID 1, which would tell "
+            "whether that is the host's, cannot be looked at",
+            hint="start it on the host, with --mount-namespace",
         )
-    if to_mount:
-        try:
-            _require_shared(place, path, None)
-        except BaseException:
-            if init is not None:
-                init.close()
-            raise
-    if inode == own():
-        if init is None:
-            raise FailedPrecondition(
-                f"{place.source}: process {pid} is in the mount namespace of this process, and PID 1, which would "
-                "tell whether that is the host's, cannot be looked at",
-                hint="start it on the host, with --mount-namespace",
-            )
-        return Membership(inode=inode, place=place, host=init)
-    if init is not None:
-        init.close()
-    host = HostRoot.own()
     try:
-        _join(path, None)
+        if _is_inits(inode):
+            raise FailedPrecondition(
+                f"{place.source}: process {pid} is in the host's mount namespace: nothing would be hidden",
+                hint=_hint(place),
+            )
+        if to_mount:
+            _require_shared(place, path, None)
+        if own() != inode:
+            _join(path, None)
         _verify(place, inode, inode)
     except BaseException:
         host.close()
@@ -198,6 +188,12 @@ def _init() -> HostRoot | None:
         return HostRoot.of_init()
     except KernelCallError:
         return None
+
+
+def _is_inits(inode: int) -> bool:
+    with suppress(KernelCallError), HostRoot.of_init() as init:
+        return init.inode == inode
+    return False
 
 
 def follow(run: Path, place: Place | None) -> Membership:

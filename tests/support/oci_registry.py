@@ -133,6 +133,7 @@ class OciRegistry:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # what is written piece by piece need not wait for the reader's acknowledgement
     registry: OciRegistry
 
     def log_message(self, *_: Any) -> None:

@@ -197,6 +197,7 @@ class HostileRegistry:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # headers and body need not wait for the reader's acknowledgement
 
             def do_GET(self) -> None:
                 owner._answer(self)

@@ -45,6 +45,10 @@ def started(stack: ExitStack, *argv: str | Path) -> int:
         process.communicate()
 
     stack.callback(end)
+    # Popen() returns a moment before the kernel has given the process its new name.
+    names = {Path(word).name for word in argv}
+    while process.poll() is None and Path(f"/proc/{process.pid}/comm").read_text().strip() not in names:
+        os.sched_yield()
     return process.pid
 
 

@@ -24,6 +24,7 @@ import msgspec
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel import procfs
 from podkeep.runtime import orphans, updates
+from podkeep.runtime.cgroup_driver.pod_cgroups import limited
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import LIVE_STATES, ended_status
 from podkeep.runtime.handlers import HandlerTable
@@ -110,7 +111,8 @@ class Recovery:
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
         if self._sandboxes.cgroups.exists(cgroup):
             log.info("taking back an unfinished update of container %s", container.id)
-            updates.roll_back(self._sandboxes.cgroups, cgroup, container.status.update_undo)
+            where = limited(self._sandboxes.cgroups, cgroup)
+            updates.roll_back(self._sandboxes.cgroups, where, container.status.update_undo)
         status = msgspec.structs.replace(container.status, update_undo=())
         return self._state.set_container(container.id, status)
 

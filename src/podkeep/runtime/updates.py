@@ -26,6 +26,7 @@ from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.base.singleflight import SingleFlight
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime import resource_plan
+from podkeep.runtime.cgroup_driver.pod_cgroups import limited
 from podkeep.runtime.layout import container_cgroup, sandbox_cgroup
 from podkeep.runtime.records import Container, ContainerState, Resources, SandboxState
 from podkeep.runtime.resource_plan import Write
@@ -86,7 +87,7 @@ class Updates:
         if container.status.state not in _CHANGEABLE:
             raise FailedPrecondition(f"container {container_id} is {container.status.state.value}")
         merged = resource_plan.merge(container.status.resources or container.config.resources, asked)
-        cgroup = self._cgroup_of(container)
+        cgroup = await asyncio.to_thread(limited, self._cgroups, self._cgroup_of(container))
         writes = await asyncio.to_thread(prepare, self._cgroups, cgroup, asked, merged)
         if writes:
             self._note(container_id, update_undo=tuple((write.file, write.before) for write in reversed(writes)))

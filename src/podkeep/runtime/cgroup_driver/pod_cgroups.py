@@ -10,6 +10,9 @@ from podkeep.kernel import systemd
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.cgroup_driver import slices
 
+CRUN_SUBGROUP = "container"
+"""What crun calls it unless the annotation ``run.oci.systemd.subgroup`` says otherwise (crun(1))."""
+
 
 def create(cgroups: Cgroups, parent: str, sandbox: str) -> None:
     """Make a sandbox's cgroup below ``parent``.
@@ -53,3 +56,12 @@ def remove_parent(cgroups: Cgroups, parent: str) -> None:
         cgroups.remove_empty(parent)
     elif not cgroups.processes(systemd.expand(parent), recursive=True):
         systemd.stop_slice(parent)
+
+
+def limited(cgroups: Cgroups, container: str) -> str:
+    """Return the cgroup that has a container's limits and processes: its own, or the one that crun makes below a scope.
+
+    crun with systemd leaves the scope without limits and works in ``<scope>/container``, which systemd does not touch.
+    """
+    below = f"{container}/{CRUN_SUBGROUP}"
+    return below if container.endswith(".scope") and cgroups.exists(below) else container

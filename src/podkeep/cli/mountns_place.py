@@ -95,18 +95,22 @@ def own_pin(invocation: Invocation) -> Path:
 
     :raises FailedPrecondition: if it is somebody else's to make.
     """
+    from podkeep.mountns.place import KUBENSMNT
+
     place = configured(invocation, os.environ)
     if place.pin is None or not place.may_make:
         raise FailedPrecondition(
             f"the mount namespace at {place} ({place.source}) is not podkeep's to make or to remove",
-            hint="what makes it removes it, such as kubens.service",
+            hint="unset KUBENSMNT, if podkeep's own is meant"
+            if place.source == KUBENSMNT
+            else "`systemctl start kubens` makes it, `systemctl stop kubens` removes it",
         )
     return place.pin
 
 
 def _require_pinned(invocation: Invocation, place: Place, told: Publication | None) -> None:
     """:raises FailedPrecondition: if nothing is pinned at ``place``, with the command that mends it."""
-    from podkeep.mountns import pin
+    from podkeep.mountns import lifecycle, making, pin
 
     if place.pin is None or pin.is_pinned(place.pin):
         return
@@ -115,9 +119,18 @@ def _require_pinned(invocation: Invocation, place: Place, told: Publication | No
         raise FailedPrecondition(f"the runtime that serves (pid {told.pid}) hides no mounts", hint=as_it_is)
     if not invocation.config.mountns.enabled:
         raise FailedPrecondition("mountns.enabled is false: daemons hide no mounts", hint=as_it_is)
-    mend = (
-        "start the runtime, which makes it: `podkeep runtime`; or `podkeep mountns start`, to stay"
-        if place.may_make
-        else "start what makes it, such as kubens.service"
-    )
+    if place.may_make:
+        making.require_free(lifecycle.resolved(place.pin))
+        mend = "start the runtime, which makes it: `podkeep runtime`; or `podkeep mountns start`, to stay"
+    else:
+        mend = started_by(place.source)
     raise FailedPrecondition(f"no mount namespace is pinned at {place.pin}", hint=mend)
+
+
+def started_by(source: str) -> str:
+    """Return what has to be started where podkeep makes no namespace itself, by what named the place."""
+    from podkeep.mountns.place import KUBENSMNT
+
+    if source == KUBENSMNT:
+        return "start what makes it (`systemctl start kubens`), or unset KUBENSMNT"
+    return "start what makes it: `systemctl start kubens`"

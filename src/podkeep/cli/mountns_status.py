@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podkeep.base.printable import printable
+from podkeep.cli import mountns_place
 from podkeep.kernel import mountinfo
-from podkeep.mountns import daemons, lifecycle, occupants, sync
+from podkeep.mountns import daemons, lifecycle, making, occupants, sync
 from podkeep.mountns.daemons import KUBELET, Daemon
 from podkeep.mountns.membership import Membership, Publication
 from podkeep.mountns.pin import HostRoot, locate
@@ -103,7 +104,7 @@ class Report:
     def _makes(self) -> str:
         if self.may_make:
             return "`podkeep runtime` makes it when it starts, `podkeep mountns start` makes one to stay"
-        return "what makes it must be started, such as kubens.service"
+        return mountns_place.started_by(self.source)
 
     def _shown(self, daemon: Daemon) -> str:
         return f"{daemon}" if daemon.inode == self.state.inode else f"{daemon} outside, in {sync.label(daemon.inode)}"
@@ -134,11 +135,13 @@ def examine(config: Config, place: Place, told: Publication | None) -> Report:
     """Look at the namespace at ``place`` and at the daemons of this machine.
 
     :param told: what the runtime of this configuration, which is running, says of itself; None: none runs.
-    :raises FailedPrecondition: if something is pinned there that is no mount namespace.
+    :raises FailedPrecondition: if something is pinned there that is no mount namespace, or is in the way of a pin.
     :raises KernelCallError: if it cannot be looked at.
     """
     pin = place.pin or Path(f"/proc/{place.pid}/ns/mnt")
     state = lifecycle.status(pin)
+    if state.inode is None and place.may_make and config.mountns.enabled:
+        making.require_free(lifecycle.resolved(pin))
     _, host = locate(lifecycle.resolved(pin))
     with host:
         found = daemons.find()

@@ -52,14 +52,22 @@ def bind_directory(directory: Path) -> None:
     failpoints.reach("mountns.unbindable")
 
 
+def require_free(pin: Path) -> None:
+    """Check that nothing is in the way of a pin; the file of one that is gone is not.
+
+    :raises FailedPrecondition: if something is.
+    """
+    if os.path.lexists(pin) and (not pin.is_file() or pin.stat().st_size):
+        raise FailedPrecondition(
+            f"{pin} exists and is not the empty file of a pin", hint="remove it, or set mountns.pin to another path"
+        )
+
+
 def _touch(pin: Path) -> None:
     try:
         os.close(os.open(pin, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
-    except FileExistsError as error:
-        if not pin.is_file() or pin.stat().st_size:
-            raise FailedPrecondition(
-                f"{pin} exists and is not the empty file of a pin", hint="remove it, or set mountns.pin to another path"
-            ) from error
+    except FileExistsError:
+        require_free(pin)
 
 
 def _unshare_pinned(pin: Path, announce: Callable[[int], None]) -> int:

@@ -241,7 +241,8 @@ def test_file_that_is_no_namespace_is_none(host: Host, tmp_path: Path, content: 
     other.parent.mkdir()
     other.write_text(content)
     said = host.run("exec", "true", status=125, settings=[f"mountns.pin={other}"]).stderr
-    assert f"no mount namespace is pinned at {other}" in said
+    expected = f"{other} exists and is not the empty file" if content else f"no mount namespace is pinned at {other}"
+    assert expected in said
 
 
 def test_namespace_of_another_kind_is_refused(host: Host, tmp_path: Path) -> None:
@@ -264,7 +265,21 @@ def test_kubensmnt_names_one_that_is_not_podkeeps_to_remove(made: Host) -> None:
     assert inside(made, "readlink", "/proc/self/ns/mnt", env=environment).stdout == f"mnt:[{inode}]\n"
     assert "not podkeep's" in made.run("stop", status=1, env=environment).stderr
     gone = {**os.environ, "KUBENSMNT": "/nonexistent/mnt"}
-    assert "start what makes it, such as kubens.service" in inside(made, "true", status=125, env=gone).stderr
+    mend = "start what makes it (`systemctl start kubens`), or unset KUBENSMNT"
+    assert f"hint: {mend}\n" in inside(made, "true", status=125, env=gone).stderr
+    assert f"none; {mend}\n" in made.run("status", status=1, env=gone).stdout
+    assert "hint: unset KUBENSMNT" in made.run("start", status=1, env=gone).stderr
+
+
+def test_something_else_where_the_pin_would_be_is_in_the_way_for_all(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "other" / "mnt").mkdir(parents=True)
+    settings = [f"mountns.pin={tmp_path}/other/mnt"]
+    said = f"podkeep: {tmp_path}/other/mnt exists and is not the empty file of a pin\nhint: remove it, or set "
+    for verb, status in {"start": 1, "status": 1, "enter": 125}.items():
+        assert host.run(verb, status=status, settings=settings).stderr.startswith(said)
+    assert "nothing to remove" in host.run("stop", settings=settings).stdout
+    off = [*settings, "mountns.enabled=false"]
+    assert host.run("status", status=1, settings=off).stderr == "", "nobody wants to pin anything there"
 
 
 def test_working_directory_stays(made: Host, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_the_runtime_whose_pin_is_gone_is_still_the_one_that_is_configured() -> 
 def test_where_there_is_none_status_says_who_makes_it() -> None:
     absent = report(inode=None)
     assert any("`podkeep mountns start` makes one" in line for line in absent.lines())
-    assert any("kubens.service" in line for line in replace(absent, may_make=False).lines())
+    assert any("`systemctl start kubens`" in line for line in replace(absent, may_make=False).lines())
     gone = Mismatch(mine=7, theirs=0, who=str(PIN), message="it is gone", hint="make it anew")
     assert replace(absent, enabled=False).lines()[-1] == "namespace   none"
     assert replace(absent, mismatches=(gone,)).lines()[-3:] == ["namespace   none", "it is gone", "mend: make it anew"]

@@ -86,7 +86,7 @@ def hidden(report: Report, *, may_make: bool) -> Finding:
     said = f"no mount namespace is pinned at {state.pin} ({report.source})"
     if report.mismatches or not may_make:
         why = "a daemon that is started now does not get to where the others are"
-        mend = report.mismatches[0].hint if report.mismatches else "start what makes it, such as kubens.service"
+        mend = report.mismatches[0].hint if report.mismatches else mountns_place.started_by(report.source)
         return finding.missing(_NAME, said, why=why, mend=mend)
     return finding.ok(_NAME, f"hidden; {said} yet: the runtime makes one when it starts")
 

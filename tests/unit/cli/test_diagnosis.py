@@ -129,6 +129,10 @@ def test_handlers() -> None:
     )
     assert network.level is Level.MISSING
     assert network.detail == "NoBridge: it broke"
+    [apart] = daemon.conditions(
+        [api_pb2.RuntimeCondition(type="MountNamespaceInSync", reason="Mismatch", message="apart; hint: a; then b")]
+    )
+    assert (apart.level, apart.detail, apart.mend) == (Level.WARNING, "Mismatch: apart", "a; then b")
 
 
 def test_report() -> None:

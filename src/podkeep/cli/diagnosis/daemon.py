@@ -48,8 +48,9 @@ def conditions(reported: Sequence[api_pb2.RuntimeCondition]) -> list[Finding]:
 def _condition(condition: api_pb2.RuntimeCondition) -> Finding:
     if condition.status:
         return finding.ok(condition.type, "true")
-    said = f"{condition.reason}: {condition.message}" if condition.message else condition.reason or "false"
-    mend = "read the runtime's log"
+    message, _, hint = condition.message.partition("; hint: ")
+    said = f"{condition.reason}: {message}" if message else condition.reason or "false"
+    mend = hint or "read the runtime's log"
     if condition.type in _REQUIRED:
         why = "the runtime reports that it cannot run pods"
         return finding.missing(condition.type, said, why=why, mend=mend)

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -96,12 +96,15 @@ def _enter_pinned(place: Place, path: Path, to_mount: bool) -> Membership:
     path = lifecycle.resolved(path)
     if not place.may_make:
         _require_pinned(place, path)
-    with lifecycle.locked(path.parent, make=place.may_make):
-        inode, host = _locate(place, path)
-        try:
+    with ExitStack() as undo:
+        with lifecycle.locked(path.parent, make=place.may_make):
+            inode, host = _locate(place, path)
+            undo.callback(host.close)
             if inode is None and not place.may_make:
                 raise FailedPrecondition(f"{place.source}: no mount namespace is pinned at {path}", hint=_hint(place))
             if inode is None:
+                # Who makes it and then cannot be there takes it away again, without the lock.
+                undo.callback(host.run, partial(lifecycle.release, path))
                 inode = lifecycle.start_locked(path, on_demand=True).inode
             if inode == host.inode:
                 raise FailedPrecondition(
@@ -111,10 +114,8 @@ def _enter_pinned(place: Place, path: Path, to_mount: bool) -> Membership:
                 _require_shared(place, path, host)
             if own() != inode:
                 _join(path, host)
-            _verify(place, inode, pinned(path, host))
-        except BaseException:
-            host.close()
-            raise
+            verify(place, inode, pinned(path, host))
+        undo.pop_all()
     return Membership(inode=inode, place=place, host=host)
 
 
@@ -159,7 +160,7 @@ def _enter_process(place: Place, pid: int, to_mount: bool) -> Membership:
             _require_shared(place, path, None)
         if own() != inode:
             _join(path, None)
-        _verify(place, inode, inode)
+        verify(place, inode, inode)
     except BaseException:
         host.close()
         raise
@@ -240,10 +241,12 @@ def _beside(theirs: Publication, place: Place | None) -> Membership:
 
 
 def _join(path: Path, host: HostRoot | None) -> None:
-    where = ""
+    try:
+        where = os.getcwd()
+    except OSError as error:
+        raise FailedPrecondition(f"the working directory is gone: {error.strerror}", hint="start it in /") from error
     with _opened(path, host) as namespace:
         try:
-            where = os.getcwd()
             libc.setns(namespace, CloneFlag.NEWNS)
             # Entering a mount namespace moves the working directory to its root.
             os.chdir(where)
@@ -265,7 +268,13 @@ def _opened(path: Path, host: HostRoot | None) -> Iterator[int]:
         os.close(namespace)
 
 
-def _verify(place: Place, wanted: int, there: int | None) -> None:
+def verify(place: Place, wanted: int, there: int | None) -> None:
+    """Check that this process is where it was to go, and that this is still what others will join.
+
+    :param wanted: inode of the namespace that was to be joined.
+    :param there: inode of what is at ``place`` now; None: nothing.
+    :raises FailedPrecondition: if the three are not one.
+    """
     here = own()
     if not here == wanted == there:
         pin = "nothing" if there is None else f"mnt:[{there}]"

@@ -349,6 +349,43 @@ assert f"the working directory {spare}/late/here is not there" in process(body)
     )
 
 
+def test_who_makes_it_and_cannot_be_there_takes_it_away(tmp_path: Path) -> None:
+    on_a_machine(
+        tmp_path,
+        """
+before, files = mountinfo.read(), sorted(Path("/run").rglob("*"))
+gone = spare / "gone"
+gone.mkdir()
+os.chdir(gone)
+gone.rmdir()
+refusal(place, "the working directory is gone")
+os.chdir("/")
+assert mountinfo.read() == before
+assert sorted(Path("/run").rglob("*")) == files
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there"), [("host", "host"), ("inside", "inside"), ("host", "None"), ("host", "inside")]
+)
+def test_a_daemon_that_is_somewhere_else_does_not_go_on(tmp_path: Path, wanted: str, there: str) -> None:
+    on_a_machine(
+        tmp_path,
+        f"wanted, there = {wanted!r}, {there!r}\n"
+        + """
+host, inside = own(), lifecycle.start(pin).inode
+inodes = {"host": host, "inside": inside, "None": None}
+if wanted == there == "host":
+    membership.verify(place, host, host)
+else:
+    refusal_of = refused(FailedPrecondition, membership.verify, place, inodes[wanted], inodes[there])
+    assert f"mnt:[{host}]" in refusal_of.message
+    assert refusal_of.hint
+""",
+    )
+
+
 def test_a_process_with_threads_stays_out(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,

@@ -151,6 +151,7 @@ def test_what_a_namespace_reaches(processes: ExitStack) -> None:
         ["unshare", "-m", "--propagation", "private", "sh", "-c", script], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
+    processes.callback(process.wait)
     above, below = (int(process.stdout.readline()) for _ in range(2))
     for pid in (above, below):
         processes.callback(os.kill, pid, 9)

@@ -172,6 +172,10 @@ pod_logs = "{self.base / "logs"}"
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(timeout=PATIENCE_S)
 
+    def records(self) -> tuple[str, ...]:
+        """Return what is in the state database, also while other things come and go."""
+        return _records(self.layout.state)
+
     def resources(self) -> Resources:
         """Return what the daemon holds now: mounts in its namespace, links, cgroups, files, processes."""
         assert self.process is not None
@@ -189,7 +193,7 @@ pod_logs = "{self.base / "logs"}"
             run_files=tuple(sorted(str(path.relative_to(run)) for path in files)),
             data_directories=tuple(sorted(str(path.relative_to(root)) for path in data)),
             processes=tuple(sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/"))),
-            records=_records(self.layout.state),
+            records=self.records(),
             host_ports=host_ports(bridge),
             held_namespaces=_settled_namespaces(self.process.pid),
         )

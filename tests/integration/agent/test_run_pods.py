@@ -18,6 +18,7 @@ from agent.manifests import config_map, pod, secret, shell
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel import procfs
+from support.daemon import Daemon
 
 IDENTITY = ["0", "0", "4294967295"]
 
@@ -115,13 +116,14 @@ def test_users_groups_and_files_of_a_pod_with_a_user_namespace(runner: Runner, i
     assert (status["phase"], ended["reason"], ended["message"]) == ("Succeeded", "Completed", "last words\n")
 
 
-def commands_of(user: int) -> list[str]:
-    """Return the names of the programs that run as a user of the machine."""
+def commands_of(user: int, daemon: Daemon) -> list[str]:
+    """Return the names of the programs that run as a user of the machine, in pods of this daemon and no other."""
     found = []
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(FileNotFoundError, ProcessLookupError):  # ended while we looked
             fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
-            if int(fields["Uid"].split()[0]) == user:
+            is_its = daemon.cgroup_parent in (status.parent / "cgroup").read_text()
+            if is_its and int(fields["Uid"].split()[0]) == user:
                 found.append(fields["Name"])
     return found
 
@@ -141,7 +143,7 @@ def test_run_as_user_counts_from_the_pods_block(runner: Runner, image: str) -> N
         data = directory / "volumes" / "kubernetes.io~empty-dir" / "data"
         until(lambda: (data / "started").exists(), "the container")
         start = json.loads((directory / "userns").read_bytes())["uidMappings"][0]["hostId"]
-        found = commands_of(start + 1000)
+        found = commands_of(start + 1000, runner.daemon)
         on_disk = (data / "started").stat().st_uid
         (data / "go").touch()
         process.communicate(timeout=60)

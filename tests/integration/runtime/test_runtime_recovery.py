@@ -158,7 +158,7 @@ def test_a_sandbox_whose_infra_process_died_is_stopped(mortal: Mortal, restarted
 
     wait_for(stopped, "the end of the sandbox")
     assert pods.exited(container).exit_code == 137
-    wait_for(lambda: f"addresses {address}" not in mortal.daemon.resources().records, "the address to be free")
+    wait_for(lambda: f"addresses {address}" not in mortal.daemon.records(), "the address to be free")
     assert "run a new sandbox" in error_of(lambda: pods.launch(sandbox, name="late"), FailedPrecondition)
     pods.remove(sandbox)
     assert mortal.daemon.resources() == before

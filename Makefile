@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 SOURCES := src tests tools bench
 MOUNTS ?= hidden
-ON_SCRATCH := $(PYTHON) -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal tests/integration tests/conformance
+SCRATCH_TESTS := --numprocesses=auto --maxprocesses=4 --dist=worksteal tests/integration tests/conformance
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test parity reference nested check proto requirements bench pins clean
@@ -23,21 +23,21 @@ test: ## every check and every test; MOUNTS=shown: without hiding the mounts of 
 		echo "make test: the tests run containers and use the kernel as only root may" >&2; \
 		echo "hint: sudo make test" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check
-	$(ON_SCRATCH) --container-mounts=$(MOUNTS)
+	$(PYTHON) tools/suite.py $(SCRATCH_TESTS) --container-mounts=$(MOUNTS)
 
 parity: setup ## run the tests with container mounts hidden and shown, and compare result by result (root)
 	@mkdir -p .cache/parity
-	-$(ON_SCRATCH) --container-mounts=hidden --junit-xml=.cache/parity/hidden.xml
-	-$(ON_SCRATCH) --container-mounts=shown --junit-xml=.cache/parity/shown.xml
+	-$(PYTHON) -m pytest $(SCRATCH_TESTS) --container-mounts=hidden --junit-xml=.cache/parity/hidden.xml
+	-$(PYTHON) -m pytest $(SCRATCH_TESTS) --container-mounts=shown --junit-xml=.cache/parity/shown.xml
 	$(PYTHON) tools/compare_runs.py .cache/parity/hidden.xml .cache/parity/shown.xml
 
 reference: ## run the conformance tests against Debian's containerd, to check the tests (root)
 	@tools/setup reference
-	$(PYTHON) -m pytest tests/conformance --cri-endpoint=containerd
+	$(PYTHON) tools/suite.py tests/conformance --cri-endpoint=containerd
 
 nested: ## tests in an emulated machine with systemd, cgroup v2, AppArmor and Debian's kernel (root)
 	@tools/setup nested
-	$(PYTHON) -m pytest tests/nested
+	$(PYTHON) tools/suite.py tests/nested
 
 check: setup ## lint, format, types, import rules, unit and contract tests (root)
 	.venv/bin/ruff check $(SOURCES)

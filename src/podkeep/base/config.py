@@ -173,6 +173,47 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     pod_logs: str = "/var/log/pods"
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
+    feature_gates: dict[str, bool] = {}
+    """Features by their Kubernetes names, on or off; those that are not named have their default."""
+
+
+class CustomClass(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[class_resources.types."TYPE".classes.CLASS]``: one class of a type that the configuration defines."""
+
+    cgroup: dict[str, str] = {}
+    """Files of the cgroup and what is written to them, such as ``{"cpu.weight" = "50"}``."""
+    parameters: dict[str, str] = {}
+    """Given to the type's hook."""
+
+
+class CustomType(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[class_resources.types."TYPE"]``: a type of class resources that the configuration defines."""
+
+    levels: tuple[Literal["container", "pod"], ...] = ("container",)
+    immutable: bool = False
+    """Refuse to change the class of what exists."""
+    hook: str = ""
+    """Program that enforces a class; empty: writing files of the cgroup is all there is to do."""
+    hook_timeout: float = 10.0
+    """Seconds that one call of the hook may take."""
+    classes: dict[str, CustomClass] = {}
+
+
+class ClassResourcesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[class_resources]``: QoS-class resources of containers and pods (KEP-3008)."""
+
+    rdt_config: str = ""
+    """File with RDT partitions and classes, in goresctrl's form; empty: no rdt."""
+    resctrl: str = "/sys/fs/resctrl"
+    """Where the resctrl file system is mounted."""
+    blockio_config: str = ""
+    """File with blockio classes, in goresctrl's form; empty: no blockio."""
+    oom: dict[str, int] = {}
+    """Classes of the type ``oom``: their oom_score_adj, -1000 to 1000."""
+    container_defaults: dict[str, str] = {}
+    """For each type the class that a container gets which asks for ``default``."""
+    pod_defaults: dict[str, str] = {}
+    types: dict[str, CustomType] = {}
 
 
 class StreamingConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -230,6 +271,7 @@ class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     log: LogConfig = LogConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     mountns: MountnsConfig = MountnsConfig()
+    class_resources: ClassResourcesConfig = ClassResourcesConfig()
     network: NetworkConfig = NetworkConfig()
     images: ImagesConfig = ImagesConfig()
     metrics: MetricsConfig = MetricsConfig()

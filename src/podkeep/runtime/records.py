@@ -163,6 +163,8 @@ class SandboxConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
     resources: Resources | None = None
     overhead: Resources | None = None
     """CRI: LinuxPodSandboxConfig.resources and overhead; only noted, because the sums leave out what is unlimited."""
+    class_resources: dict[str, str] = {}
+    """KEP-3008: PodSandboxConfig.class_resources, types to classes as they were asked for."""
 
     def key(self) -> str:
         """Return what makes a sandbox the same for a caller that repeats its request."""
@@ -197,6 +199,8 @@ class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What UpdatePodSandboxResources last asked for; the cgroup of the sandbox has it."""
     selinux_level: str = ""
     """The SELinux level that was chosen for the pod's containers; empty where SELinux is off or the pod names one."""
+    class_resources: dict[str, str] = {}
+    """Types to the classes in force, which have configured names."""
 
 
 class Sandbox(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -290,6 +294,8 @@ class ContainerConfig(Record, frozen=True, kw_only=True, omit_defaults=True):
     namespaces: NamespaceOptions = NamespaceOptions()
     resources: Resources = Resources()
     security: Security = Security()
+    class_resources: dict[str, str] = {}
+    """KEP-3008: ContainerConfig.class_resources, types to classes as they were asked for."""
 
 
 class ContainerState(enum.StrEnum):
@@ -322,6 +328,8 @@ class ContainerStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Those in force after an update; None: the configuration's."""
     update_undo: tuple[tuple[str, str], ...] = ()
     """While an update is being written: files of the cgroup and what they held, to be written back in this order."""
+    class_resources: dict[str, str] = {}
+    """Types to the classes in force, which have configured names; changed last, so that a start can put them back."""
 
 
 class Container(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,103 @@
+"""What a type of class resources is (KEP-3008): the interface that every type implements, and its words.
+
+Owns: names and values that the registry, the types and the RPCs share. Does not own: any type, or the order in which
+several are applied (``registry.py``). See docs/class-resources.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from podkeep.kernel.procfs import ProcessId
+
+RDT = "rdt"
+"""KEP-3008, ClassResourceRdt."""
+BLOCKIO = "blockio"
+"""KEP-3008, ClassResourceBlockio."""
+OOM = "oom"
+QOS = "qos"
+
+DEFAULT_CLASS = "default"
+"""Reserved: the class that the node chose. No configuration may name a class so."""
+
+
+class Level(enum.StrEnum):
+    """Which of the two independent sets (KEP-3008, Proposal)."""
+
+    POD = "pod"
+    CONTAINER = "container"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What the node offers of one type at one level (KEP-3008, ClassResourceInfo)."""
+
+    classes: tuple[str, ...]
+    """Sorted, never empty."""
+    immutable: bool = False
+    """The class cannot be changed after creation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What is put into a class: a container whose OCI runtime made it, or a pod sandbox with its cgroup."""
+
+    level: Level
+    id: str
+    """The container's or the sandbox's."""
+    name: str
+    """For messages: ``namespace/pod`` or ``namespace/pod/container``."""
+    cgroup: str
+    """Where its processes and limits are, as :class:`podkeep.kernel.cgroups.Cgroups` takes it."""
+    process: ProcessId | None = None
+    """The container's first process."""
+
+
+class ClassResource(Protocol):
+    """One type. Methods block and may be called on several threads at once, for one target on one at a time."""
+
+    @property
+    def name(self) -> str:
+        """Return the type's name, such as ``rdt`` or ``vendor.example/thing``."""
+
+    def offers(self) -> Mapping[Level, Offer]:
+        """Return what is offered now; a level that is missing is not supported, or has no class."""
+
+    def why_not(self, level: Level) -> str:
+        """Return why nothing is offered at ``level``, for the message of a refusal; empty if something is."""
+
+    def check(self, level: Level, class_name: str) -> None:
+        """Check that an offered class can be given now.
+
+        :raises FailedPrecondition: if it cannot.
+        """
+
+    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the OCI configuration of a container with what says its class; pure, ``config`` is left as it is."""
+
+    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
+        """Put ``target`` into a class, wholly; applying a class again mends what somebody else changed.
+
+        :param previous: the class it has; None: none yet. If this fails, that is what stays in force.
+        :raises PodkeepError: if the kernel, or the hook of the type, refuses.
+        """
+
+    def verify(self, target: Target, class_name: str) -> None:
+        """Check that ``target`` is in the class and the class is in force.
+
+        :raises FailedPrecondition: saying what is not as it should be.
+        """
+
+    def release(self, target: Target, class_name: str) -> None:
+        """Take ``target`` out of its class, if it still lives, and give back what was made for it; safe to repeat."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the configured classes mean on this node, for verbose status and ``podkeep classes``; JSON."""
+
+
+def problem(type_name: str, text: str) -> str:
+    """Return the message of an error of a type; its beginning can be searched for (KEP-3008, Monitoring)."""
+    return f"class resource {type_name}: {text}"

@@ -807,15 +807,19 @@ Global___ResourcesInfo: _TypeAlias = ResourcesInfo  # noqa: Y015
 
 @_typing.final
 class ClassResourceInfo(_message.Message):
-    """One type, such as "rdt" or "blockio". immutable: the class cannot be changed after creation."""
+    """One type, such as "rdt" or "blockio". immutable: the class cannot be changed after creation. default_class: what the
+    reserved name "default" stands for in a request; empty: this node has no default, and asking for it is an error.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     CLASSES_FIELD_NUMBER: _builtins.int
     IMMUTABLE_FIELD_NUMBER: _builtins.int
+    DEFAULT_CLASS_FIELD_NUMBER: _builtins.int
     Name: _builtins.str
     immutable: _builtins.bool
+    default_class: _builtins.str
     @_builtins.property
     def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassResourceClassInfo]: ...
     def __init__(
@@ -824,10 +828,11 @@ class ClassResourceInfo(_message.Message):
         Name: _builtins.str = ...,
         classes: _abc.Iterable[Global___ClassResourceClassInfo] | None = ...,
         immutable: _builtins.bool = ...,
+        default_class: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["Name", b"Name", "classes", b"classes", "immutable", b"immutable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["Name", b"Name", "classes", b"classes", "default_class", b"default_class", "immutable", b"immutable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

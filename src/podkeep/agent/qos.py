@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from podkeep.api import quantity
 from podkeep.api.containers import Container, ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodQOSClass
+from podkeep.base import quantity
 
 _CLASSES = ("cpu", "memory")
 _GUARANTEED_OOM_SCORE = -997

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from podkeep.api import names, quantity
+from podkeep.api import names
 from podkeep.api.containers import Container, EnvVar, ResourceRequirements, SecurityContext, VolumeMount
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import PodSpec
 from podkeep.api.structs import json_name
 from podkeep.api.volume_validation import inner_path
 from podkeep.api.volumes import Volume
+from podkeep.base import quantity
 
 _MAX_ID = (1 << 31) - 1
 FIELD_PATHS = (

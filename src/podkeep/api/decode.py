@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from podkeep.api import quantity
 from podkeep.api.fields import FieldErrors
 from podkeep.api.scalars import Form
+from podkeep.base import quantity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 

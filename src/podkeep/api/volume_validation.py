@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from podkeep.api import names, quantity
+from podkeep.api import names
 from podkeep.api.defaults import sources
 from podkeep.api.fields import FieldErrors
 from podkeep.api.structs import json_name
 from podkeep.api.volumes import EmptyDirVolumeSource, KeyToPath, Volume
+from podkeep.base import quantity
 
 _MEDIA = ("Memory", "HugePages", "HugePages-2Mi", "HugePages-1Gi")
 

@@ -15,9 +15,9 @@ from podkeep.agent.poddirs import PodDir
 from podkeep.agent.sources import Sources
 from podkeep.agent.volumes import host_path, ownership, projection
 from podkeep.agent.volumes.payload import payload
-from podkeep.api import quantity
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import EmptyDirVolumeSource, Volume
+from podkeep.base import quantity
 from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError, Unimplemented
 from podkeep.kernel import mountinfo, mounts
 

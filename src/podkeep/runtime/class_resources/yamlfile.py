@@ -1,0 +1,251 @@
+"""Reads a file of classes as YAML, strictly: what it does not know, or reads twice, is an error with file and line.
+
+Owns: the tree of :class:`Node`, each with its place in the file, and the questions that may be asked of one. Does not
+own: what a file means (``rdt/configuration.py``, ``blockio/configuration.py``). Keys that a file's format defines are
+read without regard to case, as Go's decoder does, for whose tools such files were written; names that a user chose are
+not. Merge keys (``<<``) and aliases work.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podkeep.base.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_BYTES = 1 << 20
+"""Largest file read; a thousand classes need a tenth of that."""
+_MAX_DEPTH = 40
+_MERGE = "tag:yaml.org,2002:merge"
+_NULL = "tag:yaml.org,2002:null"
+_STRING = "tag:yaml.org,2002:str"
+_BOOL = "tag:yaml.org,2002:bool"
+_SCALARS = frozenset(
+    {_NULL, _STRING, _BOOL, _MERGE}
+    | {f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp", "value", "map", "seq")}
+)
+_BOOLEANS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One value of a file and where it is. Every question that does not fit the value raises, naming the place."""
+
+    source: str
+    """The file, as it shall be named in messages."""
+    path: tuple[str, ...]
+    """The keys that lead here, and the positions in lists such as ``[0]``."""
+    value: yaml.Node | None
+    """What PyYAML composed; None: nothing is written there."""
+    line: int
+    """From 1; of a value that is not there, its key's."""
+
+    def error(self, text: str, *, hint: str = "") -> InvalidArgument:
+        """Return (not raise) the error that something is wrong with this value."""
+        where = ".".join(self.path).replace(".[", "[")
+        return InvalidArgument(f"{self.source}:{self.line}: {where + ': ' if where else ''}{text}", hint=hint)
+
+    @property
+    def is_null(self) -> bool:
+        """Is nothing written here, or ``null``?"""
+        return self.value is None or self.value.tag == _NULL
+
+    @property
+    def is_mapping(self) -> bool:
+        """Are there keys and values?"""
+        return _shape(self.value) == "mapping"
+
+    @property
+    def is_list(self) -> bool:
+        """Is this a list?"""
+        return _shape(self.value) == "sequence"
+
+    def entries(self) -> dict[str, Node]:
+        """Return keys that the user chose and their values, in the file's order; nothing written: none.
+
+        :raises InvalidArgument: if it is no mapping, or a key is there twice.
+        """
+        if self.is_null:
+            return {}
+        if not self.is_mapping:
+            raise self.error(f"must be keys and values, not {self._kind()}")
+        found: dict[str, Node] = {}
+        for key, value in self._pairs():
+            if key in found:
+                raise self._child(key, value).error(f"is there twice, first in line {found[key].line}")
+            found[key] = self._child(key, value)
+        for key, node in self._merged():
+            found.setdefault(key, node)
+        return found
+
+    def fields(self, known: Collection[str]) -> dict[str, Node]:
+        """Return the values of keys that the format defines, by their names in ``known``; nothing written: none.
+
+        :raises InvalidArgument: if it is no mapping, or a key is unknown or there twice (also in another case).
+        """
+        names = {name.lower(): name for name in known}
+        found: dict[str, Node] = {}
+        for key, node in self.entries().items():
+            name = names.get(key.lower())
+            if name is None:
+                raise node.error("unknown key", hint=_suggest(key, known))
+            if name in found:
+                raise node.error(f"is there twice, first in line {found[name].line}")
+            found[name] = node
+        return found
+
+    def items(self) -> list[Node]:
+        """Return the entries of a list; nothing written: none.
+
+        :raises InvalidArgument: if it is no list.
+        """
+        if self.is_null:
+            return []
+        if not self.is_list or self.value is None:
+            raise self.error(f"must be a list, not {self._kind()}")
+        return [
+            Node(source=self.source, path=(*self.path, f"[{index}]"), value=entry, line=entry.start_mark.line + 1)
+            for index, entry in enumerate(self.value.value)
+        ]
+
+    def text(self) -> str:
+        """Return a single value as it is written, without quotes: ``0xff`` is those four characters, not 255.
+
+        :raises InvalidArgument: if nothing is written there, or keys or a list.
+        """
+        if self.is_null or self.value is None or _shape(self.value) != "scalar":
+            raise self.error(f"must be a single value, not {self._kind()}")
+        return str(self.value.value)
+
+    def boolean(self) -> bool:
+        """Return ``true`` or ``false``.
+
+        :raises InvalidArgument: if it is anything else; ``yes`` and ``on`` mean that in YAML 1.1 alone.
+        """
+        text = self.text()
+        if self.value is None or self.value.tag != _BOOL or text.lower() not in _BOOLEANS:
+            raise self.error(f"must be true or false, not {text!r}")
+        return _BOOLEANS[text.lower()]
+
+    def integer(self) -> int:
+        """Return a decimal integer.
+
+        :raises InvalidArgument: if it is anything else.
+        """
+        text = self.text()
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal()) or (len(digits) > 1 and digits[0] == "0"):
+            raise self.error(f"must be a decimal integer, not {text!r}")
+        return int(text)
+
+    def _child(self, key: str, value: tuple[yaml.Node, yaml.Node]) -> Node:
+        return Node(source=self.source, path=(*self.path, key), value=value[1], line=value[0].start_mark.line + 1)
+
+    def _pairs(self) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
+        assert self.value is not None  # only asked of mappings
+        for key, value in self.value.value:
+            if _shape(key) != "scalar":
+                raise InvalidArgument(f"{self.source}:{key.start_mark.line + 1}: a key must be a single value")
+            if key.tag != _MERGE:
+                yield str(key.value), (key, value)
+
+    def _merged(self, above: tuple[yaml.Node, ...] = ()) -> Iterator[tuple[str, Node]]:
+        """Yield what ``<<`` brings, in order of precedence."""
+        assert self.value is not None
+        for key, value in self.value.value:
+            if key.tag != _MERGE:
+                continue
+            here = self._child("<<", (key, value))
+            for part in here.items() if here.is_list else [here]:
+                if not part.is_mapping or part.value is None:
+                    raise here.error("must name keys and values to take over, such as *anchor")
+                if part.value is self.value or any(part.value is node for node in above):
+                    raise here.error("takes itself over")
+                for name, pair in part._pairs():
+                    yield name, self._child(name, pair)
+                for name, node in part._merged((*above, self.value)):
+                    yield name, Node(source=self.source, path=(*self.path, name), value=node.value, line=node.line)
+
+    def _kind(self) -> str:
+        if self.is_null or self.value is None:
+            return "nothing"
+        if self.is_mapping:
+            return "keys and values"
+        return "a list" if self.is_list else repr(str(self.value.value))
+
+
+def _shape(node: yaml.Node | None) -> str:
+    """Return ``scalar``, ``sequence`` or ``mapping``; nothing if there is none."""
+    return str(getattr(node, "id", ""))
+
+
+def load(path: Path) -> Node:
+    """Read a file.
+
+    :raises InvalidArgument: naming the file and, where it can be, the line, if the file cannot be read or is not one
+        document of YAML.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise InvalidArgument(f"{path}: larger than {MAX_BYTES >> 10} KiB")
+        return parse(data.decode(), source=str(path))
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def parse(text: str, *, source: str) -> Node:
+    """Return the tree of ``text``; of an empty text a node with nothing in it.
+
+    :param source: name of the file for messages.
+    :raises InvalidArgument: as :func:`load`.
+    """
+    import yaml  # few nodes have such files
+
+    try:
+        _refuse_odd(text, source)
+        value = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{source}:{mark.line + 1}" if mark is not None else source
+        raise InvalidArgument(f"{where}: not YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise InvalidArgument(f"{source}: not YAML: {error}") from error
+    return Node(source=source, path=(), value=value, line=value.start_mark.line + 1 if value else 1)
+
+
+def _refuse_odd(text: str, source: str) -> None:
+    """Raise where a tree cannot be built safely (PyYAML's composer recurses on the C stack), or means something odd."""
+    import yaml
+
+    depth = documents = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        place = f"{source}:{event.start_mark.line + 1 if event.start_mark else 1}"
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise InvalidArgument(f"{place}: a second document", hint="put everything into one")
+        elif isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                raise InvalidArgument(f"{place}: nested more than {_MAX_DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        tag = getattr(event, "tag", None)
+        if tag not in {None, "!"} and tag not in _SCALARS:
+            raise InvalidArgument(f"{place}: the tag {tag} means nothing here")
+
+
+def _suggest(key: str, known: Collection[str]) -> str:
+    close: Mapping[str, str] = {name.lower(): name for name in known}
+    match = difflib.get_close_matches(key.lower(), close, n=1)
+    return f"did you mean {close[match[0]]}?" if match else f"known here: {', '.join(sorted(known))}"

@@ -252,6 +252,32 @@ def open_files_limit(pid: int) -> int | None:
     return None
 
 
+def oom_score_adj(pid: int) -> int:
+    """Return a process's oom_score_adj (proc_pid_oom_score_adj(5)).
+
+    :raises NotFound: if there is no such process.
+    """
+    try:
+        return int((_PROC / str(pid) / "oom_score_adj").read_text())
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise NotFound(f"process {pid} is gone") from error
+
+
+def set_oom_score_adj(pid: int, score: int) -> None:
+    """Set a process's oom_score_adj, -1000 to 1000.
+
+    :raises NotFound: if there is no such process.
+    :raises KernelCallError: if the kernel refuses: less than before needs CAP_SYS_RESOURCE.
+    """
+    path = _PROC / str(pid) / "oom_score_adj"
+    try:
+        path.write_text(str(score))
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise NotFound(f"process {pid} is gone") from error
+    except OSError as error:
+        raise KernelCallError(f"write({path}, {score})", error.errno or 0) from error
+
+
 def capability_bounding_set() -> frozenset[str]:
     """Return the names of the capabilities that this process, and so anything it starts, can ever have."""
     for line in (_PROC / "self" / "status").read_text().splitlines():

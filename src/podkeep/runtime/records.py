@@ -200,7 +200,9 @@ class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     selinux_level: str = ""
     """The SELinux level that was chosen for the pod's containers; empty where SELinux is off or the pod names one."""
     class_resources: dict[str, str] = {}
-    """Types to the classes in force, which have configured names."""
+    """Types to the classes in force, which have configured names; none after the end."""
+    class_change: dict[str, str] = {}
+    """While classes are being changed: those that it goes to; what a start finds here is taken back."""
 
 
 class Sandbox(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -329,7 +331,10 @@ class ContainerStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     update_undo: tuple[tuple[str, str], ...] = ()
     """While an update is being written: files of the cgroup and what they held, to be written back in this order."""
     class_resources: dict[str, str] = {}
-    """Types to the classes in force, which have configured names; changed last, so that a start can put them back."""
+    """Types to the classes in force, which have configured names; changed last, so that a start can put them back. None
+    after the end."""
+    class_change: dict[str, str] = {}
+    """While classes are being changed: those that it goes to; what a start finds here is taken back."""
 
 
 class Container(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,7 +7,7 @@ several are applied (``registry.py``). See docs/class-resources.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,7 +57,10 @@ class Target:
 
 
 class ClassResource(Protocol):
-    """One type. Methods block and may be called on several threads at once, for one target on one at a time."""
+    """One type. Methods block and may be called on several threads at once, for one target on one at a time.
+
+    A type derives from this class, and has what does nothing here only if it has something to do.
+    """
 
     @property
     def name(self) -> str:
@@ -93,6 +96,26 @@ class ClassResource(Protocol):
 
     def release(self, target: Target, class_name: str) -> None:
         """Take ``target`` out of its class, if it still lives, and give back what was made for it; safe to repeat."""
+
+    def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
+        """Put the configuration into force: when the daemon starts, and when a reload replaces ``previous``.
+
+        Nothing is made or written before. No other method of this type or of ``previous`` runs meanwhile. After a
+        reload :meth:`apply` follows for everything that is in a class, with that class as ``previous``.
+
+        :param in_use: the classes that something is in. At the start some may not be configured any more: what is in
+            them stays as it is.
+        :param previous: the object of the same name that it follows, also to take back a reload that failed.
+        :raises PodkeepError: if it cannot be in force; then what ``previous`` had is in force again.
+        """
+        return None  # noqa: RET501 - without it the method would be abstract
+
+    def deactivate(self) -> None:
+        """Give back what :meth:`activate` made: nothing is in a class, and the daemon ends or the type is gone.
+
+        :raises PodkeepError: if something cannot be given back.
+        """
+        return None  # noqa: RET501 - as above
 
     def describe(self) -> dict[str, Any]:
         """Return what the configured classes mean on this node, for verbose status and ``podkeep classes``; JSON."""

@@ -1,0 +1,78 @@
+"""From the configuration to the types of class resources.
+
+Owns: which types there are, and what stands for those that the configuration leaves out. Each type reads what is its
+own. Nothing is made or changed: that is the registry's ``start`` and ``replace``. Called when the daemon starts and
+for a reload; :func:`check` also by ``podkeep config check``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from podkeep.base.config import ClassResourcesConfig
+from podkeep.base.errors import InvalidArgument
+from podkeep.kernel import procfs
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime.class_resources import oom
+from podkeep.runtime.class_resources.model import BLOCKIO, OOM, RDT, ClassResource, Level
+from podkeep.runtime.class_resources.oom import Oom
+from podkeep.runtime.class_resources.qos import Qos
+from podkeep.runtime.class_resources.registry import ClassResources
+from podkeep.runtime.confinement import oom_score_floor
+
+log = logging.getLogger(__name__)
+
+_DISABLED = {
+    RDT: "RDT is disabled: class_resources.rdt_config names no file",
+    BLOCKIO: "blockio is disabled: class_resources.blockio_config names no file",
+    OOM: "class_resources.oom has no classes",
+}
+
+
+def check(config: ClassResourcesConfig) -> None:
+    """Check what does not depend on the machine; reads the files that the configuration names.
+
+    :raises InvalidArgument: naming the key, or the file and the line.
+    """
+    oom.check(config.oom)
+
+
+def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path) -> ClassResources:
+    """Return the types of a configuration, which are not in force yet.
+
+    :param root: the runtime's persistent directory.
+    :raises InvalidArgument: naming the key, or the file and the line.
+    :raises PodkeepError: if a type needs what the machine does not have, and its file says that it must.
+    """
+    check(config)
+    types: list[ClassResource] = [Qos()]
+    if config.oom:
+        floor = oom_score_floor(procfs.capability_bounding_set())
+        types.append(Oom(config.oom, cgroups=cgroups, floor=floor))
+    present = {item.name for item in types}
+    disabled = {name: reason for name, reason in _DISABLED.items() if name not in present}
+    loaded = ClassResources(types, config.container_defaults, config.pod_defaults, disabled=disabled)
+    _check_defaults(loaded, Level.CONTAINER, config.container_defaults, disabled)
+    _check_defaults(loaded, Level.POD, config.pod_defaults, disabled)
+    return loaded
+
+
+def _check_defaults(
+    loaded: ClassResources, level: Level, defaults: Mapping[str, str], disabled: Mapping[str, str]
+) -> None:
+    """Check that each default is a class there is; of a type that is not offered here it only has no effect."""
+    for name, class_name in defaults.items():
+        key = f"class_resources.{level.value}_defaults.{name}"
+        offered = {item.name: item for item in loaded.offers(level)}
+        if name in offered:
+            if class_name not in offered[name].offer.classes:
+                raise InvalidArgument(
+                    f"{key}: there is no class {class_name!r}",
+                    hint=f"there are: {', '.join(offered[name].offer.classes)}",
+                )
+        elif reason := disabled.get(name) or loaded.why_not(level, name):
+            log.warning("%s has no effect: %s", key, reason)
+        else:
+            raise InvalidArgument(f"{key}: there is no type {name!r} for {level.value}s")

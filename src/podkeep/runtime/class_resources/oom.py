@@ -1,0 +1,154 @@
+"""The type ``oom``: how likely the kernel ends a container's processes when memory is short.
+
+Owns: classes of ``oom_score_adj`` (proc_pid_oom_score_adj(5)), given to the processes of a container. A class wins over
+the number in the request's resources, so that what a client derived from other values can be overruled (KEP-3008, Pod
+QoS class). Does not own: limits of memory.
+
+A process may raise its own value, and children inherit it. Such a choice is left alone: a change moves the processes
+that have the value of the class before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound
+from podkeep.kernel import procfs
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime.class_resources import names
+from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Offer, Target, problem
+
+log = logging.getLogger(__name__)
+
+_RANGE = range(-1000, 1001)
+_MAX_PASSES = 100
+"""Times that a container's processes are looked through before it is taken for one that starts others for ever."""
+
+
+class Oom(ClassResource):
+    """See the module."""
+
+    name = OOM
+
+    def __init__(self, classes: Mapping[str, int], *, cgroups: Cgroups, floor: int = -1000) -> None:
+        """Offer ``classes``.
+
+        :param floor: the lowest value that this process may give; see ``confinement.oom_score_floor``.
+        """
+        self._scores = dict(sorted(classes.items()))
+        self._former: Mapping[str, int] = {}
+        self._cgroups, self._floor = cgroups, floor
+        self._offers = {Level.CONTAINER: Offer(classes=tuple(self._scores))} if classes else {}
+
+    def offers(self) -> Mapping[Level, Offer]:
+        return self._offers
+
+    def why_not(self, level: Level) -> str:
+        if level is Level.POD:
+            return "the kernel has no oom_score_adj of several processes together"
+        return "" if self._scores else "class_resources.oom has no classes"
+
+    def check(self, _level: Level, class_name: str) -> None:
+        """Every class can be given; of one that is below the floor as much as this process may."""
+        wanted, given = self._scores[class_name], self._score(class_name)
+        if wanted != given:
+            log.warning(
+                "%s", problem(OOM, f"class {class_name}: attempted {wanted}, and given {given}: no CAP_SYS_RESOURCE")
+            )
+
+    def _score(self, class_name: str) -> int:
+        return max(self._scores[class_name], self._floor)
+
+    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+        return {**config, "process": {**config["process"], "oomScoreAdj": self._score(class_name)}}
+
+    def activate(self, _in_use: Collection[str], *, previous: ClassResource | None) -> None:
+        self._former = previous._scores if isinstance(previous, Oom) else {}
+
+    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
+        before = self._score_before(class_name, previous)
+        if before == self._score(class_name):
+            return
+        written: dict[int, int] = {}
+        try:
+            self._move_all(target, self._score(class_name), before, written)
+        except KernelCallError:
+            for pid, score in written.items():
+                _write_if_there(pid, score)
+            raise
+
+    def _score_before(self, class_name: str, previous: str | None) -> int | None:
+        """Return the value of the processes that never chose their own; None: whichever they have."""
+        if previous is None:
+            return None
+        scores = self._former if previous == class_name and previous in self._former else self._scores
+        return max(scores[previous], self._floor) if previous in scores else None
+
+    def _move_all(self, target: Target, score: int, before: int | None, written: dict[int, int]) -> None:
+        """Give ``score`` to every process that has ``before``, also to those started meanwhile."""
+        for _ in range(_MAX_PASSES):
+            moved = False
+            for pid in self._processes(target):
+                try:
+                    has = procfs.oom_score_adj(pid)
+                    if has == score or (before is not None and has != before):
+                        continue
+                    procfs.set_oom_score_adj(pid, score)
+                except NotFound:
+                    continue
+                written.setdefault(pid, has)
+                moved = True
+            if not moved:
+                return
+        raise FailedPrecondition(problem(OOM, f"{target.name} starts processes faster than they can be changed"))
+
+    def _processes(self, target: Target) -> list[int]:
+        found = self._cgroups.processes(target.cgroup, recursive=True)
+        if target.process is not None and target.process.pid not in found and procfs.alive(target.process):
+            return [target.process.pid, *found]
+        return list(found)
+
+    def verify(self, target: Target, class_name: str) -> None:
+        wanted = self._score(class_name)
+        if target.process is None:
+            return
+        try:
+            has = procfs.oom_score_adj(target.process.pid)
+        except NotFound:
+            return
+        # It may have raised it itself by now.
+        if has < wanted and procfs.alive(target.process):
+            raise FailedPrecondition(
+                problem(OOM, f"{target.name} has oom_score_adj {has}, and class {class_name} is {wanted}"),
+                hint="something else than podkeep changed it",
+            )
+
+    def release(self, _target: Target, _class_name: str) -> None:
+        """A value ends with its process."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"classes": {name: self._describe(name) for name in self._scores}, "floor": self._floor}
+
+    def _describe(self, class_name: str) -> dict[str, int]:
+        wanted, given = self._scores[class_name], self._score(class_name)
+        return {"oomScoreAdj": given} | ({"attempted": wanted} if wanted != given else {})
+
+
+def check(classes: Mapping[str, int]) -> None:
+    """Check the classes of the configuration; pure.
+
+    :raises InvalidArgument: naming the class that cannot be.
+    """
+    for name, score in classes.items():
+        names.check_class(name, key="class_resources.oom")
+        if score not in _RANGE:
+            raise InvalidArgument(f"class_resources.oom.{name}: {score} is not between -1000 and 1000")
+
+
+def _write_if_there(pid: int, score: int) -> None:
+    try:
+        procfs.set_oom_score_adj(pid, score)
+    except (NotFound, KernelCallError) as error:
+        log.warning("process %d keeps an oom_score_adj of a failed change: %s", pid, error)

@@ -1,7 +1,7 @@
 """What types and classes may be called: the rule for the names and values of labels, and what is reserved. Pure.
 
-The rule is KEP-3008's (Pod Spec): a class is like the value of a label, a type like its key, so it may have the prefix of
-a vendor. Used by every reader of a configuration. Does not own: validation of Pods (``api``).
+The rule is KEP-3008's (Pod Spec): a class is like the value of a label, a type like its key, so it may have the prefix
+of a vendor. Used by every reader of a configuration. Does not own: validation of Pods (``api``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,207 @@
+"""Files of a cgroup that a class sets: written, read back, and what they held before put back afterwards.
+
+Owns: that content. What a file held before, and what it reads since, is noted in an extended attribute of the cgroup,
+so the note lives exactly as long as the cgroup does, a killed daemon included. Does not own: which files a class sets
+(``custom.py``), or limits that a request asks for (``runtime/resource_plan.py``). Called by the types of the
+configuration, for one cgroup on one thread at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.base.undo import UndoStack
+from podkeep.kernel.cgroups import Cgroups
+
+ATTRIBUTE = "trusted.podkeep.class-resources"
+"""Of a cgroup's directory; ``trusted``: nobody without CAP_SYS_ADMIN outside of a user namespace reads or writes it."""
+
+_FILE = re.compile(r"(?!cgroup\.)[a-z0-9_]+(\.[A-Za-z0-9_-]+)+")
+_NUMBER = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Noted(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a class set: what it read before, and what it reads since."""
+
+    before: str
+    after: str
+
+
+_Notes = dict[str, dict[str, Noted]]
+"""By type and file."""
+
+
+def check_file(name: str, *, key: str) -> None:
+    """Check the name of a file that a class sets.
+
+    :param key: where it stands, for the message.
+    :raises InvalidArgument: if it is a path, or a file by which podkeep or the kernel keeps the cgroup itself.
+    """
+    if not _FILE.fullmatch(name):
+        hint = (
+            "name a controller's file, such as memory.high or cpu.shares; cgroup.*, tasks and paths are not for classes"
+        )
+        raise InvalidArgument(f"{key}: {name!r} is no file of a controller", hint=hint)
+
+
+def resetting(name: str, before: str, now: str) -> list[str]:
+    """Return the lines to write so that the file ``name``, which reads ``now``, reads ``before`` again; pure.
+
+    In files with a line for each device (cgroup-v2.rst, "Format": flat and nested keyed) a line goes if its key gets
+    the value that stands for none.
+    """
+    kept, lines = before.splitlines(), now.splitlines()
+    keys = {line.split(" ", 1)[0] for line in kept}
+    dropped = [line for line in lines if line.split(" ", 1)[0] not in keys]
+    if len(kept) == 1 and dropped == lines:  # one value
+        return kept
+    if not kept and not any(" " in line for line in lines):
+        return ["\n"]
+    return [*(_without_value(name, line) for line in dropped), *kept]
+
+
+def _without_value(name: str, line: str) -> str:
+    key, *values = line.split()
+    if any("=" in value for value in values):
+        return " ".join([key, *(f"{value.partition('=')[0]}=max" for value in values)])
+    return f"{key} 0" if name.startswith("blkio.throttle.") else f"{key} default"
+
+
+def differs(written: str, read: str) -> bool:
+    """Say whether the kernel made another number of what was written; pure.
+
+    It may round an amount of memory to pages. What is not one number it writes in forms of its own, and would have
+    refused.
+    """
+    asked, found = _NUMBER.fullmatch(written.strip()), _NUMBER.fullmatch(read.strip())
+    if asked is None or found is None:
+        return False
+    amounts = [int(match[1]) * _FACTORS[match[2].upper()] for match in (asked, found)]
+    return amounts[0] != amounts[1] and (amounts[0] < _PAGE or abs(amounts[0] - amounts[1]) >= _PAGE)
+
+
+class CgroupValues:
+    """Files that classes set, in the cgroups of one machine."""
+
+    def __init__(self, cgroups: Cgroups) -> None:
+        self._cgroups = cgroups
+
+    def apply(self, cgroup: str, owner: str, wanted: Mapping[str, str]) -> Callable[[], None]:
+        """Make ``wanted`` the files that ``owner``, a type, sets in ``cgroup``; files it set before read as ever.
+
+        All or nothing: after an error every file reads what it did.
+
+        :returns: what puts everything back as it was before the call.
+        :raises FailedPrecondition: if there is no such file, or the kernel made something else of a value.
+        :raises KernelCallError: if the kernel refuses.
+        """
+        noted = self._noted(cgroup).get(owner, {})
+        now = {name: self._content(cgroup, name) for name in (*wanted, *(name for name in noted if name not in wanted))}
+        notes = {name: noted.get(name, Noted(before=now[name], after=now[name])) for name in now}
+        back = partial(self._put_back, cgroup, owner, now, noted)
+        with UndoStack() as undo:
+            undo.push(f"put back files of {cgroup}", back)
+            self._note(cgroup, owner, notes)  # before a file changes: a daemon that is killed knows what it read
+            for name in now.keys() - wanted.keys():
+                self._reset(cgroup, name, notes.pop(name).before)
+            for name, text in wanted.items():
+                after = self._write(cgroup, name, text)
+                notes[name] = Noted(before=notes[name].before, after=after)
+            self._note(cgroup, owner, notes)
+        return back
+
+    def _put_back(self, cgroup: str, owner: str, contents: Mapping[str, str], noted: Mapping[str, Noted]) -> None:
+        undo = UndoStack()  # every file is tried
+        undo.push(f"note what {owner} set in {cgroup}", partial(self._note, cgroup, owner, noted))
+        for name, content in contents.items():
+            undo.push(f"put back {name} of {cgroup}", partial(self._reset, cgroup, name, content))
+        undo.run()
+
+    def wrong(self, cgroup: str, owner: str, wanted: Mapping[str, str]) -> str:
+        """Return which file is not as :meth:`apply` left it, and what it reads; empty if all are."""
+        noted = self._noted(cgroup).get(owner, {})
+        for name in wanted:
+            if name not in noted:
+                return f"{name} was not set"
+            now = self._content(cgroup, name)
+            if now != noted[name].after:
+                return f"{name} reads {now.strip()!r} instead of {noted[name].after.strip()!r}"
+        return ""
+
+    def release(self, cgroup: str, owner: str) -> None:
+        """Put back what the files read before; a cgroup that is gone, or was never set, is no error.
+
+        :raises KernelCallError: if the kernel refuses.
+        """
+        for name, noted in self._noted(cgroup).get(owner, {}).items():
+            try:
+                self._reset(cgroup, name, noted.before)
+            except KernelCallError as error:
+                if error.errno not in {errno.ENOENT, errno.ENODEV}:
+                    raise
+        self._note(cgroup, owner, {})
+
+    def _content(self, cgroup: str, name: str) -> str:
+        found = self._cgroups.read(cgroup, name)
+        if found is None:
+            hint = f"this machine has cgroups of version {self._cgroups.version}, whose files have names of their own"
+            raise FailedPrecondition(f"cgroup {cgroup} has no file {name}", hint=hint)
+        return found
+
+    def _write(self, cgroup: str, name: str, text: str) -> str:
+        for line in text.splitlines():  # the kernel takes one in a call
+            self._cgroups.write(cgroup, name, line)
+        now = self._content(cgroup, name)
+        if differs(text, now):
+            hint = "write the class with a value that the kernel takes as it is"
+            raise FailedPrecondition(f"{name}: wrote {text!r}, and it reads {now.strip()!r}", hint=hint)
+        return now
+
+    def _reset(self, cgroup: str, name: str, content: str) -> None:
+        now = self._cgroups.read(cgroup, name)
+        if now is None or now == content:
+            return
+        for line in resetting(name, content, now):
+            self._cgroups.write(cgroup, name, line)
+
+    def _noted(self, cgroup: str) -> _Notes:
+        for directory in self._cgroups.directories(cgroup):
+            try:
+                return msgspec.json.decode(os.getxattr(directory, ATTRIBUTE), type=_Notes)
+            except OSError as error:
+                if error.errno not in {errno.ENODATA, errno.ENOENT, errno.ENODEV}:
+                    raise KernelCallError(f"getxattr({directory}, {ATTRIBUTE})", error.errno or 0) from error
+        return {}
+
+    def _note(self, cgroup: str, owner: str, files: Mapping[str, Noted]) -> None:
+        notes = {type_name: noted for type_name, noted in self._noted(cgroup).items() if type_name != owner}
+        if files:
+            notes[owner] = dict(files)
+        # The first directory is where it is looked for first; a cgroup is in all hierarchies, or is ending.
+        directory = next((path for path in self._cgroups.directories(cgroup) if path.is_dir()), None)
+        if directory is None:
+            if files:
+                raise FailedPrecondition(f"cgroup {cgroup} is gone")
+            return
+        _set_attribute(directory, msgspec.json.encode(notes) if notes else b"")
+
+
+def _set_attribute(directory: Path, value: bytes) -> None:
+    try:
+        if value:
+            os.setxattr(directory, ATTRIBUTE, value)
+        else:
+            os.removexattr(directory, ATTRIBUTE)
+    except OSError as error:
+        if value or error.errno not in {errno.ENODATA, errno.ENOENT, errno.ENODEV}:
+            raise KernelCallError(f"setxattr({directory}, {ATTRIBUTE})", error.errno or 0) from error

@@ -205,13 +205,12 @@ class ClassResources:
         """Put the configuration into force when the daemon starts.
 
         :param in_use: the classes of every container and pod that has some.
-        :raises PodkeepError: if a type cannot; those before it are deactivated then.
+        :raises PodkeepError: if a type cannot. Those before it are in force then; :meth:`close` undoes that.
         """
-        with self._guard.alone(), UndoStack() as undo:
+        with self._guard.alone():
             for name, item in self._set.types.items():
                 used = {classes[name] for classes in in_use if name in classes}
                 item.activate(used, previous=None)
-                undo.push(f"deactivate class resource {name}", item.deactivate)
 
     def restore(self, target: Target, classes: Mapping[str, str], change: Mapping[str, str]) -> None:
         """Bring what lived on while no daemon ran into the classes of its record.
@@ -306,10 +305,25 @@ class ClassResources:
         """Return what is in a class now."""
         return tuple(self._assigned.values())
 
+    def users(self) -> list[dict[str, Any]]:
+        """Return who is in which classes, for ``podkeep classes``; JSON."""
+        users = [
+            {"level": item.target.level.value, "id": item.target.id, "name": item.target.name, "classes": item.classes}
+            for item in self.assignments()
+        ]
+        return sorted(users, key=lambda user: (user["name"], user["id"]))
+
     def describe(self) -> dict[str, Any]:
-        """Return what the classes of each type mean here, and why a type that podkeep knows is not offered."""
+        """Return what the classes of each type mean here, and why a type that podkeep knows is not offered; JSON.
+
+        ``disabled`` is why the configuration does not have a type, ``notOffered`` why one that it has offers nothing at
+        a level.
+        """
         current = self._set
-        result: dict[str, Any] = {name: item.describe() for name, item in current.types.items()}
+        result: dict[str, Any] = {}
+        for name, item in current.types.items():
+            reasons = {level.value: why for level in Level if (why := item.why_not(level))}
+            result[name] = item.describe() | ({"notOffered": reasons} if reasons else {})
         return result | {name: {"disabled": reason} for name, reason in current.disabled.items()}
 
     def _type(self, name: str) -> ClassResource:

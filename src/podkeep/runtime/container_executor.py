@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base import failpoints
-from podkeep.base.errors import DataLoss, FailedPrecondition, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    KernelCallError,
+    NotFound,
+    PodkeepError,
+)
 from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
@@ -29,6 +36,9 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime import anonymous_volumes, cdi_nodes, devices, image_volumes, relabel, targets
 from podkeep.runtime.cdi_registry import Registry
 from podkeep.runtime.cgroup_driver import slices
+from podkeep.runtime.class_resources import qos
+from podkeep.runtime.class_resources.registry import ClassResources
+from podkeep.runtime.class_resources.targets import container_target
 from podkeep.runtime.image_volumes import ImageVolumes
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci import cdi_edits, spec, users
@@ -90,7 +100,7 @@ class ContainerExecutor:
         with ExitStack() as held, UndoStack() as undo:
             # An OCI runtime that fails halfway may leave its cgroup, of which its own delete knows nothing then.
             undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(plan))
-            undo.push(f"undo container {container.id}", lambda: self.remove(container, driver))
+            undo.push(f"undo container {container.id}", lambda: self.remove(container, plan.sandbox, driver))
             edits = self.cdi.edits(container.config.cdi_devices)
             self._make_rootfs(plan)
             failpoints.reach("container.rootfs")
@@ -109,6 +119,8 @@ class ContainerExecutor:
             if passed:
                 config["annotations"] = {**config.get("annotations", {}), **passed}
             config = cdi_edits.apply(config, cdi_nodes.prepare(edits, copies))
+            config = qos.edit_of_pod(plan.sandbox.status.class_resources, config)
+            config = self.classes.edit(container.status.class_resources, config)
             if label:
                 _relabel(container, volumes, label)
             bundle = self.layout.bundle(container.id)
@@ -128,14 +140,48 @@ class ContainerExecutor:
             # The container has its own copies now.
             self._staging.unstage(container)
             failpoints.reach("container.created")
+            # Its process waits to be told to start the program: nothing has run outside its classes.
+            target = container_target(self.sandboxes.cgroups, plan.sandbox, container)
+            target = replace(target, process=created.process)
+            self.classes.apply(target, container.status.class_resources)
+            failpoints.reach("container.classed")
         return MadeContainer(created=created, user=user)
 
-    def remove(self, container: Container, driver: Driver) -> None:
+    @property
+    def classes(self) -> ClassResources:
+        """The class resources of the node."""
+        return self.sandboxes.classes
+
+    def verify_classes(self, container: Container, sandbox: Sandbox) -> None:
+        """Check that a container whose program was started is in its classes; one that has ended already is.
+
+        :raises PodkeepError: if it is not.
+        """
+        if not container.status.class_resources:
+            return
+        target = container_target(self.sandboxes.cgroups, sandbox, container)
+        try:
+            self.classes.verify(target, container.status.class_resources)
+        except PodkeepError:
+            if target.process is None or procfs.alive(target.process):
+                raise
+
+    def release_classes(self, container: Container, sandbox: Sandbox) -> None:
+        """Take a container that ended out of its classes; safe to repeat.
+
+        :raises PodkeepError: the first error of a type; every type gets its turn.
+        """
+        held = {**container.status.class_change, **container.status.class_resources}
+        if held:
+            self.classes.release(container_target(self.sandboxes.cgroups, sandbox, container), held)
+
+    def remove(self, container: Container, sandbox: Sandbox, driver: Driver) -> None:
         """Remove everything of a container whose processes are dead or may be killed; safe to repeat.
 
         :raises PodkeepError: if something cannot be removed.
         """
         driver.delete(container.id)
+        self.release_classes(container, sandbox)
         self._staging.unstage(container)
         mounts.unmount(self.layout.rootfs(container.id), lazy=True)
         for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):

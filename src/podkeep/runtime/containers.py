@@ -27,6 +27,7 @@ from podkeep.images.store import ImageStore
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime import image_volumes, stop_signal
+from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.monitor import ExitMonitor, Watched
@@ -73,7 +74,7 @@ class Containers:
         self._stop_execs = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
-        self._killing: set[asyncio.Task[None]] = set()
+        self._giving_back: set[asyncio.Task[None]] = set()
         self._asked_to_end: set[ContainerID] = set()
         """Those that got their stop signal."""
         self._starting: set[ContainerID] = set()
@@ -123,6 +124,11 @@ class Containers:
                 raise _name_taken(key, existing.id)
             image = self._image(config.image)
             volume_images = image_volumes.find_images(config, self._images.find)
+            classes: dict[str, str] = {}
+            if config.class_resources:
+                classes = await asyncio.to_thread(
+                    self._executor.classes.resolve, Level.CONTAINER, config.class_resources
+                )
             container = Container(
                 id=ContainerID(new_id()),
                 sandbox_id=sandbox_id,
@@ -131,7 +137,9 @@ class Containers:
                 image_ref=image.repo_digests[0] if image.repo_digests else image.id,
                 volume_images={number: found.id for number, found in volume_images.items()},
                 image_stop_signal=image.config.stop_signal,
-                status=ContainerStatus(state=ContainerState.CREATING, created_at=time.time_ns()),
+                status=ContainerStatus(
+                    state=ContainerState.CREATING, created_at=time.time_ns(), class_resources=classes
+                ),
             )
             plan = ContainerPlan(
                 container=container,
@@ -160,7 +168,7 @@ class Containers:
             # Whatever it was, the record must not outlive it. The executor undid its work; doing it once more finds
             # what its undo could not remove.
             try:
-                await asyncio.to_thread(self._executor.remove, container, driver)
+                await asyncio.to_thread(self._executor.remove, container, plan.sandbox, driver)
             except (PodkeepError, OSError) as left:
                 # It stays recorded, so that RemoveContainer or the next start can finish.
                 log.warning("container %s could not be undone: %s", container.id, left)
@@ -227,6 +235,11 @@ class Containers:
             if process is None or not driver.has_started(process):
                 await self._fail_start(container.id, str(error))
                 raise
+        try:
+            await asyncio.to_thread(self._executor.verify_classes, container, self._state.sandbox(container.sandbox_id))
+        except PodkeepError as error:
+            await self._fail_start(container.id, str(error))
+            raise
         failpoints.reach("container.started")
         current = self._state.container(container.id).status
         if current.state is ContainerState.CREATED:
@@ -320,11 +333,12 @@ class Containers:
         if container.status.state in LIVE_STATES:
             await self._kill(container)
         sandbox = self._state.sandbox(container.sandbox_id)
-        latest = self._state.container(container_id).status
+        container = self._state.container(container_id)
+        latest = container.status
         self._state.note_end(container_id, msgspec.structs.replace(latest, state=ContainerState.REMOVING))
         self._monitor.forget(container_id)
         try:
-            await asyncio.to_thread(self._executor.remove, container, self._sandboxes.driver(sandbox))
+            await asyncio.to_thread(self._executor.remove, container, sandbox, self._sandboxes.driver(sandbox))
         except (PodkeepError, OSError):
             # It is shown again, so that a client which removes what it sees in a list comes back for it.
             status = msgspec.structs.replace(self._state.container(container_id).status, state=latest.state)
@@ -417,21 +431,36 @@ class Containers:
         self._state.note_end(container_id, status)
         self._ends[container_id].set()
         self._asked_to_end.discard(container_id)
-        if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
-            task = asyncio.get_running_loop().create_task(self._kill_rest(container))
-            self._killing.add(task)
-            task.add_done_callback(self._killing.discard)
+        outlives = container.config.namespaces.pid is not NamespaceMode.CONTAINER
+        if outlives or status.class_resources or status.class_change:
+            task = asyncio.get_running_loop().create_task(self._give_back(container.id, kill_rest=outlives))
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
 
-    async def _kill_rest(self, container: Container) -> None:
-        """Kill what outlived a first process that was not the init of a PID namespace."""
+    async def _give_back(self, container_id: ContainerID, *, kill_rest: bool) -> None:
+        """Kill what outlived a first process that was not the init of a PID namespace, and release the classes."""
+        container = self._state.container(container_id)
+        sandbox = self._state.sandbox(container.sandbox_id)
         try:
-            await asyncio.to_thread(self._executor.kill_rest, container, self._state.sandbox(container.sandbox_id))
+            if kill_rest:
+                await asyncio.to_thread(self._executor.kill_rest, container, sandbox)
+            await asyncio.to_thread(self._executor.release_classes, container, sandbox)
         except PodkeepError as error:
-            log.warning("processes of container %s, which ended, are left: %s", container.id, error)
+            # RemoveContainer does it again.
+            log.warning("something of container %s, which ended, is left: %s", container_id, error)
+            return
+        latest = self._state.find_container(container_id)
+        if latest is not None and latest.status.class_resources:
+            self._state.note_end(container_id, without_classes(latest.status))
 
 
 def _name_taken(key: str, container_id: ContainerID) -> AlreadyExists:
     return AlreadyExists(f"container {key} exists as {container_id}", hint="raise metadata.attempt")
+
+
+def without_classes(status: ContainerStatus) -> ContainerStatus:
+    """Return the status of a container that was released from its classes."""
+    return msgspec.structs.replace(status, class_resources={}, class_change={})
 
 
 def ended_status(container: Container, layout: Layout) -> ContainerStatus:

@@ -34,6 +34,8 @@ from podkeep.runtime import image_volumes, pods_elsewhere, settings
 from podkeep.runtime.cdi_registry import Registry
 from podkeep.runtime.cgroup_driver import pod_cgroups
 from podkeep.runtime.checkpoint import Checkpoints
+from podkeep.runtime.class_resources import loading
+from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.container_executor import ContainerExecutor
 from podkeep.runtime.containers import Containers
@@ -153,6 +155,7 @@ class _Daemon:
             layout=layout,
             systemd_cgroup=config.runtime.cgroup_driver == "systemd",
         )
+        self._classes = self._load_classes(config)
         self._sandbox_executor = SandboxExecutor(
             layout=layout,
             helper=helper,
@@ -160,6 +163,7 @@ class _Daemon:
             networks=self._networks,
             catatonit=config.runtime.catatonit,
             confinement=Confinement.from_config(config.runtime),
+            classes=self._classes,
         )
         self._container_executor = ContainerExecutor(
             layout,
@@ -188,7 +192,9 @@ class _Daemon:
             program=self._config.runtime.catatonit,
         )
         self._handlers.probe(probe)
-        Recovery(self._state, self._layout, self._handlers, self._sandbox_executor, self._container_executor).run()
+        recovery = Recovery(self._state, self._layout, self._handlers, self._sandbox_executor, self._container_executor)
+        recovery.start_classes()
+        recovery.run()
         self._networks.start()
         pod_cgroups.create_parent(self._cgroups, self._cgroup_parent)
 
@@ -198,7 +204,7 @@ class _Daemon:
         :param reload_at_once: says whether the configuration has changed since it was read.
         """
         loop = asyncio.get_running_loop()
-        reload = Reload(self._config, self._options.load, self._images)
+        reload = Reload(self._config, self._options.load, self._images, self._replace_classes)
         loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="work"))
         stop = asyncio.Event()
 
@@ -260,13 +266,19 @@ class _Daemon:
             containers.close()
             Path(self._config.runtime.socket).unlink(missing_ok=True)
 
+    def _load_classes(self, config: Config) -> ClassResources:
+        return loading.load(config.class_resources, cgroups=self._cgroups, root=self._layout.root)
+
+    def _replace_classes(self, config: Config) -> None:
+        self._classes.replace(self._load_classes(config))
+
     def _services(
         self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, shut_down: Callable[[], None]
     ) -> dict[str, dict[str, Any]]:
         watch_namespace = NamespaceWatch(self._options.membership, self._config.runtime.socket)
         confinement = self._sandbox_executor.confinement
-        runtime = RuntimeRpc(self._config, self._handlers, confinement, self._networks, watch_namespace)
-        updates = Updates(self._state, self._cgroups)
+        runtime = RuntimeRpc(self._config, self._handlers, confinement, self._networks, watch_namespace, self._classes)
+        updates = Updates(self._state, self._cgroups, self._classes)
         checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)
         sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
         container = ContainerRpc(self._state, containers, updates, checkpoints)
@@ -286,6 +298,7 @@ class _Daemon:
                 "StreamPodSandboxes": sandbox.stream,
                 "PodSandboxStatus": sandbox.status,
                 "UpdatePodSandboxResources": sandbox.update,
+                "UpdatePodSandboxConfig": sandbox.update_config,
                 "CreateContainer": container.create,
                 "StartContainer": container.start,
                 "StopContainer": container.stop,
@@ -365,7 +378,8 @@ class _Daemon:
         return len(self._state.sandboxes())
 
     def clean_up(self) -> None:
-        """Remove what serves all sandboxes: the bridge and the parent cgroup."""
+        """Remove what serves all sandboxes: the bridge, the parent cgroup, what classes needed."""
+        self._classes.close()
         try:
             self._networks.stop()
             pod_cgroups.remove_parent(self._cgroups, self._cgroup_parent)

@@ -25,12 +25,14 @@ from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel import procfs
 from podkeep.runtime import orphans, updates
 from podkeep.runtime.cgroup_driver.pod_cgroups import limited
+from podkeep.runtime.class_resources.targets import container_target, sandbox_target
 from podkeep.runtime.container_executor import ContainerExecutor
-from podkeep.runtime.containers import LIVE_STATES, ended_status
+from podkeep.runtime.containers import LIVE_STATES, ended_status, without_classes
 from podkeep.runtime.handlers import HandlerTable
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.records import Container, ContainerState, NamespaceMode, Sandbox, SandboxState
 from podkeep.runtime.sandbox_executor import SandboxExecutor
+from podkeep.runtime.sandboxes import ended_sandbox
 from podkeep.runtime.state import State
 from podkeep.runtime.strays import kill_strays
 
@@ -65,6 +67,18 @@ class Recovery:
         self._handlers = handlers
         self._sandboxes = sandboxes
         self._containers = containers
+
+    def start_classes(self) -> None:
+        """Put the configuration of class resources into force, also for those that are in a class; before :meth:`run`.
+
+        :raises PodkeepError: if it cannot be.
+        """
+        used: list[dict[str, str]] = []
+        for sandbox in self._state.sandboxes():
+            used += (sandbox.status.class_resources, sandbox.status.class_change)
+        for container in self._state.containers():
+            used += (container.status.class_resources, container.status.class_change)
+        self._sandboxes.classes.start(used)
 
     def run(self) -> None:
         """Bring records and machine together. What cannot be removed stays recorded, for RemovePodSandbox to retry.
@@ -102,8 +116,27 @@ class Recovery:
             container = self._take_back_update(container)
         if container.status.state in _HALF_CONTAINER:
             self._finish_container(container)
-        elif container.status.state in LIVE_STATES and not _lives(container):
-            self._note_end(container)
+        elif container.status.state in LIVE_STATES:
+            if _lives(container):
+                self._restore_classes(container)
+            else:
+                self._note_end(container)
+        elif container.status.class_resources:
+            self._release_classes(container)
+
+    def _restore_classes(self, container: Container) -> None:
+        """Put a container into the classes of its record: a change may have been under way, or they mean else now."""
+        status = container.status
+        if not status.class_resources and not status.class_change:
+            return
+        target = container_target(self._sandboxes.cgroups, self._state.sandbox(container.sandbox_id), container)
+        self._sandboxes.classes.restore(target, status.class_resources, status.class_change)
+        if status.class_change:
+            self._state.set_container(container.id, msgspec.structs.replace(status, class_change={}))
+
+    def _release_classes(self, container: Container) -> None:
+        self._containers.release_classes(container, self._state.sandbox(container.sandbox_id))
+        self._state.note_end(container.id, without_classes(container.status))
 
     def _take_back_update(self, container: Container) -> Container:
         """Give a container the limits it had before an update that nobody finished."""
@@ -121,10 +154,17 @@ class Recovery:
         whole = ready and not rebooted and self._sandboxes.is_whole(sandbox)
         if (ready and not whole) or (not ready and self._is_half_stopped(sandbox)):
             self._stop_sandbox(sandbox)
+        elif whole and (sandbox.status.class_resources or sandbox.status.class_change):
+            status = sandbox.status
+            target = sandbox_target(sandbox)
+            self._sandboxes.classes.restore(target, status.class_resources, status.class_change)
+            if status.class_change:
+                self._state.set_sandbox(sandbox.id, msgspec.structs.replace(status, class_change={}))
 
     def _is_half_stopped(self, sandbox: Sandbox) -> bool:
         status = sandbox.status
         noted = status.network is not None or status.infra is not None or bool(status.made_cgroups)
+        noted = noted or bool(status.class_resources)
         return noted or self._layout.sandbox_run(sandbox.id).exists()
 
     def _sweep(self) -> None:
@@ -134,11 +174,12 @@ class Recovery:
             _attempt(f"{path}, which no record names", partial(orphans.remove_orphan, path))
 
     def _note_end(self, container: Container) -> None:
-        self._state.note_end(container.id, ended_status(container, self._layout))
-        if container.config.namespaces.pid is NamespaceMode.CONTAINER:
-            return
-        # Its first process was no init: the others did not end with it.
-        self._containers.kill_rest(container, self._state.sandbox(container.sandbox_id))
+        container = self._state.note_end(container.id, ended_status(container, self._layout))
+        if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
+            # Its first process was no init: the others did not end with it.
+            self._containers.kill_rest(container, self._state.sandbox(container.sandbox_id))
+        if container.status.class_resources:
+            self._release_classes(container)
 
     def _finish_sandbox(self, sandbox: Sandbox) -> None:
         log.info("cleaning up sandbox %s, which was %s", sandbox.id, sandbox.status.state.value)
@@ -176,14 +217,14 @@ class Recovery:
         driver = self._handlers.driver(sandbox.config.handler)
         kill_strays(driver, container.id)
         self._containers.kill_rest(container, sandbox)
-        self._containers.remove(container, driver)
+        self._containers.remove(container, sandbox, driver)
 
     def _stop_sandbox(self, sandbox: Sandbox) -> None:
         log.info("sandbox %s is not whole any more", sandbox.id)
         status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
         stopped = self._in_time(f"sandbox {sandbox.id}", partial(self._stop, sandbox))
         if stopped:
-            status = msgspec.structs.replace(status, infra=None, made_cgroups=(), network=None)
+            status = ended_sandbox(status)
         self._state.note_sandbox_end(sandbox.id, status)
         if stopped:
             # Only now: another sandbox with this address would share it with what could not be stopped.

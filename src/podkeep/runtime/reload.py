@@ -23,7 +23,7 @@ from podkeep.runtime import settings
 
 log = logging.getLogger(__name__)
 
-RELOADABLE = frozenset({"log", "images", "registries"})
+RELOADABLE = frozenset({"log", "images", "registries", "class_resources"})
 """Tables of the configuration that a reload applies."""
 _NOT_BEFORE_RESTART = frozenset({"images.snapshot_driver"})
 """Keys in them that it does not: drivers are tried, and made, when the store is opened."""
@@ -46,9 +46,20 @@ def _flat(prefix: str, table: dict[str, Any]) -> dict[str, Any]:
 class Reload:
     """The configuration in force, and its renewal. Used on the event loop."""
 
-    def __init__(self, config: Config, load: Callable[[], Config] | None, images: ImageStore) -> None:
-        """Start from ``config``; ``load`` reads the file anew, None: there is nothing to read."""
-        self._config, self._load, self._images = config, load, images
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Config] | None,
+        images: ImageStore,
+        replace_classes: Callable[[Config], None] = lambda _: None,
+    ) -> None:
+        """Start from ``config``.
+
+        :param load: reads the file anew; None: there is nothing to read.
+        :param replace_classes: puts the class resources of a configuration into force, or raises and changes nothing;
+            blocks. Asked at every reload: their files may differ where the configuration does not.
+        """
+        self._config, self._load, self._images, self._replace_classes = config, load, images, replace_classes
         self._running: asyncio.Task[None] | None = None
         self._again = self._closed = False
 
@@ -82,6 +93,8 @@ class Reload:
         try:
             config = await asyncio.to_thread(self._load)
             settings.check(config)
+            # First, as the only part that may be refused from here on.
+            await asyncio.to_thread(self._replace_classes, config)
         except Exception as error:
             # Whatever is wrong with a file, the runtime serves on. The text of our own errors says all.
             unexpected = None if isinstance(error, PodkeepError) else error
@@ -94,7 +107,11 @@ class Reload:
         # What waits for a restart is compared with what is in force at the next reload, too.
         images = msgspec.structs.replace(config.images, snapshot_driver=self._config.images.snapshot_driver)
         self._config = msgspec.structs.replace(
-            self._config, log=config.log, images=images, registries=config.registries
+            self._config,
+            log=config.log,
+            images=images,
+            registries=config.registries,
+            class_resources=config.class_resources,
         )
         logs.configure(config.log.level, sys.stderr, style=config.log.format)
         self._images.reconfigure(images, config.registries)

@@ -33,6 +33,8 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.removal import remove_tree
 from podkeep.runtime import pod_files, relabel, sysctls
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
+from podkeep.runtime.class_resources.registry import ClassResources
+from podkeep.runtime.class_resources.targets import sandbox_target
 from podkeep.runtime.confinement import Confinement, oom_score_floor
 from podkeep.runtime.layout import Layout, cgroup_parents, sandbox_cgroup
 from podkeep.runtime.network.networks import Networks, addresses
@@ -68,6 +70,7 @@ class SandboxExecutor:
     networks: Networks
     catatonit: str
     confinement: Confinement = field(default_factory=Confinement)
+    classes: ClassResources = field(default_factory=ClassResources)
 
     def create(self, sandbox: Sandbox, driver: Driver) -> SandboxStatus:
         """Make everything a sandbox consists of, and return its status with what is known of it now.
@@ -87,6 +90,8 @@ class SandboxExecutor:
             failpoints.reach("sandbox.namespaces")
             pod_cgroups.create(self.cgroups, sandbox.config.cgroup_parent, sandbox.id)
             failpoints.reach("sandbox.cgroups")
+            self.classes.apply(sandbox_target(sandbox), sandbox.status.class_resources)
+            failpoints.reach("sandbox.classed")
             infra = None
             if sandbox.config.namespaces.pid is NamespaceMode.POD:
                 infra = self._start_infra(sandbox, driver)
@@ -108,6 +113,7 @@ class SandboxExecutor:
             [
                 ("end its infra process", lambda: self._stop_infra(sandbox, driver)),
                 ("kill what is in its cgroup", lambda: self.cgroups.kill(cgroup)),
+                ("take it out of its classes", lambda: self._release_classes(sandbox)),
                 ("disconnect it", lambda: self.networks.detach(sandbox)),
                 ("clear its run directory", lambda: _clear(run)),
                 ("remove its cgroup", lambda: self._remove_cgroups(sandbox)),
@@ -117,6 +123,7 @@ class SandboxExecutor:
     def _is_stopped(self, sandbox: Sandbox) -> bool:
         status = sandbox.status
         noted = status.state is SandboxState.READY or status.network is not None or status.infra is not None
+        noted = noted or bool(status.class_resources)
         # Its cgroup is the last to go.
         return not (noted or self.layout.sandbox_run(sandbox.id).exists() or self.cgroups.exists(self.cgroup(sandbox)))
 
@@ -143,6 +150,11 @@ class SandboxExecutor:
     def cgroup(self, sandbox: Sandbox) -> str:
         """Return the sandbox's cgroup."""
         return sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
+
+    def _release_classes(self, sandbox: Sandbox) -> None:
+        held = {**sandbox.status.class_change, **sandbox.status.class_resources}
+        if held:
+            self.classes.release(sandbox_target(sandbox), held)
 
     def missing_cgroups(self, config: SandboxConfig) -> tuple[str, ...]:
         """Return the parents of a sandbox's cgroup that are not there yet, outermost first.

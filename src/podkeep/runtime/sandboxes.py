@@ -27,6 +27,7 @@ from podkeep.base.errors import (
 from podkeep.base.ids import SandboxID, new_id
 from podkeep.base.singleflight import SingleFlight
 from podkeep.runtime import sysctls
+from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.handlers import HandlerTable
 from podkeep.runtime.layout import cgroup_parents
 from podkeep.runtime.monitor import ExitMonitor, Watched
@@ -150,7 +151,10 @@ class Sandboxes:
         existing = self._state.sandbox_by_key(config.key())
         if existing is not None:
             return _same(existing, config)
-        sandbox = self._reserve(config)
+        classes: dict[str, str] = {}
+        if config.class_resources:
+            classes = await asyncio.to_thread(self._executor.classes.resolve, Level.POD, config.class_resources)
+        sandbox = self._reserve(config, classes)
         # Its ID is known outside by now, to CNI plugins for example: a stop waits until there is something to stop.
         async with self._locks[sandbox.id]:
             try:
@@ -174,7 +178,7 @@ class Sandboxes:
             raise
         self._watch(ready)
 
-    def _reserve(self, config: SandboxConfig) -> Sandbox:
+    def _reserve(self, config: SandboxConfig, classes: dict[str, str]) -> Sandbox:
         sandbox_id = SandboxID(new_id())
         made_cgroups = self._cgroups_to_make(config)
         status = SandboxStatus(
@@ -182,6 +186,7 @@ class Sandboxes:
             created_at=time.time_ns(),
             made_cgroups=made_cgroups,
             selinux_level=self._selinux_level(config),
+            class_resources=classes,
         )
         try:
             status = self._networks.plan(sandbox_id, config, status)
@@ -240,7 +245,7 @@ class Sandboxes:
             self._state.note_sandbox_end(sandbox_id, status)
             await asyncio.to_thread(self._executor.stop, sandbox, self.driver(sandbox))
             # In this order: a daemon killed in between must not find host ports of an address that is another pod's.
-            status = msgspec.structs.replace(status, infra=None, made_cgroups=(), network=None)
+            status = ended_sandbox(status)
             self._state.note_sandbox_end(sandbox_id, status)
             failpoints.reach("sandbox.stopped")
             self._state.free_address(sandbox_id)
@@ -269,6 +274,13 @@ class Sandboxes:
                 raise
             self._state.forget_sandbox(sandbox_id)
         self._locks.pop(sandbox_id, None)
+
+
+def ended_sandbox(status: SandboxStatus) -> SandboxStatus:
+    """Return the status of a sandbox of which everything was given back but its files."""
+    return msgspec.structs.replace(
+        status, infra=None, made_cgroups=(), network=None, class_resources={}, class_change={}
+    )
 
 
 def require_ready(sandbox: Sandbox) -> None:

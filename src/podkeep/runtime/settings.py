@@ -14,6 +14,7 @@ from podkeep.cri import transport
 from podkeep.images import credentials, endpoints, referrer_names
 from podkeep.kernel import systemd
 from podkeep.runtime.cgroup_driver import slices
+from podkeep.runtime.class_resources import loading
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.oci import rlimits
 from podkeep.runtime.sysctls import check_defaults
@@ -32,6 +33,7 @@ def check(config: Config) -> None:
     endpoints.check(config.registries, config.images.allowed_registries)
     credentials.check(config.images)
     referrer_names.check(config.images.referrers)
+    loading.check(config.class_resources)
 
 
 def cgroup_parent(config: Config) -> str:

@@ -113,6 +113,8 @@ class ClassResource(Protocol):
     def deactivate(self) -> None:
         """Give back what :meth:`activate` made: nothing is in a class, and the daemon ends or the type is gone.
 
+        Also called if it made nothing, because something else kept the daemon from starting.
+
         :raises PodkeepError: if something cannot be given back.
         """
         return None  # noqa: RET501 - as above

@@ -10,9 +10,9 @@ from podkeep.runtime.records import Container, Sandbox
 
 
 def container_target(cgroups: Cgroups, sandbox: Sandbox, container: Container) -> Target:
-    """Return a container that its OCI runtime made, with its first process if the record has that; looks for its cgroup.
+    """Return a container that its OCI runtime made; looks for its cgroup.
 
-    A container that is being created has no process in its record yet.
+    The record of a container that is being created has no process yet.
     """
     return Target(
         level=Level.CONTAINER,

@@ -1,0 +1,184 @@
+"""The block devices of this node: which of them a pattern means, and what there is to know about one.
+
+Owns: from a pattern to whole disks, by way of symbolic links and partitions, and sysfs. Does not own: what is set for
+them (``limits.py``). What a pattern matches is kept as long as the directories it looked at do not change, so that a
+container that is created pays for a few system calls only; that a device is there is asked every time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.kernel.blockdev import device_name
+from podkeep.runtime.class_resources.blockio import patterns
+
+_RACY_NS = 2_000_000_000
+"""A directory that changed so shortly before it was read may change again without a new time stamp."""
+_SYS_BLOCK = Path("/sys/dev/block")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A whole disk."""
+
+    number: str
+    """``MAJOR:MINOR``."""
+    name: str
+    """``/dev/vda``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What people know a disk by, and how it is scheduled; empty where the kernel does not say."""
+
+    model: str = ""
+    serial: str = ""
+    scheduler: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """A path that a pattern matched, and the disk that it leads to."""
+
+    path: str
+    device: Device
+    partition: bool
+    """The path is a partition; the kernel limits whole disks alone (blk-cgroup.c, blkg_conf_prep)."""
+
+
+Matches = dict[str, tuple[Match, ...]]
+"""By pattern; a pattern without a match has an empty entry."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What was there when a pattern was looked up."""
+
+    numbers: tuple[tuple[str, str], ...]
+    """Path and ``MAJOR:MINOR``."""
+    stamps: tuple[tuple[str, tuple[int, int, int] | None], ...]
+    """Directories, and by what a change of each can be seen."""
+    durable: bool
+
+
+class Devices:
+    """The block devices of the machine; may be used on several threads at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, _Found] = {}
+        self._lock = threading.Lock()
+
+    def match(self, asked: Iterable[str]) -> Matches:
+        """Return the disks that checked patterns mean now."""
+        return {pattern: self._match(pattern) for pattern in dict.fromkeys(asked)}
+
+    def _match(self, pattern: str) -> tuple[Match, ...]:
+        with self._lock:
+            found = self._found.get(pattern)
+        if found is None or not found.durable or any(_stamp(path) != seen for path, seen in found.stamps):
+            found = _look_up(pattern)
+            with self._lock:
+                self._found[pattern] = found
+        matches: list[Match] = []
+        for path, number in found.numbers:
+            disk = _disk_of(number)
+            if disk is not None:
+                device = Device(number=disk, name=device_name(*map(int, disk.split(":"))))
+                matches.append(Match(path=path, device=device, partition=disk != number))
+        return tuple(matches)
+
+    def facts(self, number: str) -> Facts:
+        """Return what sysfs says of a disk; nothing if it is gone."""
+        return Facts(
+            model=_first(number, "device/model", "dm/name", "loop/backing_file"),
+            serial=_first(number, "serial", "device/serial", "wwid", "device/wwid", "dm/uuid"),
+            scheduler=self.scheduler(number),
+        )
+
+    def scheduler(self, number: str) -> str:
+        """Return the scheduler in force, ``bfq``; empty if the disk has none to choose or is gone."""
+        text = _first(number, "queue/scheduler")
+        chosen = text.partition("[")[2].partition("]")[0]
+        return chosen or (text if " " not in text else "")
+
+    def exists(self, number: str) -> bool:
+        """Say whether there is a device ``MAJOR:MINOR``."""
+        return (_SYS_BLOCK / number).exists()
+
+    def numbers(self) -> list[str]:
+        """Return the numbers of all block devices, partitions as well."""
+        return _listed(_SYS_BLOCK)
+
+    def schedulers(self) -> frozenset[str]:
+        """Return the schedulers that the kernel offers for any of its disks now."""
+        offered: set[str] = set()
+        for number in self.numbers():
+            offered.update(_first(number, "queue/scheduler").replace("[", "").replace("]", "").split())
+        return frozenset(offered)
+
+
+def _look_up(pattern: str) -> _Found:
+    directories: dict[str, None] = {}
+    numbers: dict[str, str] = {}
+    started = time.time_ns()
+    stamps: dict[str, tuple[int, int, int] | None] = {}
+
+    def visit(directory: str) -> None:
+        if directory not in directories:
+            directories[directory] = None
+            stamps[directory] = _stamp(directory)  # before it is read: a change in between is seen the next time
+
+    for path in patterns.expand(pattern, visit):
+        real = os.path.realpath(path)
+        visit(os.path.dirname(real))
+        try:
+            status = os.stat(real)
+        except OSError:
+            continue
+        if stat.S_ISBLK(status.st_mode):
+            numbers[path] = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    durable = all(stamp is None or started - stamp[2] > _RACY_NS for stamp in stamps.values())
+    return _Found(numbers=tuple(numbers.items()), stamps=tuple(stamps.items()), durable=durable)
+
+
+def _stamp(directory: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _disk_of(number: str) -> str | None:
+    """Return the disk's number, that of the whole one for a partition; None if nothing is behind the number."""
+    directory = _SYS_BLOCK / number
+    if not directory.exists():
+        return None
+    if not (directory / "partition").exists():
+        return number
+    # A partition's directory lies in its disk's.
+    return _read(Path(os.path.realpath(directory)).parent / "dev") or None
+
+
+def _first(number: str, *names: str) -> str:
+    return next((text for name in names if (text := _read(_SYS_BLOCK / number / name))), "")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _listed(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []

@@ -1,0 +1,244 @@
+"""What a blockio class means for a cgroup: from rules and devices to lines of files. Pure.
+
+Owns: names and forms of the kernel's files, which are the OCI configuration's too. Does not own: looking at devices
+(``devices.py``) or reading and writing files (``plugin.py``). All files are seen in one way: keys, which are
+``MAJOR:MINOR`` or ``default``, and their values. Sources: blkio-controller.rst (version 1), cgroup-v2.rst, "IO Interface
+Files", and bfq-iosched.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from podkeep.runtime.class_resources.blockio.configuration import DEFAULT_WEIGHT, Class, Setting
+from podkeep.runtime.class_resources.blockio.devices import Device, Matches
+
+DEFAULT = "default"
+"""Key of the weight of devices that are not named."""
+
+IO_MAX = "io.max"
+BFQ_WEIGHT_V1 = "blkio.bfq.weight"
+BFQ_WEIGHT_DEVICE_V1 = "blkio.bfq.weight_device"
+BFQ_WEIGHT = "io.bfq.weight"
+COST_WEIGHT = "io.weight"
+
+RATE_FILES_V1 = {
+    Setting.READ_BPS: "blkio.throttle.read_bps_device",
+    Setting.WRITE_BPS: "blkio.throttle.write_bps_device",
+    Setting.READ_IOPS: "blkio.throttle.read_iops_device",
+    Setting.WRITE_IOPS: "blkio.throttle.write_iops_device",
+}
+_OCI_NAMES = {
+    Setting.READ_BPS: "throttleReadBpsDevice",
+    Setting.WRITE_BPS: "throttleWriteBpsDevice",
+    Setting.READ_IOPS: "throttleReadIOPSDevice",
+    Setting.WRITE_IOPS: "throttleWriteIOPSDevice",
+}
+_MAX_KEYS = {
+    "rbps": Setting.READ_BPS,
+    "wbps": Setting.WRITE_BPS,
+    "riops": Setting.READ_IOPS,
+    "wiops": Setting.WRITE_IOPS,
+}
+"""In the order in which the kernel writes them."""
+
+_UNLIMITED = " ".join(f"{key}=max" for key in _MAX_KEYS)
+_LEAST_RATE_V2 = 2
+"""Version 2 refuses 1 (blk-throttle.c, tg_set_limit); the file may say so, for version 1."""
+
+Content = Mapping[str, Mapping[str, str]]
+"""By file: keys and values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a class sets on this node now."""
+
+    weight: int | None
+    """Of devices that are not named."""
+    devices: Mapping[Device, Mapping[Setting, int]]
+    warnings: tuple[str, ...]
+    """What of the class has no effect here, with the line of the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ability:
+    """What the kernel can do here."""
+
+    version: int
+    """Of cgroups."""
+    throttles: bool
+    weight_files: frozenset[str]
+    """Files that take weights."""
+    bfq: frozenset[str] = field(default_factory=frozenset)
+    """Numbers of the disks that BFQ schedules."""
+    cost: frozenset[str] = field(default_factory=frozenset)
+    """Numbers of the disks whose time io.cost controls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """One write of a file that changes one key, and the one that takes it back."""
+
+    file: str
+    key: str
+    text: str
+    before: str
+
+
+def patterns_of(class_: Class) -> list[str]:
+    """Return the patterns of all rules."""
+    return [pattern for rule in class_.rules for pattern in rule.devices]
+
+
+def resolve(class_: Class, matches: Matches) -> Limits:
+    """Apply the rules in their order to what their patterns match; a value that is given later wins."""
+    weight: int | None = None
+    devices: dict[Device, dict[Setting, int]] = {}
+    warnings: list[str] = []
+    for rule in class_.rules:
+        if not rule.devices:
+            weight = rule.values.get(Setting.WEIGHT, weight)
+        for pattern in rule.devices:
+            found = matches[pattern]
+            if not found:
+                warnings.append(f"line {rule.line}: {pattern} matches no block device")
+            for match in found:
+                devices.setdefault(match.device, {}).update(rule.values)
+                if match.partition:
+                    text = f"{match.path} is a partition: the limit is that of {match.device.name}, all of it"
+                    warnings.append(f"line {rule.line}: {text}")
+    return Limits(weight=weight, devices=devices, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def oci(limits: Limits, version: int) -> dict[str, Any]:
+    """Return ``linux.resources.blockIO`` (OCI runtime-spec, config-linux.md); empty if there is no rate.
+
+    Weights are left to us: crun 1.8 writes a file that Linux 5.0 has removed and fails, and OCI runtimes move them to
+    another scale on version 2, where a class of weight 100 would get nine times what a container without one gets.
+    """
+    written: dict[str, Any] = {}
+    for device, values in limits.devices.items():
+        major, minor = map(int, device.number.split(":"))
+        for setting, name in _OCI_NAMES.items():
+            if values.get(setting):
+                rate = _rate(values[setting], version)
+                written.setdefault(name, []).append({"major": major, "minor": minor, "rate": rate})
+    return written
+
+
+def wanted(limits: Limits, ability: Ability) -> dict[str, dict[str, str]]:
+    """Return all that the files of a cgroup shall say; what is not in it shall not be set."""
+    files = _rates_v1(limits) if ability.version == 1 else {IO_MAX: _rates_v2(limits)}
+    if not ability.throttles:
+        files = {}
+    weight = str(limits.weight or DEFAULT_WEIGHT)
+    weights = {device.number: str(values[Setting.WEIGHT]) for device, values in _weighed(limits)}
+    for file in sorted(ability.weight_files):
+        able = ability.cost if file == COST_WEIGHT else ability.bfq
+        files[file] = {number: text for number, text in weights.items() if number in able}
+        if file != BFQ_WEIGHT_DEVICE_V1:
+            files[file][DEFAULT] = weight
+    return files
+
+
+def without_effect(limits: Limits, ability: Ability) -> list[str]:
+    """Return a warning for every weight of a named device that no scheduler heeds."""
+    return [
+        f"the weight of {device.name} has no effect: its scheduler is not bfq"
+        for device, _ in _weighed(limits)
+        if device.number not in ability.bfq | ability.cost
+    ]
+
+
+def is_idle(limits: Limits, ability: Ability) -> bool:
+    """Say whether the weight of devices that are not named counts for none; ``ability`` must be that of all disks."""
+    return limits.weight is not None and not ability.bfq | ability.cost
+
+
+def _weighed(limits: Limits) -> list[tuple[Device, Mapping[Setting, int]]]:
+    return [(device, values) for device, values in limits.devices.items() if Setting.WEIGHT in values]
+
+
+def _rate(value: int, version: int) -> int:
+    return max(value, _LEAST_RATE_V2) if version == 2 else value
+
+
+def _rates_v1(limits: Limits) -> dict[str, dict[str, str]]:
+    return {
+        file: {device.number: str(values[setting]) for device, values in limits.devices.items() if values.get(setting)}
+        for setting, file in RATE_FILES_V1.items()
+    }
+
+
+def _rates_v2(limits: Limits) -> dict[str, str]:
+    lines: dict[str, str] = {}
+    for device, values in limits.devices.items():
+        rates = {key: values.get(setting, 0) for key, setting in _MAX_KEYS.items()}
+        line = " ".join(f"{key}={_rate(rate, 2) if rate else 'max'}" for key, rate in rates.items())
+        if line != _UNLIMITED:
+            lines[device.number] = line
+    return lines
+
+
+def files_of(ability: Ability) -> list[str]:
+    """Return the files that a class owns here."""
+    rates: Iterable[str] = RATE_FILES_V1.values() if ability.version == 1 else [IO_MAX]
+    return [*(rates if ability.throttles else ()), *sorted(ability.weight_files)]
+
+
+def read(file: str, text: str) -> dict[str, str]:
+    """Return keys and values of a file's content."""
+    if file == BFQ_WEIGHT_V1:
+        return {DEFAULT: text.strip()}
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(" ")
+        if key and not (file == BFQ_WEIGHT_DEVICE_V1 and key == DEFAULT):
+            found[key] = value
+    return {key: value for key, value in found.items() if value != _UNLIMITED}
+
+
+def changes(now: Content, then: Content) -> list[Write]:
+    """Return the writes that lead from one content of files to another: old entries are cleared after new ones are set.
+
+    :param then: for every file the whole of what it shall say.
+    """
+    setting: list[Write] = []
+    clearing: list[Write] = []
+    for file, lines in then.items():
+        held = now.get(file, {})
+        for key, value in lines.items():
+            if held.get(key) != value:
+                setting.append(_write(file, key, held.get(key), value))
+        clearing += [_write(file, key, value, None) for key, value in held.items() if key not in lines]
+    return [*setting, *clearing]
+
+
+def _write(file: str, key: str, before: str | None, after: str | None) -> Write:
+    return Write(file=file, key=key, text=_text(file, key, after), before=_text(file, key, before))
+
+
+def _text(file: str, key: str, value: str | None) -> str:
+    """Return what is written for a key; None clears it."""
+    if file == BFQ_WEIGHT_V1:
+        return value or str(DEFAULT_WEIGHT)
+    if value is not None:
+        return f"{key} {value}"
+    if key == DEFAULT:
+        return f"{key} {DEFAULT_WEIGHT}"
+    if file == IO_MAX:
+        return f"{key} {_UNLIMITED}"
+    return f"{key} {DEFAULT if file in {BFQ_WEIGHT, BFQ_WEIGHT_DEVICE_V1, COST_WEIGHT} else 0}"
+
+
+def difference(found: Content, then: Content) -> str:
+    """Return in words the first thing in which two contents differ; empty if none."""
+    for file, lines in then.items():
+        held = found.get(file, {})
+        for key in [*lines, *(key for key in held if key not in lines)]:
+            if held.get(key) != lines.get(key):
+                return f"{file} has {held.get(key, 'nothing')!r} for {key} instead of {lines.get(key, 'nothing')!r}"
+    return ""

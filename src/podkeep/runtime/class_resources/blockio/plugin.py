@@ -1,0 +1,313 @@
+"""The type ``blockio``: limits and shares of block devices, by the classes of a file in goresctrl's form.
+
+Owns: reading and writing the block I/O files of a cgroup, which belong to the class once one is assigned. Does not own:
+what is to be in them (``limits.py``), or when (``registry.py``). Devices are looked up when a class is assigned; one
+that is plugged in later is limited for containers made from then on, and for all after a reload.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.config import ClassResourcesConfig
+from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, KernelCallError
+from podkeep.base.undo import UndoStack
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime.class_resources.blockio import configuration, explain, limits
+from podkeep.runtime.class_resources.blockio.configuration import Class, Configuration
+from podkeep.runtime.class_resources.blockio.devices import Devices
+from podkeep.runtime.class_resources.blockio.limits import Ability, Limits, Write
+from podkeep.runtime.class_resources.model import BLOCKIO, Level, Offer, Target, problem
+
+log = logging.getLogger(__name__)
+
+_GONE = frozenset({errno.ENODEV, errno.ENXIO})
+_COST_QOS = "io.cost.qos"
+_NOTHING = Limits(weight=None, devices={}, warnings=())
+
+
+def load(config: ClassResourcesConfig, cgroups: Cgroups) -> BlockIo | None:
+    """Read the file that the configuration names; None if it names none.
+
+    :raises InvalidArgument: naming file and line, if it cannot be used.
+    """
+    if not config.blockio_config:
+        return None
+    plugin = BlockIo(configuration.load(Path(config.blockio_config)), cgroups, Devices())
+    plugin.log_warnings()
+    return plugin
+
+
+class BlockIo:
+    """The type, with the classes of one file; see :class:`podkeep.runtime.class_resources.model.ClassResource`."""
+
+    def __init__(self, classes: Configuration, cgroups: Cgroups, devices: Devices) -> None:
+        self._configuration = classes
+        self._cgroups = cgroups
+        self._devices = devices
+        self._lock = threading.Lock()
+        self._applied: dict[str, tuple[str, limits.Content]] = {}
+        """By target: its class, and what was written for it, also if other devices are there by now."""
+        self._logged: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def name(self) -> str:
+        """``blockio``."""
+        return BLOCKIO
+
+    def offers(self) -> Mapping[Level, Offer]:
+        """Return all classes for containers; for pods those that the kernel can impose on a pod's cgroup."""
+        if not self._controller():
+            return {}
+        by_level = {
+            Level.CONTAINER: tuple(self._configuration.classes),
+            Level.POD: tuple(name for name, class_ in self._configuration.classes.items() if self._fits_pods(class_)),
+        }
+        return {level: Offer(classes=classes) for level, classes in by_level.items() if classes}
+
+    def why_not(self, level: Level) -> str:
+        """Return why no class is offered at ``level``."""
+        if not self._controller():
+            return f"the cgroup controller {'io' if self._cgroups.version == 2 else 'blkio'} is missing"
+        if level in self.offers():
+            return ""
+        if self._configuration.classes:
+            return "cgroup version 1 throttles containers, not what is in a pod's cgroup together; version 2 can"
+        return f"{self._configuration.source} has no classes"
+
+    def check(self, level: Level, class_name: str) -> None:
+        """Check that the kernel has what the class needs.
+
+        :raises FailedPrecondition: if it has weights and nothing here takes any, or is none for pods here.
+        """
+        class_ = self._class(class_name)
+        if level is Level.POD and not self._fits_pods(class_):
+            raise FailedPrecondition(
+                problem(BLOCKIO, f"class {class_name} throttles, which cgroup version 1 cannot do to a pod")
+            )
+        if class_.weighs and not self._takes_weights():
+            raise FailedPrecondition(
+                problem(BLOCKIO, f"class {class_name} has weights, and no I/O scheduler of this node heeds any"),
+                hint="choose bfq for a disk: `echo bfq > /sys/block/vda/queue/scheduler`",
+            )
+
+    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the OCI configuration with ``linux.resources.blockIO``."""
+        block_io = limits.oci(self._resolve(class_name), self._cgroups.version)
+        if not block_io:
+            return config
+        linux = config.get("linux") or {}
+        resources = {**(linux.get("resources") or {}), "blockIO": block_io}
+        return {**config, "linux": {**linux, "resources": resources}}
+
+    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
+        """Write the limits of a class, clear those of any other, and read them back.
+
+        :param previous: not needed: all that the files say is replaced, or put back after a failure.
+        :raises FailedPrecondition: if the cgroup lacks a file, or the kernel made something else of a value.
+        :raises Internal: if the kernel refuses.
+        """
+        resolved = self._resolve(class_name)
+        ability = self._ability(resolved, target.cgroup)
+        then = limits.wanted(resolved, ability)
+        self._warn(class_name, [*resolved.warnings, *limits.without_effect(resolved, ability)])
+        self._require_files(target, resolved, ability)
+        try:
+            with UndoStack() as undo:
+                then = self._carry_out(target.cgroup, limits.changes(self._read(target.cgroup, then), then), then, undo)
+                self._require_same(target, then)
+        except KernelCallError as error:
+            raise Internal(problem(BLOCKIO, f"{target.name}, class {class_name}: {error.message}")) from error
+        with self._lock:
+            self._applied[target.id] = (class_name, then)
+
+    def verify(self, target: Target, class_name: str) -> None:
+        """Check that the cgroup's files say what was written; lines of devices that are gone went with them.
+
+        :raises FailedPrecondition: naming the file and what it says.
+        """
+        with self._lock:
+            applied, then = self._applied.get(target.id, ("", {}))
+        if applied != class_name:
+            resolved = self._resolve(class_name)
+            ability = self._ability(resolved, target.cgroup)
+            self._require_files(target, resolved, ability)
+            then = limits.wanted(resolved, ability)
+        self._require_same(target, then)
+
+    def release(self, target: Target, class_name: str) -> None:
+        """Clear what the class set, if the cgroup is still there."""
+        with self._lock:
+            self._applied.pop(target.id, None)
+        if not self._cgroups.exists(target.cgroup):
+            return
+        try:
+            nothing = limits.wanted(_NOTHING, self._ability(_NOTHING, target.cgroup))
+            for write in limits.changes(self._read(target.cgroup, nothing), nothing):
+                self._cgroups.write(target.cgroup, write.file, write.text)
+        except KernelCallError as error:
+            if error.errno not in _GONE | {errno.ENOENT} or self._cgroups.exists(target.cgroup):
+                raise Internal(problem(BLOCKIO, f"{target.name}: {error.message}")) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the classes set on this node now."""
+        ability = self._machine_ability()
+        classes = {
+            name: explain.describe(self._resolve(name), ability, self._devices) for name in self._configuration.classes
+        }
+        return {"file": self._configuration.source, "cgroupVersion": self._cgroups.version, "classes": classes}
+
+    def log_warnings(self) -> None:
+        """Log what of the classes has no effect here."""
+        ability = self._machine_ability()
+        for name in self._configuration.classes:
+            self._warn(name, explain.warnings(self._resolve(name), ability))
+
+    # what is here
+
+    def _class(self, name: str) -> Class:
+        found = self._configuration.classes.get(name)
+        if found is None:
+            raise InvalidArgument(problem(BLOCKIO, f"{self._configuration.source} has no class {name!r}"))
+        return found
+
+    def _resolve(self, class_name: str) -> Limits:
+        class_ = self._class(class_name)
+        return limits.resolve(class_, self._devices.match(limits.patterns_of(class_)))
+
+    def _fits_pods(self, class_: Class) -> bool:
+        return self._cgroups.version == 2 or not class_.throttles
+
+    def _controller(self) -> bool:
+        if self._cgroups.version == 2:
+            return "io" in (self._cgroups.read("/", "cgroup.controllers") or "").split()
+        return self._has("/", *limits.RATE_FILES_V1.values())
+
+    def _has(self, cgroup: str, *files: str) -> bool:
+        return any(all((path / file).exists() for file in files) for path in self._cgroups.directories(cgroup))
+
+    def _takes_weights(self) -> bool:
+        return bool(self._machine_ability().weight_files)
+
+    def _machine_ability(self) -> Ability:
+        """Return what cgroups of this machine have, without one at hand: the root has neither limits nor weights."""
+        files: set[str] = set()
+        if self._cgroups.version == 1:
+            if self._has("/", "blkio.bfq.io_service_bytes"):
+                files = {limits.BFQ_WEIGHT_V1, limits.BFQ_WEIGHT_DEVICE_V1}
+        else:
+            if "bfq" in self._devices.schedulers():
+                files.add(limits.BFQ_WEIGHT)
+            if self._has("/", _COST_QOS):
+                files.add(limits.COST_WEIGHT)
+        return explain.ability_for(
+            self._cgroups.version, frozenset(files), self._devices, throttles=self._controller(), cost=self._cost()
+        )
+
+    def _ability(self, resolved: Limits, cgroup: str) -> Ability:
+        version = self._cgroups.version
+        throttle = limits.IO_MAX if version == 2 else limits.RATE_FILES_V1[configuration.Setting.READ_BPS]
+        weights = (
+            (limits.BFQ_WEIGHT, limits.COST_WEIGHT)
+            if version == 2
+            else (limits.BFQ_WEIGHT_V1, limits.BFQ_WEIGHT_DEVICE_V1)
+        )
+        weighed = [
+            device.number for device, values in resolved.devices.items() if configuration.Setting.WEIGHT in values
+        ]
+        return Ability(
+            version=version,
+            throttles=self._has(cgroup, throttle),
+            weight_files=frozenset(file for file in weights if self._has(cgroup, file)),
+            bfq=frozenset(number for number in weighed if self._devices.scheduler(number) == "bfq"),
+            cost=self._cost() if weighed else frozenset(),
+        )
+
+    def _cost(self) -> frozenset[str]:
+        lines = (self._cgroups.read("/", _COST_QOS) or "").splitlines() if self._cgroups.version == 2 else []
+        return frozenset(line.split()[0] for line in lines if "enable=1" in line.split())
+
+    # reading and writing
+
+    def _require_files(self, target: Target, resolved: Limits, ability: Ability) -> None:
+        if not self._cgroups.exists(target.cgroup):
+            raise FailedPrecondition(problem(BLOCKIO, f"{target.name}: cgroup {target.cgroup} is gone"))
+        settings = {setting for values in resolved.devices.values() for setting in values}
+        rates = any(setting.is_rate for setting in settings)
+        weights = resolved.weight is not None or any(not setting.is_rate for setting in settings)
+        if (rates and not ability.throttles) or (weights and not ability.weight_files):
+            hint = (
+                "the controller io must be enabled in the cgroup above, in cgroup.subtree_control"
+                if ability.version == 2
+                else ""
+            )
+            what = "limits" if rates and not ability.throttles else "weights"
+            raise FailedPrecondition(
+                problem(BLOCKIO, f"{target.name}: cgroup {target.cgroup} has no files for {what} of block devices"),
+                hint=hint,
+            )
+
+    def _read(self, cgroup: str, files: limits.Content) -> dict[str, dict[str, str]]:
+        return {file: limits.read(file, self._cgroups.read(cgroup, file) or "") for file in files}
+
+    def _carry_out(
+        self, cgroup: str, writes: Sequence[Write], then: limits.Content, undo: UndoStack
+    ) -> dict[str, dict[str, str]]:
+        """Write, and return what is in force then: without the devices that are gone by now."""
+        kept = {file: dict(lines) for file, lines in then.items()}
+        for write in writes:
+            try:
+                self._cgroups.write(cgroup, write.file, write.text)
+            except KernelCallError as error:
+                if write.key == limits.DEFAULT or not self._is_beyond(write, error.errno):
+                    raise
+                if kept[write.file].pop(write.key, None) is not None:
+                    log.warning("class resource blockio: %s: %s", write.key, error.message)
+            else:
+                undo.push(f"put back {write.file} of {cgroup}", partial(self._put_back, cgroup, write))
+        return kept
+
+    def _is_beyond(self, write: Write, number: int) -> bool:
+        """Say whether a write failed because the disk went away, or its scheduler that heeds weights."""
+        return (number in _GONE and not self._devices.exists(write.key)) or number == errno.EOPNOTSUPP
+
+    def _put_back(self, cgroup: str, write: Write) -> None:
+        try:
+            self._cgroups.write(cgroup, write.file, write.before)
+        except KernelCallError as error:
+            if not self._is_beyond(write, error.errno):
+                raise
+
+    def _require_same(self, target: Target, then: limits.Content) -> None:
+        found = self._present(self._read(target.cgroup, then))
+        text = limits.difference(found, self._present(then))
+        if text:
+            raise FailedPrecondition(
+                problem(BLOCKIO, f"{target.name}: {text}"), hint="something else writes this cgroup's files"
+            )
+
+    def _present(self, content: limits.Content) -> limits.Content:
+        """Leave out devices that are gone, and weights that went with a device's scheduler."""
+        return {
+            file: {key: value for key, value in lines.items() if key == limits.DEFAULT or self._heeds(file, key)}
+            for file, lines in content.items()
+        }
+
+    def _heeds(self, file: str, number: str) -> bool:
+        if file in {limits.BFQ_WEIGHT, limits.BFQ_WEIGHT_DEVICE_V1}:
+            return self._devices.scheduler(number) == "bfq"
+        return self._devices.exists(number)
+
+    def _warn(self, class_name: str, warnings: Sequence[str]) -> None:
+        with self._lock:
+            known = self._logged.get(class_name, ())
+            self._logged[class_name] = tuple(warnings)
+        for warning in warnings:
+            if warning not in known:
+                log.warning("class resource blockio: %s, class %s: %s", self._configuration.source, class_name, warning)

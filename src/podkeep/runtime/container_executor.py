@@ -208,6 +208,7 @@ class ContainerExecutor:
         """
         bundle = self.layout.bundle(container.id)
         config = json.loads((bundle / "config.json").read_text())
+        config = self.classes.edit(container.status.class_resources, config)
         return driver.exec_sync(container.id, bundle, spec.process_for_exec(config, command), limits)
 
     @cached_property

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podkeep.base import failpoints
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError
 from podkeep.base.undo import UndoStack
 from podkeep.kernel import procfs
+from podkeep.runtime.class_resources.annotations import Annotation, AnnotationPolicy
 from podkeep.runtime.class_resources.guard import Guard, TargetLocks
 from podkeep.runtime.class_resources.model import DEFAULT_CLASS, ClassResource, Level, Offer, Target, problem
 
@@ -109,6 +110,22 @@ class ClassResources:
             result[name] = wanted
         return result
 
+    def check_annotations(self, found: Mapping[str, Annotation]) -> None:
+        """Check that annotations may ask for the classes of a container that they ask for; unknown ones are no error.
+
+        :raises PermissionDenied: naming the annotation that may not.
+        """
+        current = self._set
+        for name, annotation in found.items():
+            item, wanted = current.types.get(name), annotation.class_name
+            if wanted == DEFAULT_CLASS:
+                wanted = current.defaults[Level.CONTAINER].get(name, wanted)
+            if isinstance(item, AnnotationPolicy) and item.denies_annotation(wanted, annotation.origin):
+                raise PermissionDenied(
+                    problem(name, f"class {wanted!r} cannot be had by an annotation of a {annotation.origin}"),
+                    hint=f"the node's configuration denies it; leave {annotation.key} out",
+                )
+
     def edit(self, classes: Mapping[str, str], config: dict[str, Any]) -> dict[str, Any]:
         """Return the OCI configuration of a container with what says its classes; ``config`` is left as it is.
 
@@ -128,8 +145,8 @@ class ClassResources:
         with self._working_on(target), UndoStack() as undo:
             for name in sorted(classes):
                 item, wanted = self._type(name), classes[name]
-                undo.push(f"release {target.name} from {name}={wanted}", _releasing(item, target, wanted))
                 item.apply(target, wanted)
+                undo.push(f"release {target.name} from {name}={wanted}", _releasing(item, target, wanted))
                 failpoints.reach(f"class.applied.{name}")
             self._assigned[target.level, target.id] = Assignment(target=target, classes=dict(classes))
 

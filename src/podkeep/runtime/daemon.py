@@ -281,7 +281,7 @@ class _Daemon:
         updates = Updates(self._state, self._cgroups, self._classes)
         checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)
         sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
-        container = ContainerRpc(self._state, containers, updates, checkpoints)
+        container = ContainerRpc(self._state, containers, updates, checkpoints, self._classes)
         image = ImageRpc(self._images, self._state, watch)
         node = NodeRpc(self._images, self._state, watch, shut_down)
         upkeep = UpkeepRpc(self._images, self._state, watch)

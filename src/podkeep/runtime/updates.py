@@ -1,8 +1,9 @@
-"""Changing the resources of what exists: UpdateContainerResources and UpdatePodSandboxResources.
+"""Changing what exists: UpdateContainerResources, UpdatePodSandboxResources and UpdatePodSandboxConfig.
 
-Owns: the transaction. What the files hold is noted in the record before the first is written, so that a refused write,
-or a daemon that is killed half-way, leaves the container with the limits it had. Does not own: which values are right
-and in which order they are written (``resource_plan.py``).
+Owns: the transaction over limits and classes. What the files hold, and the classes that are asked for, are noted in the
+record before the first is changed, so that a refusal, or a daemon that is killed half-way, leaves a container with the
+limits and classes it had. Does not own: which values are right and in which order they are written
+(``resource_plan.py``), what a class means (``class_resources/``).
 
 The files are written here and not by the OCI runtime's ``update``: it takes back nothing when the kernel refuses a
 later value, does not say which one, and costs a process. What it would do besides, changing its copy of the
@@ -14,21 +15,30 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from podkeep.base import failpoints
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, ResourceExhausted, Unavailable
+from podkeep.base.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    KernelCallError,
+    PodkeepError,
+    ResourceExhausted,
+    Unavailable,
+)
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.base.singleflight import SingleFlight
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime import resource_plan
-from podkeep.runtime.cgroup_driver.pod_cgroups import limited
-from podkeep.runtime.layout import container_cgroup, sandbox_cgroup
-from podkeep.runtime.records import Container, ContainerState, Resources, SandboxState
+from podkeep.runtime.class_resources.model import Level, Target
+from podkeep.runtime.class_resources.registry import ClassResources
+from podkeep.runtime.class_resources.targets import container_target, sandbox_target
+from podkeep.runtime.layout import sandbox_cgroup
+from podkeep.runtime.records import ContainerState, Resources, SandboxState
 from podkeep.runtime.resource_plan import Write
 from podkeep.runtime.sandboxes import require_ready
 from podkeep.runtime.state import State
@@ -47,23 +57,40 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class Updates:
     """Updates of one runtime. Those of one container or sandbox come one after the other."""
 
-    def __init__(self, state: State, cgroups: Cgroups) -> None:
+    def __init__(self, state: State, cgroups: Cgroups, classes: ClassResources) -> None:
         self._state = state
         self._cgroups = cgroups
+        self._classes = classes
         self._running: SingleFlight[None] = SingleFlight()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """A lock is here as long as somebody has it or waits for it."""
 
-    async def update_container(self, text: str, asked: Resources) -> None:
-        """Change the limits of a container that did not end, all of them or none.
+    async def update_container(self, text: str, asked: Resources, classes: Mapping[str, str]) -> None:
+        """Change limits and classes of a container that did not end, all of them or none.
 
+        :param classes: types to classes; the others stay as they are.
         :raises NotFound: if there is no such container.
-        :raises FailedPrecondition: if it ended, or uses more memory than it may from now on.
-        :raises InvalidArgument: if a value is none, or the cgroups above do not allow it.
+        :raises FailedPrecondition: if it ended, or uses more memory than it may from now on, or a class cannot be had.
+        :raises InvalidArgument: if a value is none, or the cgroups above do not allow it; if there is no such class, or
+            a type is immutable.
         """
         container_id = self._state.container(text).id
-        key = ("container", container_id, _encode(asked))
-        await self._running.do(key, lambda: self._locked(container_id, self._update_container(container_id, asked)))
+        key = ("container", container_id, _encode((asked, classes)))
+        operation = self._update_container
+        await self._running.do(key, lambda: self._locked(container_id, operation(container_id, asked, classes)))
+
+    async def update_sandbox_classes(self, text: str, classes: Mapping[str, str]) -> None:
+        """Change classes of a pod as a whole, all of them or none.
+
+        :param classes: types to classes; the others stay as they are.
+        :raises NotFound: if there is no such sandbox.
+        :raises FailedPrecondition: if it is not ready, or a class cannot be had.
+        :raises InvalidArgument: if there is no such class, or a type is immutable.
+        """
+        sandbox_id = self._state.sandbox(text).id
+        key = ("classes", sandbox_id, _encode(classes))
+        operation = self._update_sandbox_classes
+        await self._running.do(key, lambda: self._locked(sandbox_id, operation(sandbox_id, classes)))
 
     async def update_sandbox(self, text: str, resources: Resources, overhead: Resources) -> None:
         """Limit the cgroup of a sandbox to what its containers and its overhead may use together.
@@ -82,30 +109,72 @@ class Updates:
         async with lock:
             await operation
 
-    async def _update_container(self, container_id: ContainerID, asked: Resources) -> None:
+    async def _update_container(self, container_id: ContainerID, asked: Resources, classes: Mapping[str, str]) -> None:
         container = self._state.container(container_id)
         if container.status.state not in _CHANGEABLE:
             raise FailedPrecondition(f"container {container_id} is {container.status.state.value}")
         merged = resource_plan.merge(container.status.resources or container.config.resources, asked)
-        cgroup = await asyncio.to_thread(limited, self._cgroups, self._cgroup_of(container))
-        writes = await asyncio.to_thread(prepare, self._cgroups, cgroup, asked, merged)
-        if writes:
-            self._note(container_id, update_undo=tuple((write.file, write.before) for write in reversed(writes)))
+        sandbox = self._state.sandbox(container.sandbox_id)
+        target = await asyncio.to_thread(container_target, self._cgroups, sandbox, container)
+        held = container.status.class_resources
+        wanted = await asyncio.to_thread(self._resolve, Level.CONTAINER, held, classes)
+        writes = await asyncio.to_thread(prepare, self._cgroups, target.cgroup, asked, merged)
+        if writes or wanted:
+            undo = tuple((write.file, write.before) for write in reversed(writes))
+            self._note(container_id, update_undo=undo, class_change=wanted)
             failpoints.reach("update.noted")
             try:
-                await asyncio.to_thread(carry_out, self._cgroups, cgroup, writes)
+                await asyncio.to_thread(self._carry_out, target, writes, held, wanted)
             except Exception:
                 # Not if the daemon stops, while the thread goes on writing: the next one takes the update back.
-                self._note(container_id, update_undo=())
+                self._note(container_id, update_undo=(), class_change={})
                 raise
         failpoints.reach("update.written")
+        if wanted and not self._changeable(container_id):
+            # Whoever noted its end released it from the classes it had by then.
+            await asyncio.to_thread(self._classes.release, target, wanted)
+            self._note(container_id, update_undo=(), class_change={})
+            raise FailedPrecondition(f"container {container_id} ended")
+        in_force = {**held, **wanted}
         try:
-            self._note(container_id, update_undo=(), resources=merged)
+            self._note(container_id, update_undo=(), resources=merged, class_change={}, class_resources=in_force)
         except (ResourceExhausted, Unavailable):
             # What cannot be stored is not in force either.
-            undo = [(write.file, write.before) for write in reversed(writes)]
-            await asyncio.to_thread(roll_back, self._cgroups, cgroup, undo)
+            await asyncio.to_thread(self._take_back, target, writes, held, wanted)
             raise
+
+    def _changeable(self, container_id: ContainerID) -> bool:
+        latest = self._state.find_container(container_id)
+        return latest is not None and latest.status.state in _CHANGEABLE
+
+    def _resolve(self, level: Level, held: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+        """Return the classes that a change asks for; looks only, blocks."""
+        wanted = self._classes.resolve(level, asked)
+        self._classes.check_change(level, held, wanted)
+        return wanted
+
+    def _carry_out(
+        self, target: Target, writes: Sequence[Write], held: Mapping[str, str], wanted: Mapping[str, str]
+    ) -> None:
+        """Change limits and classes, or nothing; blocks."""
+        carry_out(self._cgroups, target.cgroup, writes)
+        try:
+            failpoints.reach("update.limited")
+            self._classes.change(target, held, wanted)
+        except BaseException:
+            _take_back_writes(self._cgroups, target.cgroup, writes)
+            raise
+
+    def _take_back(
+        self, target: Target, writes: Sequence[Write], held: Mapping[str, str], wanted: Mapping[str, str]
+    ) -> None:
+        """Undo what was carried out; goes on after a failure, which is logged. Blocks."""
+        if wanted:
+            try:
+                self._classes.restore(target, held, wanted)
+            except PodkeepError as error:
+                log.warning("%s keeps a class of a failed update: %s", target.name, error)
+        _take_back_writes(self._cgroups, target.cgroup, writes)
 
     def _note(self, container_id: ContainerID, **changes: Any) -> None:
         latest = self._state.find_container(container_id)
@@ -126,9 +195,31 @@ class Updates:
             status = msgspec.structs.replace(latest.status, resources=resources, overhead=overhead)
             self._state.set_sandbox(sandbox_id, status)
 
-    def _cgroup_of(self, container: Container) -> str:
-        sandbox = self._state.sandbox(container.sandbox_id)
-        return container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
+    async def _update_sandbox_classes(self, sandbox_id: SandboxID, classes: Mapping[str, str]) -> None:
+        sandbox = self._state.sandbox(sandbox_id)
+        require_ready(sandbox)
+        held, target = sandbox.status.class_resources, sandbox_target(sandbox)
+        wanted = await asyncio.to_thread(self._resolve, Level.POD, held, classes)
+        if not wanted:
+            return
+        self._note_sandbox(sandbox_id, class_change=wanted)
+        failpoints.reach("update.noted")
+        try:
+            await asyncio.to_thread(self._classes.change, target, held, wanted)
+        except Exception:
+            self._note_sandbox(sandbox_id, class_change={})
+            raise
+        failpoints.reach("update.written")
+        try:
+            self._note_sandbox(sandbox_id, class_change={}, class_resources={**held, **wanted})
+        except (ResourceExhausted, Unavailable):
+            await asyncio.to_thread(self._take_back, target, (), held, wanted)
+            raise
+
+    def _note_sandbox(self, sandbox_id: SandboxID, **changes: Any) -> None:
+        latest = self._state.find_sandbox(sandbox_id)
+        if latest is not None:
+            self._state.set_sandbox(sandbox_id, msgspec.structs.replace(latest.status, **changes))
 
 
 def prepare(cgroups: Cgroups, cgroup: str, asked: Resources, merged: Resources) -> tuple[Write, ...]:
@@ -174,7 +265,7 @@ def carry_out(cgroups: Cgroups, cgroup: str, writes: Sequence[Write]) -> None:
         try:
             cgroups.write(cgroup, write.file, write.text)
         except KernelCallError as error:
-            roll_back(cgroups, cgroup, [(item.file, item.before) for item in reversed(writes[:number])])
+            _take_back_writes(cgroups, cgroup, writes[:number])
             if error.errno == errno.EBUSY:
                 hint = "more memory is in use" if write.file.startswith("memory.") else "what is below needs more"
                 raise FailedPrecondition(f"{write.file} of {cgroup} cannot be {write.text}", hint=hint) from error
@@ -188,6 +279,10 @@ def carry_out(cgroups: Cgroups, cgroup: str, writes: Sequence[Write]) -> None:
                     hint="the cgroups above may not allow it",
                 ) from error
             raise
+
+
+def _take_back_writes(cgroups: Cgroups, cgroup: str, writes: Sequence[Write]) -> None:
+    roll_back(cgroups, cgroup, [(write.file, write.before) for write in reversed(writes)])
 
 
 def roll_back(cgroups: Cgroups, cgroup: str, undo: Sequence[tuple[str, str]]) -> None:

@@ -25,7 +25,6 @@ from podkeep.base.errors import (
     NotFound,
     PodkeepError,
     ResourceExhausted,
-    Unimplemented,
 )
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.cri.v1 import podkeep_pb2 as node
@@ -147,7 +146,11 @@ BAD_PODS = {
         lambda c: setattr(c.linux.security_context.namespace_options, "network", 99),
         InvalidArgument, "namespace_options.network",
     ),
-    "class resources": (lambda c: c.class_resources.SetInParent(), Unimplemented, "config.class_resources"),
+    "a class of no type": (
+        lambda c: getattr(c.class_resources, "class").update({"nosuch": "gold"}),
+        InvalidArgument,
+        "class resource nosuch: ",
+    ),
 }  # fmt: skip
 
 
@@ -252,7 +255,16 @@ BAD_CONTAINERS: dict[str, tuple[Callable[[api.ContainerConfig], object], type[Po
         lambda c: setattr(c.linux.security_context, "supplemental_groups_policy", 9),
         InvalidArgument, "supplemental_groups_policy",
     ),
-    "class resources": (lambda c: c.class_resources.SetInParent(), Unimplemented, "config.class_resources"),
+    "a class of no type": (
+        lambda c: c.class_resources.classes.update({"nosuch": "gold"}),
+        InvalidArgument,
+        "class resource nosuch: ",
+    ),
+    "a class without a name": (
+        lambda c: c.class_resources.classes.update({"qos": ""}),
+        InvalidArgument,
+        "class resource qos: ",
+    ),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from runtime_values import IDMAP, in_own_userns, sandbox_config
 
-from podkeep.base.errors import InvalidArgument, PodkeepError, Unimplemented
+from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.idmap import IdMap, IdMapping
 from podkeep.runtime import records
@@ -158,7 +158,6 @@ SANDBOX_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
         for bad in ("relative", "/a/../b", "/..", "/a\0b", "../a")
     ),
     (lambda c: c.windows.SetInParent(), InvalidArgument, "windows"),
-    (lambda c: c.class_resources.SetInParent(), Unimplemented, "class_resources"),
     (lambda c: c.port_mappings.add(host_port=80, container_port=65536), InvalidArgument, "65536"),
     (lambda c: c.port_mappings.add(host_port=80, container_port=80, protocol=9), InvalidArgument, "protocol 9"),
     (lambda c: set_field("linux.security_context.selinux_options.level", "s0,c1")(c), InvalidArgument, "selinux"),
@@ -460,7 +459,6 @@ CONTAINER_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     (lambda c: c.ClearField("image"), InvalidArgument, "config.image.image"),
     (lambda c: c.windows.SetInParent(), InvalidArgument, "windows"),
     (lambda c: c.CDI_devices.add(name="a.b/c"), InvalidArgument, "CDI"),
-    (lambda c: c.class_resources.SetInParent(), Unimplemented, "class_resources"),
     *((set_field("log_path", bad), InvalidArgument, "log_path") for bad in ("/abs", "../a", "a/../../b", "a\0b", "..")),
     *((set_field("working_dir", bad), InvalidArgument, "working_dir") for bad in ("rel", "/a/../..", "/\0")),
     (set_field("command", ["a\0b"]), InvalidArgument, "config.command"),

@@ -9,21 +9,12 @@ agent turns those into CRI's field.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
-from podkeep.runtime.class_resources.model import BLOCKIO, RDT
+from podkeep.runtime.class_resources.model import BLOCKIO, RDT, Origin
 
 TYPES = (RDT, BLOCKIO)
-
-
-class Origin(enum.StrEnum):
-    """Who wrote an annotation: whoever drives the runtime, or the author of the pod."""
-
-    CONTAINER = "container"
-    POD = "pod"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,40 +26,27 @@ class Annotation:
     origin: Origin
 
 
-@runtime_checkable
-class AnnotationPolicy(Protocol):
-    """A type whose configuration says which classes annotations may ask for (goresctrl: kubernetes.deny*Annotation)."""
-
-    def check_annotation(self, class_name: str, annotation: Annotation) -> None:
-        """Check that an annotation may ask for a class; one that does not exist is no error here.
-
-        :raises PermissionDenied: if it may not.
-        """
-
-
 def find(
-    container_name: str, container_annotations: Mapping[str, str], pod_annotations: Mapping[str, str]
+    asked: Mapping[str, str],
+    container_name: str,
+    container_annotations: Mapping[str, str],
+    pod_annotations: Mapping[str, str],
 ) -> dict[str, Annotation]:
-    """Return by type the annotation that counts for a container.
+    """Return by type the annotation that counts for a container; not of types that ``asked``, CRI's field, names.
 
     The container's own comes before the pod's for this container, which comes before the pod's for all. An empty value
     asks for no class and still counts: so one container can be left out of what its pod asks for.
     """
     found = {}
-    for name in TYPES:
+    for name in (item for item in TYPES if item not in asked):
         candidates = (
             (Origin.CONTAINER, f"io.kubernetes.cri.{name}-class", container_annotations),
             (Origin.POD, f"{name}.resources.beta.kubernetes.io/container.{container_name}", pod_annotations),
             (Origin.POD, f"{name}.resources.beta.kubernetes.io/pod", pod_annotations),
         )
-        for origin, key, annotations in candidates:
-            if key in annotations:
-                if annotations[key]:
-                    found[name] = Annotation(key=key, class_name=annotations[key], origin=origin)
+        for origin, key, given in candidates:
+            if key in given:
+                if given[key]:
+                    found[name] = Annotation(key=key, class_name=given[key], origin=origin)
                 break
     return found
-
-
-def merge(asked: Mapping[str, str], found: Mapping[str, Annotation]) -> dict[str, str]:
-    """Return types to classes: those that the request's field asks for, and those of annotations where it is silent."""
-    return {name: annotation.class_name for name, annotation in found.items()} | dict(asked)

@@ -31,6 +31,13 @@ class Level(enum.StrEnum):
     CONTAINER = "container"
 
 
+class Origin(enum.StrEnum):
+    """Whose annotation asks for a class: of the container, which is the client's, or the pod, which is its author's."""
+
+    CONTAINER = "container"
+    POD = "pod"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Offer:
     """What the node offers of one type at one level (KEP-3008, ClassResourceInfo)."""
@@ -77,6 +84,10 @@ class ClassResource(Protocol):
 
         :raises FailedPrecondition: if it cannot.
         """
+
+    def denies_annotation(self, _class_name: str, _origin: Origin) -> bool:
+        """Return whether annotations cannot ask for a class, offered or not (goresctrl: kubernetes.deny*Annotation)."""
+        return False
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         """Return the OCI configuration of a container with what says its class; pure, ``config`` is left as it is."""

@@ -18,7 +18,7 @@ from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError
 from podkeep.base.undo import UndoStack
 from podkeep.kernel import procfs
-from podkeep.runtime.class_resources.annotations import Annotation, AnnotationPolicy
+from podkeep.runtime.class_resources.annotations import Annotation
 from podkeep.runtime.class_resources.guard import Guard, TargetLocks
 from podkeep.runtime.class_resources.model import DEFAULT_CLASS, ClassResource, Level, Offer, Target, problem
 
@@ -120,7 +120,7 @@ class ClassResources:
             item, wanted = current.types.get(name), annotation.class_name
             if wanted == DEFAULT_CLASS:
                 wanted = current.defaults[Level.CONTAINER].get(name, wanted)
-            if isinstance(item, AnnotationPolicy) and item.denies_annotation(wanted, annotation.origin):
+            if item is not None and item.denies_annotation(wanted, annotation.origin):
                 raise PermissionDenied(
                     problem(name, f"class {wanted!r} cannot be had by an annotation of a {annotation.origin}"),
                     hint=f"the node's configuration denies it; leave {annotation.key} out",

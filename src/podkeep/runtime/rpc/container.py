@@ -6,14 +6,16 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from podkeep.base.errors import InvalidArgument, NotFound, Unimplemented
+from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import stop_signal
 from podkeep.runtime.checkpoint import Checkpoints
+from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Container, ContainerState
 from podkeep.runtime.rpc.chunks import in_chunks
-from podkeep.runtime.rpc.convert.container import container_config
+from podkeep.runtime.rpc.convert.class_resources import class_names
+from podkeep.runtime.rpc.convert.container import asking_annotations, container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
 from podkeep.runtime.rpc.convert.resources import resources_message, resources_record
@@ -36,8 +38,16 @@ _SIGNALS = {
 class ContainerRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, state: State, containers: Containers, updates: Updates, checkpoints: Checkpoints) -> None:
+    def __init__(
+        self,
+        state: State,
+        containers: Containers,
+        updates: Updates,
+        checkpoints: Checkpoints,
+        classes: ClassResources,
+    ) -> None:
         self._state = state
+        self._classes = classes
         self._checkpoints = checkpoints
         self._containers = containers
         self._updates = updates
@@ -48,6 +58,7 @@ class ContainerRpc:
             raise InvalidArgument("pod_sandbox_id is required")
         sandbox = self._state.sandbox(request.pod_sandbox_id)
         config = container_config(request.config, sandbox.config)
+        self._classes.check_annotations(asking_annotations(request.config, sandbox.config))
         return api.CreateContainerResponse(container_id=await self._containers.create(sandbox, config))
 
     async def start(self, request: api.StartContainerRequest) -> api.StartContainerResponse:
@@ -82,7 +93,12 @@ class ContainerRpc:
         info = {}
         if request.verbose:
             process = container.status.process
-            details = {"sandboxID": container.sandbox_id, "pid": process.pid if process else 0, "record": container}
+            details = {
+                "sandboxID": container.sandbox_id,
+                "pid": process.pid if process else 0,
+                "classResources": container.status.class_resources,
+                "record": container,
+            }
             info["info"] = msgspec.json.encode(details).decode()
         status = status_message(container, self._containers.log_path(container))
         return api.ContainerStatusResponse(status=status, info=info)
@@ -95,10 +111,10 @@ class ContainerRpc:
     async def update(self, request: api.UpdateContainerResourcesRequest) -> api.UpdateContainerResourcesResponse:
         if request.HasField("windows"):
             raise InvalidArgument("windows: this is a Linux machine")
-        if request.HasField("class_resources"):
-            raise Unimplemented("class_resources: class resources are not implemented by this version")
+        text, limits = _required(request.container_id), resources_record(request.linux, "linux")
         # As with other runtimes, annotations are for what stands between (NRI) and change nothing here.
-        await self._updates.update_container(_required(request.container_id), resources_record(request.linux))
+        classes = class_names("class_resources", request.class_resources.classes)
+        await self._updates.update_container(text, limits, classes)
         return api.UpdateContainerResourcesResponse()
 
     async def checkpoint(self, request: api.CheckpointContainerRequest) -> api.CheckpointContainerResponse:

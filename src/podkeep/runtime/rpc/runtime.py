@@ -12,10 +12,12 @@ from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.mountns import sync
 from podkeep.mountns.sync import Mismatch
+from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.confinement import Confinement
 from podkeep.runtime.handlers import Features, HandlerTable
 from podkeep.runtime.namespace_watch import NamespaceWatch
 from podkeep.runtime.network.networks import Networks
+from podkeep.runtime.rpc.convert.class_resources import Discovery
 
 RUNTIME_NAME = "podkeep"
 API_VERSION = "v1"
@@ -33,12 +35,15 @@ class RuntimeRpc:
         confinement: Confinement,
         networks: Networks,
         namespaces: NamespaceWatch,
+        classes: ClassResources,
     ) -> None:
         self._config = config
         self._handlers = handlers
         self._confinement = confinement
         self._networks = networks
         self._namespaces = namespaces
+        self._classes = classes
+        self._discovery = Discovery(classes)
 
     async def version(self, _request: api.VersionRequest) -> api.VersionResponse:
         return api.VersionResponse(
@@ -62,11 +67,13 @@ class RuntimeRpc:
             conditions.append(_in_sync(apart))
         info = {}
         if request.verbose:
+            described = await asyncio.to_thread(self._classes.describe)
+            info["classResources"] = msgspec.json.encode(described).decode()
             info["config"] = msgspec.json.encode(self._config).decode()
             info["mountNamespace"] = msgspec.json.encode(self._namespaces.describe(apart)).decode()
             info["network"] = msgspec.json.encode(self._networks.describe()).decode()
             info["security"] = msgspec.json.encode(self._confinement.describe()).decode()
-        return api.StatusResponse(
+        answer = api.StatusResponse(
             status=api.RuntimeStatus(conditions=conditions),
             info=info,
             runtime_handlers=[
@@ -75,6 +82,8 @@ class RuntimeRpc:
             ],
             features=api.RuntimeFeatures(supplemental_groups_policy=True),
         )
+        self._discovery.add_to(answer)
+        return answer
 
     async def runtime_config(self, _request: api.RuntimeConfigRequest) -> api.RuntimeConfigResponse:
         driver = api.SYSTEMD if self._config.runtime.cgroup_driver == "systemd" else api.CGROUPFS

@@ -1,4 +1,4 @@
-"""RPCs on pod sandboxes: Run, Stop, Remove, List, Stream, Status, UpdatePodSandboxResources."""
+"""RPCs on pod sandboxes: Run, Stop, Remove, List, Stream, Status, UpdatePodSandboxResources, UpdatePodSandboxConfig."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.namespaces import namespace_message
 from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
+from podkeep.runtime.rpc.convert.sandbox_update import changed_classes
 from podkeep.runtime.rpc.encoded import Encoded
 from podkeep.runtime.sandboxes import Sandboxes, check_namespaces
 from podkeep.runtime.state import State
@@ -77,13 +78,19 @@ class SandboxRpc:
         await self._updates.update_sandbox(text, resources, overhead)
         return api.UpdatePodSandboxResourcesResponse()
 
+    async def update_config(self, request: api.UpdatePodSandboxConfigRequest) -> api.UpdatePodSandboxConfigResponse:
+        sandbox = self._state.sandbox(_required(request.pod_sandbox_id))
+        await self._updates.update_sandbox_classes(sandbox.id, changed_classes(request.config, sandbox))
+        return api.UpdatePodSandboxConfigResponse()
+
     async def status(self, request: api.PodSandboxStatusRequest) -> api.PodSandboxStatusResponse:
         sandbox = self._state.sandbox(_required(request.pod_sandbox_id))
         if sandbox.status.state not in _SHOWN:
             raise NotFound(f"pod sandbox {sandbox.id} is {sandbox.status.state.value}")
         info = {}
         if request.verbose:
-            info["info"] = msgspec.json.encode(sandbox).decode()
+            details = msgspec.to_builtins(sandbox) | {"classResources": sandbox.status.class_resources}
+            info["info"] = msgspec.json.encode(details).decode()
         # The newest first: the kubelet (EventedPLEG) takes the first of several attempts for the last one.
         containers = sorted(self._state.containers(sandbox.id), key=lambda item: item.status.created_at, reverse=True)
         return api.PodSandboxStatusResponse(

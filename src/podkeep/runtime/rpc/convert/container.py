@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from podkeep.base.errors import InvalidArgument, Unimplemented
+from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import cdi, records
+from podkeep.runtime.class_resources.annotations import Annotation
+from podkeep.runtime.class_resources.annotations import find as annotations_of
 from podkeep.runtime.oci import resources
 from podkeep.runtime.records import SandboxConfig
 from podkeep.runtime.rpc.convert.checks import absolute, bounded, check_metadata, quote, refuse_no_name, refuse_nul
+from podkeep.runtime.rpc.convert.class_resources import class_names
 from podkeep.runtime.rpc.convert.mounts import device_record, mount_record
 from podkeep.runtime.rpc.convert.namespaces import container_namespaces
 from podkeep.runtime.rpc.convert.resources import resources_record
@@ -18,7 +21,6 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
     """Return what a CreateContainer request asks for.
 
     :raises InvalidArgument: if a field is missing, contradicts another or the sandbox, or a host path does not exist.
-    :raises Unimplemented: if it asks for what this version does not do.
     """
     metadata = config.metadata
     if not metadata.name:
@@ -28,8 +30,6 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         raise InvalidArgument("config.image.image is required")
     if config.HasField("windows"):
         raise InvalidArgument("config.windows: this is a Linux machine")
-    if config.HasField("class_resources"):
-        raise Unimplemented("config.class_resources: class resources are not implemented by this version")
     check_metadata(config.labels, config.annotations)
     bounded("config.log_path", config.log_path)
     if config.log_path.startswith("/") or ".." in config.log_path.split("/"):
@@ -62,7 +62,21 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         namespaces=container_namespaces(config.linux, sandbox),
         resources=_resources(config.linux.resources),
         security=security_record(context, given=config.linux.HasField("security_context")),
+        class_resources=_classes(config, sandbox),
     )
+
+
+def asking_annotations(config: api.ContainerConfig, sandbox: SandboxConfig) -> dict[str, Annotation]:
+    """Return by type the annotations that decide on a class, because ``class_resources`` does not."""
+    asked = config.class_resources.classes
+    return annotations_of(asked, config.metadata.name, config.annotations, sandbox.annotations)
+
+
+def _classes(config: api.ContainerConfig, sandbox: SandboxConfig) -> dict[str, str]:
+    """Return types to classes: what the field does not name, today's annotations may (KEP-3008, container runtimes)."""
+    asked = class_names("config.class_resources", config.class_resources.classes)
+    found = asking_annotations(config, sandbox)
+    return asked | class_names("config.annotations", {name: item.class_name for name, item in found.items()})
 
 
 def _resources(given: api.LinuxContainerResources) -> records.Resources:

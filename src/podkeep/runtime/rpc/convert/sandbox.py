@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podkeep.base.errors import InvalidArgument, Unimplemented
+from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import systemd
@@ -11,6 +11,7 @@ from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.network import ports
 from podkeep.runtime.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, check_metadata, quote, refuse_no_name, token
+from podkeep.runtime.rpc.convert.class_resources import class_names
 from podkeep.runtime.rpc.convert.namespaces import namespace_options
 from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.security import check_sandbox_context, selinux_options
@@ -24,7 +25,6 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
     """Return what a RunPodSandbox request asks for.
 
     :raises InvalidArgument: if a field is missing or contradicts another.
-    :raises Unimplemented: if it asks for what this version does not do.
     """
     metadata, linux = config.metadata, config.linux
     if not metadata.name or not metadata.uid:
@@ -33,8 +33,6 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         refuse_no_name(f"config.metadata.{field}", getattr(metadata, field))
     if config.HasField("windows"):
         raise InvalidArgument("config.windows: this is a Linux machine")
-    if config.HasField("class_resources"):
-        raise Unimplemented("config.class_resources: class resources are not implemented by this version")
     check_metadata(config.labels, config.annotations)
     context = linux.security_context
     namespaces = namespace_options(context.namespace_options)
@@ -59,7 +57,17 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
         host_ports=_host_ports(config) if namespaces.network is NamespaceMode.POD else (),
         resources=resources_record(linux.resources) if linux.HasField("resources") else None,
         overhead=resources_record(linux.overhead) if linux.HasField("overhead") else None,
+        class_resources=pod_class_names(config),
     )
+
+
+def pod_class_names(config: api.PodSandboxConfig) -> dict[str, str]:
+    """Return the types and classes that a sandbox's configuration names.
+
+    :raises InvalidArgument: if one cannot be a name.
+    """
+    # The field is called as a keyword of Python.
+    return class_names("config.class_resources", getattr(config.class_resources, "class"))
 
 
 def _host_ports(config: api.PodSandboxConfig) -> tuple[records.HostPort, ...]:

@@ -17,6 +17,8 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.removal import remove_tree
 from support import container_mounts, erofs
 from support.container_mounts import ContainerMounts
+from support.resctrl import fixture
+from support.resctrl.fixture import resctrl as resctrl
 
 settings.register_profile("podkeep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podkeep")
@@ -28,6 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=[str(item) for item in ContainerMounts],
         default=str(ContainerMounts.HIDDEN),
         help="whether runtimes under test hide the mounts of containers from the machine, as is the default, or not",
+    )
+    parser.addoption(
+        fixture.OPTION,
+        choices=[fixture.STAND_IN, fixture.REAL],
+        default=fixture.STAND_IN,
+        help="whether tests of RDT for any hardware use a stand-in, or change /sys/fs/resctrl",
     )
 
 

@@ -39,6 +39,12 @@ def own_mounts() -> None:
         _unmount_others()
 
 
+def anywhere_own() -> None:
+    """Be in a mount namespace of the test run's own: the scratch machine, if it was entered."""
+    if not enter.cache_info().currsize:
+        own_mounts()
+
+
 def _unmount_others() -> None:
     """Let go of what other test runs have mounted: it would go from here when they remove the directories, at any time
     (rmdir(2) of a directory that is a mount point elsewhere)."""

@@ -16,6 +16,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources import custom, oom
+from podkeep.runtime.class_resources.blockio import plugin as blockio
 from podkeep.runtime.class_resources.model import BLOCKIO, OOM, RDT, ClassResource, Level
 from podkeep.runtime.class_resources.oom import Oom
 from podkeep.runtime.class_resources.qos import Qos
@@ -37,6 +38,7 @@ def check(config: ClassResourcesConfig) -> None:
     :raises InvalidArgument: naming the key, or the file and the line.
     """
     oom.check(config.oom)
+    blockio.check(config)
     custom.check(config)
 
 
@@ -52,6 +54,8 @@ def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path) -> Class
     if config.oom:
         floor = oom_score_floor(procfs.capability_bounding_set())
         types.append(Oom(config.oom, cgroups=cgroups, floor=floor))
+    if (item := blockio.load(config, cgroups)) is not None:
+        types.append(item)
     types += custom.load(config, cgroups)
     present = {item.name for item in types}
     disabled = {name: reason for name, reason in _DISABLED.items() if name not in present}

@@ -2,8 +2,8 @@
 
 Owns: names and forms of the kernel's files, which are the OCI configuration's too. Does not own: looking at devices
 (``devices.py``) or reading and writing files (``plugin.py``). All files are seen in one way: keys, which are
-``MAJOR:MINOR`` or ``default``, and their values. Sources: blkio-controller.rst (version 1), cgroup-v2.rst, "IO Interface
-Files", and bfq-iosched.rst.
+``MAJOR:MINOR`` or ``default``, and their values. Sources: blkio-controller.rst (version 1), cgroup-v2.rst ("IO
+Interface Files"), bfq-iosched.rst.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from podkeep.runtime.class_resources.blockio import configuration, explain, limi
 from podkeep.runtime.class_resources.blockio.configuration import Class, Configuration
 from podkeep.runtime.class_resources.blockio.devices import Devices
 from podkeep.runtime.class_resources.blockio.limits import Ability, Limits, Write
-from podkeep.runtime.class_resources.model import BLOCKIO, Level, Offer, Target, problem
+from podkeep.runtime.class_resources.model import BLOCKIO, ClassResource, Level, Offer, Target, problem
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,19 @@ def load(config: ClassResourcesConfig, cgroups: Cgroups) -> BlockIo | None:
     """
     if not config.blockio_config:
         return None
-    plugin = BlockIo(configuration.load(Path(config.blockio_config)), cgroups, Devices())
-    plugin.log_warnings()
-    return plugin
+    return BlockIo(configuration.load(Path(config.blockio_config)), cgroups, Devices())
 
 
-class BlockIo:
+def check(config: ClassResourcesConfig) -> None:
+    """Check the file that the configuration names, if it does, without a look at the machine.
+
+    :raises InvalidArgument: naming file and line, if it cannot be used.
+    """
+    if config.blockio_config:
+        configuration.load(Path(config.blockio_config))
+
+
+class BlockIo(ClassResource):
     """The type, with the classes of one file; see :class:`podkeep.runtime.class_resources.model.ClassResource`."""
 
     def __init__(self, classes: Configuration, cgroups: Cgroups, devices: Devices) -> None:
@@ -163,8 +170,8 @@ class BlockIo:
         }
         return {"file": self._configuration.source, "cgroupVersion": self._cgroups.version, "classes": classes}
 
-    def log_warnings(self) -> None:
-        """Log what of the classes has no effect here."""
+    def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
+        """Log what of the classes has no effect here; cgroups are written when something is put into a class."""
         ability = self._machine_ability()
         for name in self._configuration.classes:
             self._warn(name, explain.warnings(self._resolve(name), ability))

@@ -1,0 +1,207 @@
+"""The file of RDT partitions and classes, as goresctrl defines it (doc/rdt.md), read strictly.
+
+Owns: the keys, and every check that needs no hardware, so that a file can be judged on any machine. Does not own: how a
+value is written (``proportions.py``), what it becomes on this machine (``allocation.py``).
+
+Stricter than goresctrl: unknown keys and units, a cache that is named twice, a class called ``default``, and names that
+the Kubernetes API could not carry are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.runtime.class_resources import names, yamlfile
+from podkeep.runtime.class_resources.rdt import partitioning
+from podkeep.runtime.class_resources.rdt import proportions as proportions_of
+from podkeep.runtime.class_resources.rdt.proportions import (
+    BandwidthValue,
+    CacheValue,
+    Kind,
+    PerCache,
+    Place,
+)
+from podkeep.runtime.class_resources.yamlfile import Node
+
+ROOT_CLASS = "system/default"
+"""goresctrl's name of the root group, in which everything is that has no class; an empty name means it, too."""
+_ALLOCATIONS = {Kind.L2: "l2Allocation", Kind.L3: "l3Allocation", Kind.MB: "mbAllocation"}
+_RESERVED = frozenset("info mon_groups mon_data tasks cpus cpus_list schemata mode size mba_MBps_event".split())
+"""What is in resctrl's root directory and so cannot be a group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a partition or a class asks for; None: the key is not there."""
+
+    caches: Mapping[Kind, PerCache[CacheValue]]
+    mb: PerCache[BandwidthValue] | None = None
+
+    def needs(self, kind: Kind) -> bool:
+        """Does it ask for a limit of ``kind``? All of something needs no hardware."""
+        if kind is Kind.MB:
+            return self.mb is not None and not all(value.is_everything for value in self.mb.values())
+        request = self.caches.get(kind)
+        return request is not None and not all(value.is_everything for value in request.values())
+
+    def names(self, kind: Kind) -> Place | None:
+        """Return where it asks for ``kind``, if it does."""
+        return self.mb if kind is Kind.MB else self.caches.get(kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassConfig(Place):
+    """A class: a control group of resctrl."""
+
+    name: str
+    request: Request
+    deny_pod_annotation: bool = False
+    """``kubernetes.denyPodAnnotation``: no pod annotation may ask for it."""
+    deny_container_annotation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionConfig(Place):
+    """A part of the caches that no other partition has, and the classes in it."""
+
+    name: str
+    request: Request
+    classes: tuple[ClassConfig, ...]
+    """In the file's order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """A whole file."""
+
+    source: str
+    optional: Mapping[Kind, bool]
+    """``options.<kind>.optional``, where it is written."""
+    partitions: tuple[PartitionConfig, ...]
+    """By name, which is the order in which they get their parts."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of all classes, sorted."""
+        return tuple(sorted(each.name for partition in self.partitions for each in partition.classes))
+
+
+def load(path: Path) -> Configuration:
+    """Read a file.
+
+    :raises InvalidArgument: naming file, line and key, if it is not in order whatever the hardware.
+    """
+    return _configuration(yamlfile.load(path))
+
+
+def parse(text: str, *, source: str) -> Configuration:
+    """Read the text of a file.
+
+    :param source: its name, for messages.
+    :raises InvalidArgument: as :func:`load`.
+    """
+    return _configuration(yamlfile.parse(text, source=source))
+
+
+def _configuration(root: Node) -> Configuration:
+    fields = root.fields({"options", "partitions"})
+    entries = fields["partitions"].entries() if "partitions" in fields else {}
+    configuration = Configuration(
+        source=root.source,
+        optional=_optional(fields["options"]) if "options" in fields else {},
+        partitions=tuple(_partition(name, node) for name, node in sorted(entries.items())),
+    )
+    _check_unique(configuration)
+    for kind in (Kind.L2, Kind.L3):
+        partitioning.check({each.name: each.request.caches.get(kind) for each in configuration.partitions}, kind=kind)
+    return configuration
+
+
+def _optional(node: Node) -> dict[Kind, bool]:
+    found: dict[Kind, bool] = {}
+    for name, option in node.fields([kind.value for kind in Kind]).items():
+        fields = option.fields({"optional"})
+        if "optional" in fields:
+            found[Kind(name)] = fields["optional"].boolean()
+    return found
+
+
+def _partition(name: str, node: Node) -> PartitionConfig:
+    fields = node.fields({*_ALLOCATIONS.values(), "classes"})
+    request = _request(fields)
+    for cache in request.caches.values():
+        for value in cache.values():
+            for share in (value.unified, value.code, value.data):
+                if isinstance(share, proportions_of.Share) and share.is_range:
+                    raise share.error(
+                        f"a partition cannot have a range such as {share}",
+                        hint="partitions are laid out one after the other: write how much it gets, or which bits",
+                    )
+    entries = fields["classes"].entries() if "classes" in fields else {}
+    classes = tuple(_class(each, entry) for each, entry in entries.items())
+    for each in classes:
+        _check_inside(each, name, request)
+    return PartitionConfig(where=proportions_of.place(node), name=name, request=request, classes=classes)
+
+
+def _class(name: str, node: Node) -> ClassConfig:
+    place = Place(where=proportions_of.place(node))
+    if name in {"", ROOT_CLASS}:
+        name = ROOT_CLASS
+    else:
+        names.check_class(name, key=place.where)
+        if name in _RESERVED:
+            raise place.error(f"{name!r} is a name of resctrl's own", hint="give the class another name")
+    fields = node.fields({*_ALLOCATIONS.values(), "kubernetes"})
+    denied = {
+        key: value.boolean()
+        for key, value in (
+            fields["kubernetes"].fields({"denyPodAnnotation", "denyContainerAnnotation"})
+            if "kubernetes" in fields
+            else {}
+        ).items()
+    }
+    return ClassConfig(
+        where=place.where,
+        name=name,
+        request=_request(fields),
+        deny_pod_annotation=denied.get("denyPodAnnotation", False),
+        deny_container_annotation=denied.get("denyContainerAnnotation", False),
+    )
+
+
+def _request(fields: Mapping[str, Node]) -> Request:
+    bandwidth = fields.get(_ALLOCATIONS[Kind.MB])
+    return Request(
+        caches={
+            kind: proportions_of.cache_request(fields[_ALLOCATIONS[kind]])
+            for kind in (Kind.L2, Kind.L3)
+            if _ALLOCATIONS[kind] in fields
+        },
+        mb=None if bandwidth is None else proportions_of.bandwidth_request(bandwidth),
+    )
+
+
+def _check_inside(each: ClassConfig, partition: str, request: Request) -> None:
+    """Raise if a class divides what its partition does not have."""
+    for kind, key in _ALLOCATIONS.items():
+        asked = each.request.names(kind)
+        if asked and not request.names(kind):
+            raise asked.error(
+                f"the partition {partition!r} has no {key}, of which the class {each.name!r} could get a part",
+                hint=f"give every partition its {key}",
+            )
+
+
+def _check_unique(configuration: Configuration) -> None:
+    found: dict[str, ClassConfig] = {}
+    for partition in configuration.partitions:
+        for each in partition.classes:
+            if each.name in found:
+                raise each.error(
+                    f"the class {each.name!r} is there twice, first at {found[each.name].where}",
+                    hint="the names of classes are unique across partitions",
+                )
+            found[each.name] = each

@@ -1,0 +1,255 @@
+"""What a file asks for: shares of a cache and of memory bandwidth, as they are written.
+
+Pure. Does not own: the keys around them (``configuration.py``), or what they become on a machine (``partitioning.py``,
+``allocation.py``).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.class_resources.rdt import bitmask
+from podkeep.runtime.class_resources.yamlfile import Node
+
+T = TypeVar("T")
+
+ALL = "all"
+"""Stands for the caches that are not named."""
+_MAX_CACHE_ID = 1 << 16
+_UINT32 = 1 << 32
+_CACHE_HINT = 'write a percentage such as "60%", bits such as "0-3", or a mask such as "0xf0"'
+_MBPS = "MBps"
+
+
+class Kind(enum.StrEnum):
+    """What can be allocated."""
+
+    L2 = "l2"
+    L3 = "l3"
+    MB = "mb"
+
+
+class Access(enum.StrEnum):
+    """Which accesses a part of a cache is for; code and data matter where the hardware tells them apart (CDP)."""
+
+    UNIFIED = "unified"
+    CODE = "code"
+    DATA = "data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where something is written."""
+
+    where: str
+    """``FILE:LINE: keys``."""
+
+    def error(self, text: str, *, hint: str = "") -> InvalidArgument:
+        """Return (not raise) the error that something is wrong there."""
+        return InvalidArgument(f"{self.where}: {text}", hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share(Place):
+    """Percent of what there is: of the cache for a partition, of the partition's bits for a class."""
+
+    low: int
+    """0, unless it is a range."""
+    high: int
+    is_range: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}%" if self.is_range else f"{self.high}%"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bits(Place):
+    """Bits of the cache for a partition; for a class counted from the lowest bit of its partition."""
+
+    mask: int
+
+    def __str__(self) -> str:
+        return f"{self.mask:#x}"
+
+
+Proportion = Share | Bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheValue:
+    """What is asked for of one cache; code and data are both there, or none."""
+
+    unified: Proportion
+    code: Proportion | None = None
+    data: Proportion | None = None
+
+    def written(self, access: Access) -> Proportion | None:
+        """Return what is written for ``access``."""
+        return {Access.UNIFIED: self.unified, Access.CODE: self.code, Access.DATA: self.data}[access]
+
+    def effective(self, access: Access) -> Proportion:
+        """Return what holds for ``access``: what is written for it, or else ``unified``."""
+        return self.written(access) or self.unified
+
+    @property
+    def is_everything(self) -> bool:
+        """Does it ask for no limit?"""
+        return all(
+            isinstance(share, Share) and share.low <= 1 and share.high == 100
+            for share in (self.unified, self.code, self.data)
+            if share is not None
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandwidthValue(Place):
+    """Limits of memory bandwidth; which one counts is decided by how resctrl is mounted."""
+
+    percent: int | None = None
+    mbps: int | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Does it ask for no limit? Judged by the percentage, as most machines do."""
+        return self.percent == 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerCache(Place, Generic[T]):
+    """Values by cache ID."""
+
+    by_id: Mapping[int, T]
+    rest: T | None
+    """For every other cache; None: not written, which means all of it."""
+
+    def values(self) -> list[T]:
+        """Return every value that is written."""
+        return [*self.by_id.values(), *([] if self.rest is None else [self.rest])]
+
+    def get(self, cache: int) -> T | None:
+        """Return the value of one cache; None: nothing is written for it."""
+        return self.by_id.get(cache, self.rest)
+
+
+def place(node: Node) -> str:
+    """Return :attr:`Place.where` of ``node``."""
+    return node.error("").message.removesuffix(": ")
+
+
+def cache_request(node: Node) -> PerCache[CacheValue]:
+    """Read ``l2Allocation`` or ``l3Allocation``: a proportion, or one (or unified, code, data) for each cache.
+
+    :raises InvalidArgument: if it is anything else.
+    """
+    if not node.is_mapping:
+        return PerCache(where=place(node), by_id={}, rest=_cache_value(node))
+    by_id, rest = _split(node)
+    return PerCache(
+        where=place(node),
+        by_id={cache: _cache_value(value) for cache, value in by_id.items()},
+        rest=None if rest is None else _cache_value(rest),
+    )
+
+
+def bandwidth_request(node: Node) -> PerCache[BandwidthValue]:
+    """Read ``mbAllocation``: a list of limits, or such a list for each cache.
+
+    :raises InvalidArgument: if it is anything else.
+    """
+    if not node.is_mapping:
+        return PerCache(where=place(node), by_id={}, rest=_bandwidth_value(node))
+    by_id, rest = _split(node)
+    return PerCache(
+        where=place(node),
+        by_id={cache: _bandwidth_value(value) for cache, value in by_id.items()},
+        rest=None if rest is None else _bandwidth_value(rest),
+    )
+
+
+def _split(node: Node) -> tuple[dict[int, Node], Node | None]:
+    """Return what is written for caches that are named, and for all others."""
+    by_id: dict[int, Node] = {}
+    rest: Node | None = None
+    for key, value in node.entries().items():
+        if key == ALL:
+            rest = value
+            continue
+        try:
+            ids = bitmask.numbers(key, below=_MAX_CACHE_ID)
+        except ValueError as error:
+            hint = f"keys here are cache IDs such as 0 or 0-1,3, and {ALL!r} for all others"
+            raise value.error(f"not cache IDs: {error}", hint=hint) from error
+        for cache in ids:
+            if cache in by_id:
+                raise value.error(f"cache {cache} is there twice, first in line {by_id[cache].line}")
+            by_id[cache] = value
+    return by_id, rest
+
+
+def _cache_value(node: Node) -> CacheValue:
+    if not node.is_mapping:
+        return CacheValue(unified=_proportion(node))
+    found = {key: _proportion(value) for key, value in node.fields([access.value for access in Access]).items()}
+    if Access.UNIFIED not in found:
+        raise node.error("'unified' is missing", hint="it holds where code and data are not told apart")
+    if (Access.CODE in found) != (Access.DATA in found):
+        there, missing = (Access.CODE, Access.DATA) if Access.CODE in found else (Access.DATA, Access.CODE)
+        raise node.error(f"has {there.value!r} without {missing.value!r}", hint="write both or none")
+    return CacheValue(unified=found[Access.UNIFIED], code=found.get(Access.CODE), data=found.get(Access.DATA))
+
+
+def _proportion(node: Node) -> Proportion:
+    if node.is_null:
+        raise node.error("nothing is written here", hint=f"{_CACHE_HINT}; leave the key out for all of it")
+    text = node.text().strip()
+    if text.endswith("%"):
+        first, dash, last = text[:-1].partition("-")
+        low, high = (_percent(node, first), _percent(node, last)) if dash else (0, _percent(node, first))
+        if low > high:
+            raise node.error(f"the range {text!r} does not rise")
+        if not high:
+            raise node.error(f"{text!r} is nothing of the cache", hint='the least that can be asked for is "1%"')
+        return Share(where=place(node), low=low, high=high, is_range=bool(dash))
+    try:
+        return Bits(where=place(node), mask=bitmask.parse(text))
+    except ValueError as error:
+        raise node.error(str(error), hint=_CACHE_HINT) from error
+
+
+def _bandwidth_value(node: Node) -> BandwidthValue:
+    hint = (
+        'write a list of one or two limits: ["50%"], or ["50%", "1000MBps"] where resctrl may be mounted with mba_MBps'
+    )
+    if not node.is_list or not node.items():
+        raise node.error("must be a list of limits", hint=hint)
+    percent: int | None = None
+    mbps: int | None = None
+    for entry in node.items():
+        text = entry.text().strip()
+        if text.endswith("%") and percent is None:
+            percent = _percent(entry, text[:-1])
+        elif text.endswith(_MBPS) and mbps is None:
+            mbps = _mbps(entry, text)
+        elif text.endswith(("%", _MBPS)):
+            raise entry.error(f"{text!r} is the second limit of its unit", hint=hint)
+        else:
+            raise entry.error(f"{text!r} has no unit that is known here: % or {_MBPS}", hint=hint)
+    return BandwidthValue(where=place(node), percent=percent, mbps=mbps)
+
+
+def _mbps(node: Node, text: str) -> int:
+    digits = text.removesuffix(_MBPS).strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and 0 < int(digits) < _UINT32):
+        raise node.error(f"{text!r} is not 1 to {_UINT32 - 1} {_MBPS}")
+    return int(digits)
+
+
+def _percent(node: Node, text: str) -> int:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= 100):
+        raise node.error(f"{digits!r} is no percentage of 0 to 100")
+    return int(digits)

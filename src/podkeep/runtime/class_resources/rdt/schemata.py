@@ -1,0 +1,68 @@
+"""The text of resctrl's ``schemata`` files: from lines to numbers, back, and what differs.
+
+Pure. Does not own: reading and writing the files (``kernel/resctrl.py``), or what a class gets (``allocation.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+BANDWIDTH = ("MB", "SMBA")
+"""Resources whose values are decimal numbers; those of every other one are hexadecimal masks."""
+
+
+def parse(text: str) -> dict[str, dict[int, int]]:
+    """Return resource to cache ID to value: ``{"L3": {0: 0xff}, "MB": {0: 50}}``.
+
+    :param text: as the kernel shows it, with its blanks and leading zeros, or as :func:`lines` writes it.
+    :raises ValueError: naming the line, if it is not understood.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for line in text.splitlines():
+        name, colon, rest = (part.strip() for part in line.partition(":"))
+        if not name:
+            continue
+        base = 10 if name in BANDWIDTH else 16
+        values: dict[int, int] = {}
+        for entry in rest.split(";"):
+            cache, equals, value = entry.partition("=")
+            if not colon or not equals:
+                raise ValueError(f"schemata: {line.strip()!r} is not RESOURCE:ID=VALUE;...")
+            try:
+                values[int(cache)] = int(value, base)
+            except ValueError as error:
+                raise ValueError(f"schemata: {line.strip()!r}: {entry.strip()!r} is not ID=VALUE") from error
+        found[name] = values
+    return found
+
+
+def lines(values: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
+    """Return one line per resource, as the kernel takes it, without newlines; resources and IDs rise."""
+    return tuple(
+        f"{name}:{';'.join(f'{cache}={_value(name, value)}' for cache, value in sorted(values[name].items()))}"
+        for name in sorted(values)
+    )
+
+
+def differences(wanted: tuple[str, ...], text: str) -> list[str]:
+    """Return where a group's schemata file says something else than ``wanted``; empty if all of it is in force.
+
+    Resources and caches that ``wanted`` does not name may have any value.
+
+    :raises ValueError: if ``text`` is not understood.
+    """
+    have = parse(text)
+    return [
+        f"{name} of cache {cache} is {_shown(name, have.get(name, {}).get(cache))} instead of {_value(name, value)}"
+        for name, values in parse("\n".join(wanted)).items()
+        for cache, value in values.items()
+        if have.get(name, {}).get(cache) != value
+    ]
+
+
+def _value(name: str, value: int) -> str:
+    return str(value) if name in BANDWIDTH else f"{value:x}"
+
+
+def _shown(name: str, value: int | None) -> str:
+    return "not there" if value is None else _value(name, value)

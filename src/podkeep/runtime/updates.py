@@ -164,12 +164,20 @@ class Updates:
         except BaseException:
             _take_back_writes(self._cgroups, target.cgroup, writes)
             raise
+        if not writes or not held:
+            return
+        try:
+            # A class has the last word on a file that both it and the request's limits name.
+            self._classes.restore(target, {**held, **wanted}, {})
+        except BaseException:
+            self._take_back(target, writes, held, wanted)
+            raise
 
     def _take_back(
         self, target: Target, writes: Sequence[Write], held: Mapping[str, str], wanted: Mapping[str, str]
     ) -> None:
         """Undo what was carried out; goes on after a failure, which is logged. Blocks."""
-        if wanted:
+        if held or wanted:
             try:
                 self._classes.restore(target, held, wanted)
             except PodkeepError as error:
@@ -189,7 +197,8 @@ class Updates:
         merged = resource_plan.merge(held, asked)
         cgroup = sandbox_cgroup(sandbox.config.cgroup_parent, sandbox_id)
         writes = await asyncio.to_thread(prepare, self._cgroups, cgroup, asked, merged)
-        await asyncio.to_thread(carry_out, self._cgroups, cgroup, writes)
+        classes = sandbox.status.class_resources
+        await asyncio.to_thread(self._carry_out, sandbox_target(sandbox), writes, classes, {})
         latest = self._state.find_sandbox(sandbox_id)
         if latest is not None and latest.status.state is SandboxState.READY:
             status = msgspec.structs.replace(latest.status, resources=resources, overhead=overhead)
@@ -210,6 +219,12 @@ class Updates:
             self._note_sandbox(sandbox_id, class_change={})
             raise
         failpoints.reach("update.written")
+        latest = self._state.find_sandbox(sandbox_id)
+        if latest is None or latest.status.state is not SandboxState.READY:
+            # Whoever stopped it released it from the classes it had by then.
+            await asyncio.to_thread(self._classes.release, target, wanted)
+            self._note_sandbox(sandbox_id, class_change={})
+            raise FailedPrecondition(f"pod sandbox {sandbox_id} was stopped")
         try:
             self._note_sandbox(sandbox_id, class_change={}, class_resources={**held, **wanted})
         except (ResourceExhausted, Unavailable):

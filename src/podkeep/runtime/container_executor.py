@@ -199,7 +199,12 @@ class ContainerExecutor:
         self.sandboxes.cgroups.kill(cgroup)
 
     def exec_sync(
-        self, container: Container, driver: Driver, command: tuple[str, ...], limits: ExecLimits
+        self,
+        container: Container,
+        sandbox: Sandbox,
+        driver: Driver,
+        command: tuple[str, ...],
+        limits: ExecLimits,
     ) -> ExecResult:
         """Run a command in a running container.
 
@@ -208,8 +213,8 @@ class ContainerExecutor:
         """
         bundle = self.layout.bundle(container.id)
         config = json.loads((bundle / "config.json").read_text())
-        config = self.classes.edit(container.status.class_resources, config)
-        return driver.exec_sync(container.id, bundle, spec.process_for_exec(config, command), limits)
+        config, enter = self.sandboxes.command_classes(container, sandbox, config)
+        return driver.exec_sync(container.id, bundle, spec.process_for_exec(config, command), limits, enter=enter)
 
     @cached_property
     def _staging(self) -> Staging:

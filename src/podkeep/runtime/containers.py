@@ -366,10 +366,11 @@ class Containers:
         container = self._state.container(text)
         if container.status.state is not ContainerState.RUNNING:
             raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
-        driver = self._sandboxes.driver(self._state.sandbox(container.sandbox_id))
+        sandbox = self._state.sandbox(container.sandbox_id)
+        driver = self._sandboxes.driver(sandbox)
         given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         limits = ExecLimits(timeout=timeout, stops=(self._stop_execs, given_up))
-        run = partial(self._executor.exec_sync, container, driver, command, limits)
+        run = partial(self._executor.exec_sync, container, sandbox, driver, command, limits)
         # Commands may run for long; on threads of their own they cannot keep everything else waiting.
         running = asyncio.get_running_loop().run_in_executor(self._exec_threads, run)
         running.add_done_callback(lambda done: _forget_exec(done, given_up))

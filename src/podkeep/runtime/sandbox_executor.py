@@ -34,17 +34,19 @@ from podkeep.kernel.removal import remove_tree
 from podkeep.runtime import pod_files, relabel, sysctls
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
 from podkeep.runtime.class_resources.registry import ClassResources
-from podkeep.runtime.class_resources.targets import sandbox_target
+from podkeep.runtime.class_resources.targets import container_target, sandbox_target
 from podkeep.runtime.confinement import Confinement, oom_score_floor
 from podkeep.runtime.layout import Layout, cgroup_parents, sandbox_cgroup
 from podkeep.runtime.network.networks import Networks, addresses
 from podkeep.runtime.oci import selinux
 from podkeep.runtime.oci.driver import Driver
+from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.mounts import PodFiles
 from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.spec import OCI_VERSION, oci_mappings
 from podkeep.runtime.orphans import unmount_below
 from podkeep.runtime.records import (
+    Container,
     NamespaceMode,
     Sandbox,
     SandboxConfig,
@@ -150,6 +152,13 @@ class SandboxExecutor:
     def cgroup(self, sandbox: Sandbox) -> str:
         """Return the sandbox's cgroup."""
         return sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
+
+    def command_classes(
+        self, container: Container, sandbox: Sandbox, config: dict[str, Any]
+    ) -> tuple[dict[str, Any], Enter | None]:
+        """Return what a command in a container starts with; see ``ClassResources.command``."""
+        classes = container.status.class_resources
+        return self.classes.command(container_target(self.cgroups, sandbox, container), classes, config)
 
     def _release_classes(self, sandbox: Sandbox) -> None:
         held = {**sandbox.status.class_change, **sandbox.status.class_resources}

@@ -11,7 +11,7 @@ import errno
 import logging
 import time
 from collections import defaultdict
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -33,7 +33,8 @@ from podkeep.runtime.layout import cgroup_parents
 from podkeep.runtime.monitor import ExitMonitor, Watched
 from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.oci.driver import Driver
-from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxConfig, SandboxState, SandboxStatus
+from podkeep.runtime.oci.entering import Enter
+from podkeep.runtime.records import Container, NamespaceMode, Sandbox, SandboxConfig, SandboxState, SandboxStatus
 from podkeep.runtime.sandbox_executor import SandboxExecutor, namespace_kinds
 from podkeep.runtime.state import State
 
@@ -120,6 +121,12 @@ class Sandboxes:
             return self._handlers.driver(sandbox.config.handler)
         except NotFound as error:
             raise FailedPrecondition(f"pod sandbox {sandbox.id}: {error.message}", hint=error.hint) from error
+
+    def command_classes(
+        self, container: Container, sandbox: Sandbox, config: dict[str, Any]
+    ) -> tuple[dict[str, Any], Enter | None]:
+        """Return what a command in a container starts with; see ``ClassResources.command``. Blocks."""
+        return self._executor.command_classes(container, sandbox, config)
 
     def require_idmap(self, sandbox: Sandbox) -> None:
         """Check that the sandbox's runtime handler does not ignore the mappings of a mount.

@@ -7,7 +7,7 @@ several are applied (``registry.py``). See docs/class-resources.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -107,6 +107,14 @@ class ClassResource(Protocol):
 
     def release(self, target: Target, class_name: str) -> None:
         """Take ``target`` out of its class, if it still lives, and give back what was made for it; safe to repeat."""
+
+    def entering(self, target: Target, class_name: str) -> Callable[[int], None] | None:
+        """Return what puts a process, by its ID, into the class of a container in which it is about to run a command.
+
+        None: it is in the class by being in the cgroup, or by the OCI configuration that it is started with. The class
+        may be one that is not configured any more.
+        """
+        return None
 
     def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
         """Put the configuration into force: when the daemon starts, and when a reload replaces ``previous``.

@@ -135,6 +135,28 @@ class ClassResources:
             config = self._type(name).edit(classes[name], config)
         return config
 
+    def command(
+        self, target: Target, classes: Mapping[str, str], config: dict[str, Any]
+    ) -> tuple[dict[str, Any], Callable[[int], None] | None]:
+        """Return what a command that is run in a container starts with: the OCI configuration, and how it gets in.
+
+        :param config: the container's, as it was created.
+        """
+        current, steps = self._set, []
+        for name in sorted(classes):
+            if _has(current, target.level, name, classes[name]):
+                config = current.types[name].edit(classes[name], config)
+            item = current.types.get(name)
+            step = None if item is None else item.entering(target, classes[name])
+            if step is not None:
+                steps.append(step)
+
+        def enter(pid: int) -> None:
+            for step in steps:
+                step(pid)
+
+        return config, enter if steps else None
+
     def apply(self, target: Target, classes: Mapping[str, str]) -> None:
         """Put a new container or pod into its classes, all of them or none.
 
@@ -188,9 +210,12 @@ class ClassResources:
     def verify(self, target: Target, classes: Mapping[str, str]) -> None:
         """Check that everything that was applied is in force.
 
+        :param classes: those of the record; a change that came after somebody read it counts.
         :raises FailedPrecondition: saying what is not.
         """
         with self._working_on(target):
+            assigned = self._assigned.get((target.level, target.id))
+            classes = classes if assigned is None else assigned.classes
             for name in sorted(classes):
                 self._type(name).verify(target, classes[name])
 

@@ -30,7 +30,9 @@ from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
+from podkeep.runtime.oci import entering
 from podkeep.runtime.oci import exec as exec_
+from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.exec import ExecCommand, ExecProcess, ExecStdio
 from podkeep.runtime.oci.null_device import open_null
 
@@ -193,11 +195,18 @@ class Driver:
         return procfs.identify(int(pid_file.read_text()))
 
     def exec_sync(
-        self, container: ContainerID, bundle: Path, process: Mapping[str, Any], limits: ExecLimits
+        self,
+        container: ContainerID,
+        bundle: Path,
+        process: Mapping[str, Any],
+        limits: ExecLimits,
+        *,
+        enter: Enter | None = None,
     ) -> ExecResult:
         """Run a process in a running container and return its exit code and output.
 
         :param process: the OCI process.
+        :param enter: see :class:`podkeep.runtime.oci.exec.ExecCommand`.
         :raises DeadlineExceeded: if it was killed for taking too long.
         :raises Cancelled: if it was killed because it is not wanted any more.
         """
@@ -207,18 +216,26 @@ class Driver:
             spec.write_text(json.dumps(process))
             spec.chmod(0o600)
             argv = [*self._command(), "exec", "--process", str(spec), "--pid-file", str(pid_file), container]
-            return _run_limited(argv, pid_file, limits)
+            return _run_limited(argv, pid_file, limits, enter)
         finally:
             spec.unlink(missing_ok=True)
             pid_file.unlink(missing_ok=True)
 
     def exec(
-        self, container: ContainerID, bundle: Path, process: Mapping[str, Any], *, stdio: ExecStdio, sockets: Path
+        self,
+        container: ContainerID,
+        bundle: Path,
+        process: Mapping[str, Any],
+        *,
+        stdio: ExecStdio,
+        sockets: Path,
+        enter: Enter | None = None,
     ) -> ExecProcess:
         """Start a process in a running container, with streams of its own that the caller reads and writes.
 
         :param process: the OCI process.
         :param sockets: directory for the socket over which a terminal comes; its path must be short.
+        :param enter: see :class:`podkeep.runtime.oci.exec.ExecCommand`.
         :raises Internal: with the OCI runtime's words, if it refuses before a terminal is there.
         :raises DeadlineExceeded: if no terminal comes.
         """
@@ -230,6 +247,7 @@ class Driver:
             sockets=sockets,
             environment=_ENVIRONMENT,
             said=_said,
+            enter=enter,
         )
         return exec_.start(command, stdio)
 
@@ -340,14 +358,15 @@ def _said(stderr: bytes) -> str:
     return "; ".join(dict.fromkeys(filter(None, lines))) or "it said nothing"
 
 
-def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits) -> ExecResult:
+def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Enter | None) -> ExecResult:
     """Run ``argv`` with bounded memory; the command inside is killed with all that it started when time is up."""
     if any(_readable(stop, 0) for stop in limits.stops):
         raise _stopped()  # it waited for a thread
     null = open_null()
     try:
-        process = subprocess.Popen(
+        process = entering.popen(
             argv,
+            enter,
             stdin=null,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

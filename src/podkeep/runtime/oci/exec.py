@@ -26,6 +26,8 @@ from typing import Any
 
 from podkeep.base.errors import DeadlineExceeded, Internal, NotFound
 from podkeep.kernel import procfs
+from podkeep.runtime.oci import entering
+from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.null_device import open_null
 
 START_TIMEOUT_S = 30.0
@@ -53,6 +55,7 @@ class ExecCommand:
     :param files: directory for the files that the OCI runtime wants.
     :param sockets: directory with a short path, for the socket over which a terminal comes: ``sun_path`` is short.
     :param said: makes an error's text of the OCI runtime's messages.
+    :param enter: puts the OCI runtime, and so the command, where the cgroup does not bring it.
     """
 
     runtime: Sequence[str]
@@ -62,6 +65,7 @@ class ExecCommand:
     sockets: Path
     environment: Mapping[str, str]
     said: Callable[[bytes], str]
+    enter: Enter | None = None
 
 
 @dataclass(kw_only=True)
@@ -188,8 +192,14 @@ def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> Exec
     try:
         if size := command.process.get("consoleSize"):
             set_terminal_size(master, size["width"], size["height"])
-        popen = subprocess.Popen(
-            argv, stdin=slave, stdout=slave, stderr=slave, env=dict(command.environment), start_new_session=True
+        popen = entering.popen(
+            argv,
+            command.enter,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=dict(command.environment),
+            start_new_session=True,
         )
     except BaseException:
         os.close(master)
@@ -206,8 +216,9 @@ def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subproces
         return subprocess.PIPE if wanted else null
 
     try:
-        return subprocess.Popen(
+        return entering.popen(
             argv,
+            command.enter,
             stdin=end(stdio.stdin),
             stdout=end(stdio.stdout),
             stderr=end(stdio.stderr),

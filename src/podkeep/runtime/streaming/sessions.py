@@ -124,17 +124,19 @@ class Sessions:
 
     def _start(self, text: str, command: tuple[str, ...], wanted: Wanted, size: Size | None) -> ExecProcess:
         container = self._running(text)
-        driver = self._sandboxes.driver(self._state.sandbox(container.sandbox_id))
+        sandbox = self._state.sandbox(container.sandbox_id)
+        driver = self._sandboxes.driver(sandbox)
         bundle = self._layout.bundle(container.id)
         try:
             config = json.loads((bundle / "config.json").read_text())
         except FileNotFoundError as error:
             raise NotFound(f"container {container.id} was removed meanwhile") from error
+        config, enter = self._sandboxes.command_classes(container, sandbox, config)
         process = spec.process_for_exec(config, command)
         if wanted.tty and size is not None:
             process["consoleSize"] = {"width": size.width, "height": size.height}
         stdio = ExecStdio(stdin=wanted.stdin, stdout=wanted.stdout, stderr=wanted.stderr, tty=wanted.tty)
-        return driver.exec(container.id, bundle, process, stdio=stdio, sockets=self._layout.terminals)
+        return driver.exec(container.id, bundle, process, stdio=stdio, sockets=self._layout.terminals, enter=enter)
 
     async def _connect(self, sandbox: Sandbox, port: int) -> socket.socket:
         """Connect to loopback inside a pod, IPv4 first.

@@ -1,0 +1,61 @@
+"""A program that is put somewhere before it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.kernel import procfs
+from podkeep.runtime.oci import entering
+
+
+def test_enters_before_the_program_runs_and_stays_the_same_process(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    seen: list[tuple[int, bool]] = []
+    argv = ["/bin/sh", "-c", 'echo $$ "$1" > "$0"; cat', str(mark), "a b"]
+    process = entering.popen(
+        argv,
+        lambda pid: seen.append((pid, mark.exists())),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.communicate(b"through")[0] == b"through"
+    assert process.returncode == 0
+    assert seen == [(process.pid, False)]
+    assert mark.read_text() == f"{process.pid} a b\n"
+
+
+@pytest.mark.requirement("Q42")
+def test_children_inherit_what_was_entered() -> None:
+    process = entering.popen(
+        ["/bin/sh", "-c", "cat /proc/self/oom_score_adj"],
+        lambda pid: procfs.set_oom_score_adj(pid, 321),
+        stdout=subprocess.PIPE,
+    )
+    assert process.communicate()[0] == b"321\n"
+
+
+def test_a_refusal_ends_it_before_it_ran(tmp_path: Path) -> None:
+    mark, pids = tmp_path / "mark", []
+
+    def refuse(pid: int) -> None:
+        pids.append(pid)
+        raise FailedPrecondition("no group")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FailedPrecondition):
+        entering.popen(["/bin/touch", str(mark)], refuse, stdout=subprocess.PIPE, start_new_session=True)
+    assert not mark.exists()
+    assert not Path(f"/proc/{pids[0]}").exists()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("enter", [None, lambda _pid: None])
+def test_a_program_that_is_not_there(enter: entering.Enter | None) -> None:
+    with pytest.raises(FileNotFoundError):
+        entering.popen(["/nonexistent/crun"], enter, env={"PATH": "/bin"})

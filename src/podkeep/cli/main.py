@@ -31,6 +31,7 @@ EXIT_INTERRUPTED = 130
 VERBS = {
     "artifact": Verb(module="podkeep.cli.artifact", help="Publish OCI artifacts, and list what refers to an image."),
     "attach": Verb(module="podkeep.cli.attach", help="Show what a container writes, and write to it."),
+    "classes": Verb(module="podkeep.cli.classes", help="List QoS classes, change those of pods, check their files."),
     "config": Verb(module="podkeep.cli.config", help="Check and show the configuration."),
     "doctor": Verb(module="podkeep.cli.doctor", help="Say what this machine lacks, and the command that mends it."),
     "exec": Verb(module="podkeep.cli.exec", help="Run a command in a container."),

@@ -1,0 +1,246 @@
+"""``podkeep classes`` against a real daemon, with a type that only its configuration knows: a hook enforces it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.test_verbs import running_pod
+
+from podkeep.kernel.cgroups import Cgroups
+from support.daemon import Daemon
+
+DEMO = "vendor.example/demo"
+SCRIPT = "sleep 1000"
+
+HOOK = f"""#!{sys.executable}
+import json, os, sys
+
+told = json.load(sys.stdin)
+here = os.path.dirname(os.path.abspath(__file__))
+with open(os.path.join(here, "calls"), "a") as calls:
+    print(sys.argv[1], told["name"], told["class"], told["previousClass"], file=calls)
+if os.path.exists(os.path.join(here, "broken-" + sys.argv[1])):
+    sys.exit("the demo is broken")
+wanted = int(told["parameters"].get("nice", 0))
+with open(os.path.join(told["cgroupPaths"].get("pids") or told["cgroupPaths"]["unified"], "cgroup.procs")) as procs:
+    processes = [int(line) for line in procs]
+if sys.argv[1] == "apply":
+    for pid in processes:
+        os.setpriority(os.PRIO_PROCESS, pid, wanted)
+elif sys.argv[1] == "verify":
+    has = os.getpriority(os.PRIO_PROCESS, told["pid"])
+    if has != wanted:
+        sys.exit(f"process {{told['pid']}} has nice {{has}} and not {{wanted}}")
+"""
+
+CONFIG = """
+[class_resources]
+container_defaults = {{"{demo}" = "low"}}
+[class_resources.types."{demo}"]
+hook = "{hook}"
+[class_resources.types."{demo}".classes.low]
+parameters = {{nice = "3"}}
+[class_resources.types."{demo}".classes.lower]
+parameters = {{nice = "7"}}
+[class_resources.types.tasks]
+levels = ["container", "pod"]
+[class_resources.types.tasks.classes.few]
+cgroup = {{"pids.max" = "40"}}
+[class_resources.types.tasks.classes.many]
+cgroup = {{"pids.max" = "400"}}
+[class_resources.types.fixed]
+immutable = true
+[class_resources.types.fixed.classes.a]
+cgroup = {{"{cpu}" = "50"}}
+[class_resources.types.fixed.classes.b]
+cgroup = {{"{cpu}" = "60"}}
+[class_resources.types.gone]
+hook = "/nosuch/hook"
+[class_resources.types.gone.classes.a]
+"""
+
+
+def manifest(image: str, classes: dict[str, str], pod_classes: dict[str, str]) -> str:
+    container = {"name": "main", "image": image, "command": ["sh", "-c", SCRIPT], "resources": {"classes": classes}}
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    if pod_classes:
+        spec["resources"] = {"classes": pod_classes}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
+
+
+@pytest.fixture
+def demo(own_daemon: Daemon) -> Iterator[Daemon]:
+    """A daemon with types of its own configuration; what it holds is counted."""
+    hook = own_daemon.base / "hook"
+    hook.write_text(HOOK)
+    hook.chmod(0o755)
+    cpu = "cpu.shares" if Cgroups().version == 1 else "cpu.weight"
+    own_daemon.extra += CONFIG.format(demo=DEMO, hook=hook, cpu=cpu)
+    own_daemon.write()
+    with own_daemon:
+        before = own_daemon.resources()
+        yield own_daemon
+        assert own_daemon.resources() == before
+
+
+def run(daemon: Daemon, *arguments: str) -> str:
+    done = daemon.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def listed(daemon: Daemon) -> dict[str, Any]:
+    report = json.loads(run(daemon, "classes", "-o", "json"))
+    return report | {"by_name": {(item["name"], item["level"]): item for item in report["types"]}}
+
+
+def calls(daemon: Daemon) -> list[str]:
+    return (daemon.base / "calls").read_text().splitlines()
+
+
+def first_process(daemon: Daemon) -> int:
+    """Return the process of the one container."""
+    found = Cgroups().processes(daemon.cgroup_parent, recursive=True)
+    return min(pid for pid in found if _command(pid).startswith(("sh ", "sleep ")))
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+
+
+def values(daemon: Daemon, name: str) -> set[str]:
+    """Return what a file says in the cgroups of the daemon's pods and containers."""
+    cgroups, found, todo = Cgroups(), set(), [daemon.cgroup_parent]
+    while todo:
+        path = todo.pop()
+        todo += cgroups.children(path)
+        found.add((cgroups.read(path, name) or "").strip())
+    return found
+
+
+@pytest.mark.requirement("Q2", "Q13", "Q94")
+def test_a_type_of_the_configuration_is_discovered_assigned_and_enforced(
+    demo: Daemon, image: str, tmp_path: Path
+) -> None:
+    offered = listed(demo)["by_name"][DEMO, "container"]
+    assert ([item["name"] for item in offered["classes"]], offered["mutable"]) == (["low", "lower"], True)
+    assert offered["default"] == "low"
+    assert not listed(demo)["by_name"]["fixed", "container"]["mutable"]
+    with running_pod(demo, tmp_path / "pod.json", manifest(image, {DEMO: "low", "tasks": "many"}, {"tasks": "few"})):
+        process = first_process(demo)
+        assert os.getpriority(os.PRIO_PROCESS, process) == 3
+        assert {"40", "400"} <= values(demo, "pids.max")
+        users = {(item["name"], item["level"]): item["classes"] for item in listed(demo)["types"]}
+        assert {"name": "low", "users": ["default/web/main"]} in users[DEMO, "container"]
+        assert {"name": "few", "users": ["default/web"]} in users["tasks", "pod"]
+        assert [call.split()[0] for call in calls(demo)] == ["apply", "verify"]
+    assert calls(demo)[-1].startswith("release default/web/main low")
+
+
+@pytest.mark.requirement("Q2", "Q94", "Q17")
+def test_classes_are_changed_and_what_happened_is_said(demo: Daemon, image: str, tmp_path: Path) -> None:
+    pod = manifest(image, {DEMO: "low", "fixed": "a"}, {"tasks": "few"})
+    with running_pod(demo, tmp_path / "pod.json", pod):
+        process = first_process(demo)
+        changed = run(demo, "classes", "set", "web/main", f"{DEMO}=lower", "tasks=many")
+        assert changed == (
+            f"default/web/main: {DEMO}=lower (was low)\ndefault/web/main: tasks=many (was in no class)\n"
+        )
+        assert os.getpriority(os.PRIO_PROCESS, process) == 7
+        assert run(demo, "classes", "set", "web", "tasks=many") == "default/web: tasks=many (was few)\n"
+        assert "40" not in values(demo, "pids.max")
+        again = json.loads(run(demo, "classes", "set", "-o", "json", "web", "tasks=many"))
+        assert again["before"]["tasks"] == again["classes"]["tasks"] == "many"
+        for words, said in (
+            (["web/main", f"{DEMO}=nosuch"], f"class resource {DEMO}: no class 'nosuch'"),
+            (["web/main", "nosuch=a"], "class resource nosuch: "),
+            (["web/main", "gone=a"], "its hook /nosuch/hook is not there"),
+            (["web/main", "fixed=b"], "class resource fixed: the class of a container is immutable"),
+            (["web", f"{DEMO}=low"], "offered for containers only\nhint: name the container: web/NAME"),
+            (["nosuch", "tasks=few"], "no pod nosuch in namespace default"),
+            (["web/nosuch", "tasks=few"], "pod web has no container nosuch"),
+        ):
+            done = demo.run("classes", "set", *words)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert said in done.stderr
+        assert os.getpriority(os.PRIO_PROCESS, process) == 7
+
+
+@pytest.mark.requirement("Q2", "Q79")
+def test_default_is_the_class_that_the_node_chose(demo: Daemon, image: str, tmp_path: Path) -> None:
+    with running_pod(demo, tmp_path / "pod.json", manifest(image, {DEMO: "lower"}, {})):
+        process = first_process(demo)
+        assert os.getpriority(os.PRIO_PROCESS, process) == 7
+        changed = run(demo, "classes", "set", "web/main", f"{DEMO}=default")
+        assert changed == f"default/web/main: {DEMO}=low (was lower)\n"
+        assert os.getpriority(os.PRIO_PROCESS, process) == 3
+
+
+def test_a_hook_that_says_no_is_the_error_and_nothing_is_left(demo: Daemon, image: str, tmp_path: Path) -> None:
+    (demo.base / "broken-apply").touch()
+    path = tmp_path / "pod.json"
+    path.write_text(manifest(image, {DEMO: "low"}, {}))
+    done = demo.run("run", str(path))
+    assert done.returncode != 0
+    assert f"class resource {DEMO}: the hook {demo.base}/hook (apply) failed: the demo is broken" in done.stderr
+    assert [call.split()[0] for call in calls(demo)] == ["apply", "release"]
+
+
+def test_what_is_not_in_force_does_not_start(demo: Daemon, image: str, tmp_path: Path) -> None:
+    (demo.base / "broken-verify").touch()
+    path = tmp_path / "pod.json"
+    path.write_text(manifest(image, {DEMO: "low"}, {}))
+    done = demo.run("run", str(path))
+    assert done.returncode != 0
+    assert "(verify) failed: the demo is broken" in done.stderr
+    assert calls(demo)[-1].startswith("release")
+
+
+@pytest.mark.requirement("Q16")
+def test_a_restart_knows_who_is_in_which_class(demo: Daemon, image: str, tmp_path: Path) -> None:
+    with running_pod(demo, tmp_path / "pod.json", manifest(image, {DEMO: "lower", "tasks": "few"}, {})):
+        process = first_process(demo)
+        demo.kill()
+        os.setpriority(os.PRIO_PROCESS, process, 9)
+        demo.start()
+        assert os.getpriority(os.PRIO_PROCESS, process) == 7
+        offered = listed(demo)["by_name"]
+        assert {"name": "lower", "users": ["default/web/main"]} in offered[DEMO, "container"]["classes"]
+        assert {"name": "few", "users": ["default/web/main"]} in offered["tasks", "container"]["classes"]
+
+
+def test_the_table_and_why_a_type_is_not_offered(demo: Daemon) -> None:
+    lines = run(demo, "classes").splitlines()
+    assert lines[0].split() == ["TYPE", "LEVEL", "CLASS", "DEFAULT", "MUTABLE", "USED", "BY"]
+    assert [DEMO, "container", "low", "yes", "yes", "-"] in [line.split() for line in lines]
+    assert ["fixed", "container", "a", "-", "no", "-"] in [line.split() for line in lines]
+    assert "not offered: gone for containers: its hook /nosuch/hook is not there" in lines
+    assert lines[-1].startswith("not configured: blockio, oom, rdt")
+    why = {(item["name"], item["level"]): item["why"] for item in listed(demo)["not_offered"]}
+    assert why["gone", "container"] == "its hook /nosuch/hook is not there"
+    assert why[DEMO, "pod"] == "it is for containers only"
+
+
+def test_the_shell_completes_targets_and_classes(demo: Daemon, image: str, tmp_path: Path) -> None:
+    def complete(*words: str) -> list[str]:
+        environment = os.environ | {
+            "_PODKEEP_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(["podkeep", "--config", str(demo.config), "classes", "set", *words]),
+            "COMP_CWORD": str(4 + len(words)),
+        }
+        command = [str(Path(sys.executable).parent / "podkeep")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+        return [line.removeprefix("plain,") for line in done.stdout.splitlines()]
+
+    with running_pod(demo, tmp_path / "pod.json", manifest(image, {}, {})):
+        assert complete("w") == ["web", "web/main"]
+        assert complete("web/main", "ta") == ["tasks=few", "tasks=many"]
+        assert complete("web/main", "fixed") == []
+        assert complete("web", DEMO) == []

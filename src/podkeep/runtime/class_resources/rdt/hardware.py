@@ -81,13 +81,21 @@ class Hardware:
         return min((each.closids for each in (self.l2, self.l3, self.mb) if each), default=0)
 
 
-def read(info: Mapping[str, str], schemata: Sequence[str], *, mount_options: Collection[str] = ()) -> Hardware:
+def read(
+    info: Mapping[str, str],
+    schemata: Sequence[str],
+    *,
+    mount_options: Collection[str] = (),
+    bandwidth_maximum: int | None = None,
+) -> Hardware:
     """Return what the kernel describes.
 
     :param info: files under ``info/`` by their path in it, such as ``L3/cbm_mask``, and their texts.
     :param schemata: texts of ``schemata`` files: the root group's first, then those of the other groups, which together
         show what ``info`` does not tell: the IDs of caches, and the largest value of bandwidth.
     :param mount_options: of the resctrl file system.
+    :param bandwidth_maximum: largest value of bandwidth that the kernel says it takes (in its answer to one that is too
+        large); None: the largest that ``schemata`` shows, which is less if no group is without limit.
     :raises FailedPrecondition: naming the file, if a text is not what the kernel documents.
     """
     try:
@@ -95,7 +103,7 @@ def read(info: Mapping[str, str], schemata: Sequence[str], *, mount_options: Col
         return Hardware(
             l2=_cache("L2", info, groups),
             l3=_cache("L3", info, groups),
-            mb=_bandwidth(info, groups, mbps="mba_MBps" in mount_options),
+            mb=_bandwidth(info, groups, mbps="mba_MBps" in mount_options, maximum=bandwidth_maximum),
             monitoring=tuple(info.get("L3_MON/mon_features", "").split()),
         )
     except ValueError as error:
@@ -128,7 +136,7 @@ def _cache(level: str, info: Mapping[str, str], groups: _Groups) -> Cache | None
     )
 
 
-def _bandwidth(info: Mapping[str, str], groups: _Groups, *, mbps: bool) -> Bandwidth | None:
+def _bandwidth(info: Mapping[str, str], groups: _Groups, *, mbps: bool, maximum: int | None) -> Bandwidth | None:
     if "MB/min_bandwidth" not in info:
         return None
     shown = max((value for group in groups for value in group.get("MB", {}).values()), default=_PERCENT)
@@ -137,7 +145,7 @@ def _bandwidth(info: Mapping[str, str], groups: _Groups, *, mbps: bool) -> Bandw
         ids=_ids("MB", groups),
         minimum=_number(info, "MB/min_bandwidth"),
         step=max(1, _number(info, "MB/bandwidth_gran", default=1)),
-        maximum=UNLIMITED_MBPS if mbps else max(_PERCENT, shown),
+        maximum=UNLIMITED_MBPS if mbps else maximum or max(_PERCENT, shown),
         mbps=mbps,
         closids=_number(info, "MB/num_closids"),
     )

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 import msgspec
 
-from podkeep.agent import cgroup_names, podcgroups, teardown, userns
+from podkeep.agent import cgroup_names, class_resources, podcgroups, teardown, userns
 from podkeep.agent.convert import names
-from podkeep.agent.events import StepFailed
+from podkeep.agent.events import PodRejected, StepFailed
 from podkeep.agent.node import Node
 from podkeep.agent.poddirs import PodDir, PodIdentity
 from podkeep.api.pod import Pod
-from podkeep.base.errors import AlreadyExists, PodkeepError
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import PodUID, parse_pod_uid
 from podkeep.cri.v1 import api_pb2
@@ -65,10 +65,15 @@ def with_identity(pod: Pod) -> Pod:
 async def admit(pod: Pod, node: Node) -> Admitted:
     """Take on ``pod``; when this fails nothing of it is left.
 
+    Only a new pod is judged: one that runs goes on when the node does not offer its classes any more (KEP-3008,
+    rollback).
+
+    :raises PodRejected: if it asks for classes that the node does not offer; before anything else, as a kubelet admits.
     :raises AlreadyExists: if a pod of this namespace and name is there.
     :raises StepFailed: with reason FailedCreatePodSandBox, if its user namespace is impossible.
     """
     uid = parse_pod_uid(pod.metadata.uid)
+    await _require_classes(pod, node)
     if pod.spec.host_users is False:
         await _require_user_namespaces(pod, node)
     identity = PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name)
@@ -146,6 +151,18 @@ async def _require_new(pod: Pod, node: Node, identity: PodIdentity) -> None:
         f"pod {identity.namespace}/{identity.name} already exists",
         hint=f"remove it with `podkeep rm{option} {identity.name}`",
     )
+
+
+async def _require_classes(pod: Pod, node: Node) -> None:
+    """Ask the runtime whether it offers what the pod asks for (KEP-3008, Kubelet)."""
+    try:
+        if not class_resources.asks(pod, node.gates):
+            return
+        refusal = class_resources.refusal(pod, node.gates, await node.class_offers.read(fresh=True))
+    except FailedPrecondition as error:
+        raise PodRejected(error.message, reason=class_resources.UNAVAILABLE, hint=error.hint) from error
+    if refusal is not None:
+        raise PodRejected(refusal.message, reason=class_resources.UNAVAILABLE, hint=refusal.hint)
 
 
 async def _require_user_namespaces(pod: Pod, node: Node) -> None:

@@ -54,6 +54,21 @@ class StepFailed(FailedPrecondition):
         return Event(type="Warning", reason=self.reason, message=self.message, container=self.container)
 
 
+class PodRejected(StepFailed):
+    """The node does not take a pod on, before anything of it exists; the pod is Failed and not tried again.
+
+    Its status says so after ``Pod was rejected: ``, its event without (kubelet, pod admission).
+    """
+
+    def __init__(self, message: str, *, reason: str, hint: str = "") -> None:
+        super().__init__(f"Pod was rejected: {message}", reason=reason, hint=hint)
+        self.detail = message
+
+    def event(self) -> Event:
+        """Return the event that reports the rejection."""
+        return Event(type="Warning", reason=self.reason, message=self.detail)
+
+
 class PullFailed(StepFailed):
     """An image is not to be had. What happened to the image was reported where it happened.
 

@@ -7,11 +7,14 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.agent.class_offers import ClassOffers
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images import Images, ShowPull
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.userns import IdRange, default_range
+from podkeep.api import feature_gates
+from podkeep.api.feature_gates import FeatureGates
 from podkeep.base.config import Config
 from podkeep.cri.client import CriClient
 
@@ -25,7 +28,9 @@ class Node:
 
     client: CriClient
     images: Images
+    class_offers: ClassOffers
     config: Config
+    gates: FeatureGates
     dirs: PodDirs
     id_range: IdRange
     name: str
@@ -38,12 +43,15 @@ class Node:
 def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = None) -> Node:
     """Return the node this process runs on.
 
-    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges).
+    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
+        feature gate is not known.
     """
     return Node(
         client=client,
         images=Images(client, show_pull),
+        class_offers=ClassOffers(client),
         config=config,
+        gates=feature_gates.read(config.agent.feature_gates),
         dirs=PodDirs(Path(config.agent.root), config.runtime.socket),
         id_range=default_range(config.agent.max_pods),
         name=socket.gethostname().lower(),

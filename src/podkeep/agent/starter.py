@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from podkeep.agent import cgroup_names, container_files, hosts, pull_secrets, qos
+from podkeep.agent import cgroup_names, class_resources, container_files, hosts, pull_secrets, qos
 from podkeep.agent.admission import FAILED_SANDBOX, Admitted
+from podkeep.agent.class_resources import Offers
 from podkeep.agent.convert import names
 from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
@@ -29,6 +30,7 @@ from podkeep.agent.volumes import setup
 from podkeep.agent.volumes.images import VolumeImages
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container
+from podkeep.api.feature_gates import CLASS_RESOURCES
 from podkeep.api.pod import Pod
 from podkeep.base.docker_config import Keyring
 from podkeep.base.errors import Cancelled, NotFound, PodkeepError
@@ -72,10 +74,9 @@ class Starter:
         """
         await self._volumes(admitted)
         reach("agent.volumes.ready")
-        request = api_pb2.RunPodSandboxRequest(
-            config=self._sandbox_config(attempt, admitted), runtime_handler=self._handler
-        )
         try:
+            config = await self._sandbox_config(attempt, admitted)
+            request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=self._handler)
             await self._node.client.runtime.RunPodSandbox(request)
         except PodkeepError as error:
             raise StepFailed(
@@ -91,7 +92,7 @@ class Starter:
         container, sandbox = action.container, observed.sandbox
         if sandbox is None:
             raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
-        config = self._sandbox_config(sandbox.attempt, admitted)
+        config = await self._container_sandbox(container, sandbox, admitted)
         pull = self._pull(config)
         volumes = await self._unless_interrupted(self._volume_images.ensure(container, pull), container)
         wanted = Wanted(
@@ -119,13 +120,25 @@ class Starter:
             keyring=self._keyring,
         )
 
-    def _sandbox_config(self, attempt: int, admitted: Admitted) -> api_pb2.PodSandboxConfig:
+    async def _container_sandbox(
+        self, container: Container, sandbox: SandboxView, admitted: Admitted
+    ) -> api_pb2.PodSandboxConfig:
+        try:
+            return await self._sandbox_config(sandbox.attempt, admitted)
+        except PodkeepError as error:
+            raise _failed(container, "CreateContainerConfigError", error.message, error.hint) from error
+
+    async def _sandbox_config(self, attempt: int, admitted: Admitted) -> api_pb2.PodSandboxConfig:
+        offers = await self._node.class_offers.read() if self._node.gates.enabled(CLASS_RESOURCES) else Offers()
+        classes = class_resources.of_pod(self._pod, self._node.gates, offers)
+        class_resources.require_reported(classes, offers)
         plan = SandboxPlan(
             userns_start=admitted.userns_start,
             dns=resolv_conf(self._pod.spec, self._node.dns),
             cgroup_root=cgroup_names.root(self._node.config),
             pod_logs=self._node.config.agent.pod_logs,
             attempt=attempt,
+            classes=classes,
         )
         return sandbox_config(self._pod, plan)
 
@@ -146,6 +159,7 @@ class Starter:
         facts = PodFacts(pod_ips=ips, host_ips=self._node.host_ips, node_name=self._node.name)
         volumes: dict[str, MountedVolume | PlannedImage] = {**await self._volumes(admitted), **had.volumes}
         try:
+            classes = await self._classes(container)
             variables = environment(pod, container, self._sources, facts)
             hosts_text = hosts.render(pod.spec, names.hostname(pod), sandbox.ips, self._node.hosts_file)
 
@@ -161,12 +175,23 @@ class Starter:
                 mounts=await asyncio.to_thread(prepare),
                 resources=qos.linux_resources(pod, container, self._node.memory),
                 userns_start=admitted.userns_start,
+                classes=classes,
             )
             return container_config(pod, container, plan)
         except (PodkeepError, OSError) as error:
             hint = error.hint if isinstance(error, PodkeepError) else ""
             text = error.message if isinstance(error, PodkeepError) else str(error)
             raise _failed(container, "CreateContainerConfigError", text, hint) from error
+
+    async def _classes(self, container: Container) -> dict[str, str]:
+        """Return the container's classes, read anew for every attempt (KEP-3008, rollback).
+
+        :raises FailedPrecondition: if it must not run without them and the gate is off, or the runtime knows of none.
+        """
+        classes = class_resources.of_container(self._pod, container, self._node.gates)
+        if classes:
+            class_resources.require_reported(classes, await self._node.class_offers.read())
+        return classes
 
     async def _create(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from podkeep.agent.events import PodRejected
 from podkeep.agent.observed import ContainerView, Observed, State
 from podkeep.agent.plan import is_sidecar
 from podkeep.agent.qos import qos_class
@@ -77,6 +78,11 @@ def pod_status(pod: Pod, observed: Observed, facts: StatusFacts) -> PodStatus:
         container_statuses=mains,
         qos_class=qos_class(pod),
     )
+
+
+def rejected(pod: Pod, rejection: PodRejected) -> PodStatus:
+    """Return the status of a pod that the node did not take on: as much as a kubelet says of it."""
+    return PodStatus(phase="Failed", reason=rejection.reason, message=rejection.message, qos_class=qos_class(pod))
 
 
 def exit_code(pod: Pod, observed: Observed) -> int:

@@ -31,6 +31,7 @@ class ResourceRequirements(ApiStruct, frozen=True, kw_only=True):
     limits: dict[str, Quantity] = msgspec.field(default_factory=dict)
     requests: dict[str, Quantity] = msgspec.field(default_factory=dict)
     claims: tuple[ResourceClaim, ...] = ()
+    classes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ContainerPort(ApiStruct, frozen=True, kw_only=True):

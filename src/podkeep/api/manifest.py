@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from podkeep.api import defaults, validation
+from podkeep.api import class_resources, defaults, validation
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.decode import decode as decode_struct
 from podkeep.api.documents import Document
 from podkeep.api.documents import parse as parse_documents
+from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
 from podkeep.api.support import refuse_unsupported
@@ -22,6 +23,7 @@ from podkeep.base.errors import InvalidArgument
 Key = tuple[str, str]
 """Namespace and name."""
 Object = TypeVar("Object", Pod, ConfigMap, Secret)
+_DEFAULT_GATES = FeatureGates()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +35,23 @@ class Manifest:
     secrets: Mapping[Key, Secret]
 
 
-def parse(text: str, *, source: str) -> Manifest:
+def parse(text: str, *, source: str, gates: FeatureGates = _DEFAULT_GATES) -> Manifest:
     """Return the manifest in ``text``.
 
     :param source: name of the file for messages; ``-`` is standard input.
+    :param gates: which features pods may ask for; every one that is on by default if nothing is said.
     :raises InvalidArgument: with one line per wrong field.
     """
-    return decode(parse_documents(text, source=source))
+    return decode(parse_documents(text, source=source), gates)
 
 
-def decode(documents: Iterable[Document]) -> Manifest:
+def decode(documents: Iterable[Document], gates: FeatureGates = _DEFAULT_GATES) -> Manifest:
     """Return the manifest that ``documents`` form; a ``v1`` ``List`` counts as its items.
 
+    :param gates: which features pods may ask for.
     :raises InvalidArgument: with one line per wrong field, each starting with file, document, kind and name.
     """
-    reader = _Reader()
+    reader = _Reader(gates)
     for document in documents:
         reader.read(document.value, document, "")
     if reader.problems:
@@ -58,7 +62,8 @@ def decode(documents: Iterable[Document]) -> Manifest:
 class _Reader:
     """Collects objects and problems over all documents."""
 
-    def __init__(self) -> None:
+    def __init__(self, gates: FeatureGates) -> None:
+        self._gates = gates
         self.pods: dict[Key, Pod] = {}
         self.config_maps: dict[Key, ConfigMap] = {}
         self.secrets: dict[Key, Secret] = {}
@@ -104,6 +109,7 @@ class _Reader:
     def _pod(self, value: Mapping[str, Any], errors: FieldErrors) -> None:
         def check(pod: Pod, errors: FieldErrors) -> None:
             validation.validate_pod(pod, errors)
+            class_resources.validate(pod, self._gates, errors)
             refuse_unsupported(pod, errors)
 
         self._store(value, Pod, self.pods, errors, (defaults.default_pod, check))

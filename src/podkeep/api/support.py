@@ -25,7 +25,6 @@ _POD = (
     "overhead",
     "readiness_gates",
     "resource_claims",
-    "resources",
     "scheduling_gates",
     "scheduling_group",
     "set_hostname_as_fqdn",

@@ -26,12 +26,14 @@ def check(invocation: Invocation, file: Path | None) -> None:
     if file is not None:
         invocation = Invocation(config_path=file, debug=invocation.debug, settings=invocation.settings)
     config = invocation.config
+    from podkeep.api import feature_gates
     from podkeep.base.config import DEFAULT_PATH
     from podkeep.cli.diagnosis import finding, programs
     from podkeep.runtime import settings
 
     path = invocation.config_path or DEFAULT_PATH
     try:
+        feature_gates.read(config.agent.feature_gates)
         settings.check(config)
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}: {error.message}", hint=error.hint) from error

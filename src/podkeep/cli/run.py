@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,7 +23,10 @@ from podkeep.cli.output import echo_line, output_option
 
 if TYPE_CHECKING:
     from podkeep.agent.worker import PodResult, PodWorker
+    from podkeep.api.feature_gates import FeatureGates
     from podkeep.api.manifest import Manifest
+    from podkeep.api.pod import Pod
+    from podkeep.api.status import PodStatus
     from podkeep.base.config import Config
     from podkeep.cli.run_output import RunOutput
     from podkeep.mountns.membership import Membership
@@ -39,21 +42,44 @@ if TYPE_CHECKING:
     is_flag=True,
     help="When a pod cannot be started (no registry answers), try again after 10 to 300 s, as a node does.",
 )
+@click.option(
+    "--class",
+    "classes",
+    multiple=True,
+    metavar="TYPE=CLASS",
+    help="Put every container that names no class of TYPE into CLASS; `podkeep classes` lists both.",
+)
+@click.option(
+    "--pod-class", "pod_classes", multiple=True, metavar="TYPE=CLASS", help="Put the pods as a whole into CLASS."
+)
 @output_option
 @pass_invocation
-def command(invocation: Invocation, file: Path, keep: bool, retry: bool, output: str) -> int:
+def command(
+    invocation: Invocation,
+    file: Path,
+    keep: bool,
+    retry: bool,
+    classes: tuple[str, ...],
+    pod_classes: tuple[str, ...],
+    output: str,
+) -> int:
     """Run the pods in FILE (- for standard input) until they end, and print what they print.
 
     ConfigMaps and Secrets in FILE are there for its pods. Ctrl-C stops the pods and removes them, a second Ctrl-C does
     not wait. The exit status is that of the container that failed first, 128+n if signal n ended it. A pod that cannot
     be started ends the run with an error, unless --retry is given; `podkeep ps` shows what it waits for then.
     """
-    manifest = _read(file)
-    if not manifest.pods:
-        raise InvalidArgument(f"{file}: there is no Pod in it")
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
+    from podkeep.api import feature_gates
+    from podkeep.cli import run_classes
+
+    gates = feature_gates.read(config.agent.feature_gates)
+    wanted = run_classes.read(classes, pod_classes, gates)
+    manifest = wanted.given_to(_read(file, gates), gates)
+    if not manifest.pods:
+        raise InvalidArgument(f"{file}: there is no Pod in it")
     from podkeep.mountns import membership
 
     joined = _have_runtime(config, invocation.global_options())
@@ -63,7 +89,7 @@ def command(invocation: Invocation, file: Path, keep: bool, retry: bool, output:
         membership.leave(joined)
 
 
-def _read(file: Path) -> Manifest:
+def _read(file: Path, gates: FeatureGates) -> Manifest:
     from podkeep.api import manifest
 
     try:
@@ -73,7 +99,7 @@ def _read(file: Path) -> Manifest:
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{file}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     try:
-        return manifest.parse(text, source=str(file))
+        return manifest.parse(text, source=str(file), gates=gates)
     except InvalidArgument as error:
         # One line per wrong field; the last one is left to the caller, who ends the process.
         *problems, last = error.message.split("\n")
@@ -95,6 +121,7 @@ def _have_runtime(config: Config, global_options: Sequence[str]) -> Membership:
 
 async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep: bool, retry: bool, form: str) -> int:
     from podkeep.agent.admission import with_identity
+    from podkeep.agent.events import PodRejected
     from podkeep.agent.mount_namespace import require_runtime_here
     from podkeep.agent.node import this_node
     from podkeep.agent.sources import Sources
@@ -130,9 +157,14 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
             for pod in pods
         ]
         supervisor = _Supervisor(workers, out)
-        results = await supervisor.run(keep=keep)
+        try:
+            results = await supervisor.run(keep=keep)
+        except PodRejected:
+            if form == "json":
+                _echo_json(supervisor.ended)
+            raise
     if form == "json":
-        _echo_json([worker.pod for worker in workers], results)
+        _echo_json(supervisor.ended)
     return supervisor.exit_status(results)
 
 
@@ -144,6 +176,8 @@ class _Supervisor:
         self._out = out
         self._signal: int | None = None
         self._failure: BaseException | None = None
+        self.ended: list[tuple[Pod, PodStatus]] = []
+        """The pods that ended or were rejected, in the order of the manifest, with their last status."""
 
     async def run(self, *, keep: bool) -> list[PodResult]:
         """Run the pods to their end and clean up.
@@ -158,13 +192,25 @@ class _Supervisor:
         self._out.ended.set()
         await following
         await asyncio.gather(*(self._clean_up(worker, keep) for worker in self._workers))
+        self.ended = [
+            (worker.pod, result.status)
+            for worker, result in zip(self._workers, results, strict=True)
+            if result is not None
+        ]
         if self._failure is not None:
             raise self._failure
         return [result for result in results if result is not None]
 
     async def _one(self, worker: PodWorker) -> PodResult | None:
+        from podkeep.agent.events import PodRejected
+        from podkeep.agent.status import rejected
+        from podkeep.agent.worker import PodResult
+
         try:
             return await worker.run()
+        except PodRejected as error:
+            self._fail(error)
+            return PodResult(exit_code=1, status=rejected(worker.pod, error))
         except PodkeepError as error:
             self._fail(error)
             return None
@@ -212,14 +258,11 @@ class _Supervisor:
         return next((result.exit_code for result in results if result.exit_code), 0)
 
 
-def _echo_json(pods: Sequence[Any], results: Sequence[PodResult]) -> None:
-    """Print the pods with their last status: one object, or a List of several."""
+def _echo_json(pods: Sequence[tuple[Pod, PodStatus]]) -> None:
+    """Print pods with their last status: one object, or a List of several."""
     import msgspec
 
-    items = [
-        json.loads(msgspec.json.encode(msgspec.structs.replace(pod, status=result.status)))
-        for pod, result in zip(pods, results, strict=True)
-    ]
+    items = [json.loads(msgspec.json.encode(msgspec.structs.replace(pod, status=status))) for pod, status in pods]
     click.echo(
         json.dumps(items[0] if len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items}, indent=2)
     )

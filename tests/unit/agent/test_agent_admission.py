@@ -260,7 +260,11 @@ def test_a_step_that_failed_is_not_tried_again_before_its_pause_is_over(tmp_path
             attempts.append(request.config.metadata.name)
             raise Unavailable("no")
 
-        rpcs = {"ListPodSandbox": no_sandboxes, "ListContainers": no_containers, "RunPodSandbox": fail}
+        async def status(request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
+            return api_pb2.StatusResponse()
+
+        looking = {"Status": status, "ListPodSandbox": no_sandboxes, "ListContainers": no_containers}
+        rpcs = looking | {"RunPodSandbox": fail}
         socket = tmp_path / "s"
         async with serving(socket, runtime=rpcs), CriClient(str(socket)) as client:
             node = this_node(client, configuration(tmp_path, cgroup))

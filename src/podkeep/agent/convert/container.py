@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from podkeep.agent.convert import names
+from podkeep.agent.convert import class_resources, names
 from podkeep.agent.convert.namespaces import id_mappings, namespace_options
 from podkeep.agent.convert.security import ImageUser, container_security
 from podkeep.agent.environment import expand_all
@@ -61,6 +61,8 @@ class ContainerPlan:
     mounts: Sequence[PlannedMount]
     resources: LinuxResources
     userns_start: int | None
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """By type; those of the pod as a whole are none of its containers' (KEP-3008, Proposal)."""
 
 
 def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api_pb2.ContainerConfig:
@@ -86,6 +88,7 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
         annotations=_annotations(pod, container, plan.attempt),
         log_path=names.log_path(container.name, plan.attempt),
         tty=container.tty,
+        class_resources=class_resources.of_container(plan.classes),
         linux=api_pb2.LinuxContainerConfig(
             resources=api_pb2.LinuxContainerResources(
                 cpu_period=resources.cpu_period_us,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from podkeep.agent import cgroup_names
-from podkeep.agent.convert import names
+from podkeep.agent.convert import class_resources, names
 from podkeep.agent.convert.namespaces import namespace_options
 from podkeep.agent.convert.security import sandbox_security
 from podkeep.agent.dns import ResolvConf
@@ -25,6 +26,8 @@ class SandboxPlan:
     cgroup_root: str
     pod_logs: str
     attempt: int = 0
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """Of the pod as a whole, by type."""
 
 
 def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
@@ -41,6 +44,7 @@ def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
         dns_config=api_pb2.DNSConfig(servers=plan.dns.servers, searches=plan.dns.searches, options=plan.dns.options),
         labels=metadata.labels | names.pod_labels(pod),
         annotations=metadata.annotations | {names.CONFIG_SOURCE: "file"},
+        class_resources=class_resources.of_pod(plan.classes),
         linux=api_pb2.LinuxPodSandboxConfig(
             cgroup_parent=cgroup_names.of_pod(plan.cgroup_root, pod),
             security_context=sandbox_security(pod, namespace_options(spec, plan.userns_start)),

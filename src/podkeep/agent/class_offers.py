@@ -1,0 +1,38 @@
+"""Asking the runtime which classes it offers (CRI: Status), not more often than needed.
+
+Owns the last answer and its age. Does not own what follows from it (``class_resources.py``).
+"""
+
+from __future__ import annotations
+
+import time
+
+from podkeep.agent.class_resources import Offers
+from podkeep.agent.convert import class_resources
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+MAX_AGE_S = 10.0
+"""Seconds for which an answer is good enough where nothing is refused because of it, about as often as a kubelet asks
+for the runtime's status."""
+
+
+class ClassOffers:
+    """What one runtime offers."""
+
+    def __init__(self, client: CriClient) -> None:
+        self._client = client
+        self._last = Offers()
+        self._until = 0.0
+
+    async def read(self, *, fresh: bool = False) -> Offers:
+        """Return what the runtime offers.
+
+        :param fresh: ask it in any case: a class may have come with a reload a moment ago.
+        :raises PodkeepError: if it does not answer.
+        """
+        if fresh or time.monotonic() >= self._until:
+            answer = await self._client.runtime.Status(api_pb2.StatusRequest())
+            self._last = class_resources.offers(answer)
+            self._until = time.monotonic() + MAX_AGE_S
+        return self._last

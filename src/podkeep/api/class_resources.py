@@ -1,0 +1,168 @@
+"""QoS-class resources in the Pod API (KEP-3008): ``resources.classes``, the alpha annotations, and what both may hold.
+
+Owns: the names and rules of both ways to ask, and how they go together. Pure. Does not own: which types and classes
+there are, which only the node knows (``agent/class_resources.py``). No type has a meaning here but ``qos``, the pod's
+own class, which follows from its limits and requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from podkeep.api import names
+from podkeep.api.containers import Container, EphemeralContainer, ResourceRequirements
+from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
+from podkeep.api.fields import FieldErrors
+from podkeep.api.pod import Pod, PodSpec
+
+ANNOTATED_TYPES = ("rdt", "blockio")
+"""The types that annotations can name (KEP-3008, Pod annotations); the field can name any."""
+DEFAULT_CLASS = "default"
+"""Reserved: the class that the node chose for the type."""
+QOS = "qos"
+
+_DEFAULT = "default"
+_CONTAINER = "container."
+_GATE_OFF = f"the feature gate {CLASS_RESOURCES.name} is off"
+_NO_CLASS = "must be 1 to 63 letters, digits, '-', '_' or '.', and start and end with a letter or digit"
+
+AnyContainer = Container | EphemeralContainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotated:
+    """A class that an annotation gives to a container."""
+
+    key: str
+    class_name: str
+
+
+def domain(type_name: str) -> str:
+    """Return what the keys of a type's alpha annotations begin with, up to the slash."""
+    return f"{type_name}.resources.alpha.kubernetes.io"
+
+
+def type_problem(text: str) -> str:
+    """Return why ``text`` cannot name a type, or nothing: like the key of a label (KEP-3008, Pod spec)."""
+    return names.label_key(text)
+
+
+def class_problem(text: str) -> str:
+    """Return why ``text`` cannot name a class, or nothing: like the value of a label, and not empty."""
+    return "" if text and not names.label_value(text) else _NO_CLASS
+
+
+def annotated(annotations: Mapping[str, str], container: str) -> dict[str, Annotated]:
+    """Return by type what the alpha annotations of a pod give to one of its containers.
+
+    That of the container wins over that of all (KEP-3008, Pod annotations).
+    """
+    found = {}
+    for type_name in ANNOTATED_TYPES:
+        for rest in (f"{_CONTAINER}{container}", _DEFAULT):
+            key = f"{domain(type_name)}/{rest}"
+            if key in annotations:
+                found[type_name] = Annotated(key=key, class_name=annotations[key])
+                break
+    return found
+
+
+def containers(spec: PodSpec) -> Iterator[tuple[str, AnyContainer]]:
+    """Yield every container of a pod with the path of its field: init containers and sidecars, and ephemeral ones."""
+    groups: tuple[tuple[str, Sequence[AnyContainer]], ...] = (
+        ("initContainers", spec.init_containers),
+        ("containers", spec.containers),
+        ("ephemeralContainers", spec.ephemeral_containers),
+    )
+    for field, group in groups:
+        for index, container in enumerate(group):
+            yield f"spec.{field}[{index}]", container
+
+
+def validate(pod: Pod, gates: FeatureGates, errors: FieldErrors) -> None:
+    """Note every rule about classes that ``pod`` breaks.
+
+    With the gate off fields are refused and annotations mean nothing (KEP-3008, Feature enablement and rollback).
+    """
+    enabled = gates.enabled(CLASS_RESOURCES)
+    _pod_level(pod.spec.resources, enabled, errors)
+    for path, container in containers(pod.spec):
+        _classes(container.resources.classes, f"{path}.resources.classes", enabled, errors)
+    if enabled:
+        _annotations(pod, errors)
+
+
+def assign(pod: Pod, *, container_classes: Mapping[str, str], pod_classes: Mapping[str, str]) -> Pod:
+    """Return ``pod`` with classes for what names none of their types.
+
+    :param container_classes: by type, for every container whose field and annotations do not name the type.
+    :param pod_classes: by type, for the pod as a whole.
+    """
+    spec = pod.spec
+    resources = spec.resources or ResourceRequirements()
+    changes: dict[str, object] = {
+        "init_containers": tuple(_assigned(pod, container, container_classes) for container in spec.init_containers),
+        "containers": tuple(_assigned(pod, container, container_classes) for container in spec.containers),
+    }
+    if pod_classes:
+        changes["resources"] = msgspec.structs.replace(resources, classes={**pod_classes, **resources.classes})
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, **changes))
+
+
+def _assigned(pod: Pod, container: Container, classes: Mapping[str, str]) -> Container:
+    named = container.resources.classes.keys() | annotated(pod.metadata.annotations, container.name).keys()
+    added = {name: value for name, value in classes.items() if name not in named}
+    if not added:
+        return container
+    merged = msgspec.structs.replace(container.resources, classes=container.resources.classes | added)
+    return msgspec.structs.replace(container, resources=merged)
+
+
+def _pod_level(resources: ResourceRequirements | None, enabled: bool, errors: FieldErrors) -> None:
+    """What a pod has as a whole is classes alone (KEP-3008, Pod spec)."""
+    if resources is None:
+        return
+    for kind in ("limits", "requests", "claims"):
+        if getattr(resources, kind):
+            errors.forbidden(f"spec.resources.{kind}", "may not be set for a pod as a whole, only for its containers")
+    _classes(resources.classes, "spec.resources.classes", enabled, errors)
+    if enabled and QOS in resources.classes:
+        errors.forbidden(f"spec.resources.classes[{QOS}]", "it follows from the limits and requests of the containers")
+
+
+def _classes(classes: Mapping[str, str], path: str, enabled: bool, errors: FieldErrors) -> None:
+    if classes and not enabled:
+        errors.forbidden(path, _GATE_OFF)
+        return
+    for key, value in classes.items():
+        if why := type_problem(key):
+            errors.invalid(f"{path}[{key}]", key, why)
+        if why := class_problem(value):
+            errors.invalid(f"{path}[{key}]", value, why)
+
+
+def _annotations(pod: Pod, errors: FieldErrors) -> None:
+    known = [container.name for _, container in containers(pod.spec)]
+    for key, value in pod.metadata.annotations.items():
+        prefix, _, rest = key.partition("/")
+        if prefix not in {domain(type_name) for type_name in ANNOTATED_TYPES}:
+            continue
+        path = f"metadata.annotations[{key}]"
+        name = rest.removeprefix(_CONTAINER)
+        if rest != _DEFAULT and name == rest:
+            errors.invalid(path, rest, f"must be '{_DEFAULT}' or '{_CONTAINER}' and the name of a container")
+        elif rest != _DEFAULT and name not in known:
+            # A class that silently goes to nobody would be worse.
+            errors.not_found(path, name)
+        if why := class_problem(value):
+            errors.invalid(path, value, why)
+    for path, container in containers(pod.spec):
+        for type_name, given in annotated(pod.metadata.annotations, container.name).items():
+            named = container.resources.classes.get(type_name)
+            if named is not None and named != given.class_name:
+                where = f"{path}.resources.classes[{type_name}]"
+                why = f'must be the same as {where}, which is "{named}"'
+                errors.invalid(f"metadata.annotations[{given.key}]", given.class_name, why)

@@ -1,0 +1,65 @@
+"""Feature gates: which are known, what they are by default, and which parts of podkeep ask them. Pure.
+
+Owns: names, defaults, and how ``[agent] feature_gates`` is read. Does not own: what a feature does. Called by the
+command line, which hands the result to ``api`` (validation) and ``agent``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from podkeep.base.errors import InvalidArgument
+
+Component = Literal["api", "agent"]
+"""``api``: validation of new objects; ``agent``: turning pods into CRI requests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """One feature that can be switched on and off, under its Kubernetes name."""
+
+    name: str
+    default: bool
+    components: tuple[Component, ...]
+    """The parts that ask it; the others do the same whatever it says."""
+    about: str
+
+
+CLASS_RESOURCES = Gate(
+    name="ClassResources",
+    default=True,
+    components=("agent", "api"),
+    about="QoS-class resources of pods and containers (KEP-3008)",
+)
+KNOWN: tuple[Gate, ...] = (CLASS_RESOURCES,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureGates:
+    """The gates of one process, which do not change while it runs."""
+
+    given: Mapping[str, bool] = field(default_factory=dict)
+    """What the configuration says, by known name."""
+
+    def enabled(self, gate: Gate) -> bool:
+        """Return whether ``gate`` is on."""
+        return self.given.get(gate.name, gate.default)
+
+
+def read(given: Mapping[str, bool]) -> FeatureGates:
+    """Return the gates that ``[agent] feature_gates`` asks for.
+
+    :raises InvalidArgument: naming every gate that is not known.
+    """
+    known = [gate.name for gate in KNOWN]
+    unknown = sorted(given.keys() - set(known))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        raise InvalidArgument(
+            f"agent.feature_gates: unrecognized feature gate: {', '.join(unknown)}",
+            hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}",
+        )
+    return FeatureGates(given=dict(given))

@@ -2,13 +2,13 @@
 
 Owns: control and monitoring groups, CLOSIDs and RMIDs, their tasks, CPUs, modes and counters, and
 ``info/last_cmd_status``. Does not own: paths and files (``tree.py``), the values in schemata (``schemata.py``).
-Behaviour and words are those of Linux 6.16, fs/resctrl. Not here: pseudo-locking, as if the kernel was built without
-it, and moving a monitoring group.
+Behaviour and words are those of Linux 6.16, fs/resctrl. Not here: pseudo-locking, as if the kernel was built without.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,9 +28,13 @@ class Group:
 
     closid: int
     rmid: int
+    serial: int
+    """Never used again, as an inode's number of kernfs for a long time."""
     parent: Group | None = None
     """Of a monitoring group: its control group."""
     mode: str = SHAREABLE
+    mbps_event: str = "mbm_local_bytes"
+    """What the limit of MiB/s is compared with."""
     cpus: set[int] = field(default_factory=set)
     monitoring: dict[str, Group] = field(default_factory=dict)
     counters: dict[Counter, str] = field(default_factory=dict)
@@ -43,7 +47,8 @@ class Groups:
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
         self.controls = Controls(hardware)
-        self.root = Group(0, 0, cpus=set(range(hardware.cpus)))
+        self._serials = itertools.count()
+        self.root = Group(0, 0, next(self._serials), cpus=set(range(hardware.cpus)))
         self.named: dict[str, Group] = {}
         self.status = ""
         self._tasks = Membership(self.root)
@@ -79,7 +84,7 @@ class Groups:
             closid = next((number for number in range(self.controls.num_closids) if number not in taken), None)
             if closid is None:
                 raise Refused(errno.ENOSPC, "Out of CLOSIDs")
-            group = Group(closid, self._free_rmid())
+            group = Group(closid, self._free_rmid(), next(self._serials))
             self.controls.init(closid, self.modes())
             self.named[name] = group
 
@@ -93,7 +98,7 @@ class Groups:
         with self.command():
             if name == "mon_groups":
                 raise Refused(errno.EPERM)
-            parent.monitoring[name] = Group(parent.closid, self._free_rmid(), parent)
+            parent.monitoring[name] = Group(parent.closid, self._free_rmid(), next(self._serials), parent)
 
     def remove(self, name: str) -> None:
         """Remove a control group with all that is below it; tasks and CPUs go to the root."""
@@ -109,6 +114,22 @@ class Groups:
         group = parent.monitoring.pop(name)
         self._tasks.move_all(self._tasks.in_place(group), parent)
         group.removed = True
+
+    def move_monitoring(self, group: Group, to: Group, name: str) -> None:
+        """Move a monitoring group, with its tasks, to a control group, or give it another name.
+
+        :raises Refused: EPERM, EEXIST.
+        """
+        parent = group.parent
+        assert parent is not None
+        with self.command():
+            if group.cpus and parent is not to:
+                raise Refused(errno.EPERM, "Cannot move a MON group that monitors CPUs")
+            if name in to.monitoring:
+                raise Refused(errno.EEXIST)
+            parent.monitoring = {key: item for key, item in parent.monitoring.items() if item is not group}
+            to.monitoring[name] = group
+            group.parent, group.closid = to, to.closid
 
     def tasks(self, group: Group) -> list[int]:
         """Return the tasks of a group; a control group's are also those of its monitoring groups."""
@@ -172,6 +193,18 @@ class Groups:
             if mode == EXCLUSIVE and group.mode != EXCLUSIVE:
                 self.controls.check_exclusive(group.closid, self.modes())
             group.mode = mode
+
+    def write_mbps_event(self, group: Group, text: str) -> None:
+        """Choose what the limit of MiB/s is compared with.
+
+        :raises Refused: EINVAL.
+        """
+        event = _line(text)
+        with self.command():
+            monitoring = self.hardware.monitoring
+            if monitoring is None or event not in monitoring.events or not event.startswith("mbm_"):
+                raise Refused(errno.EINVAL, f"Unsupported event id '{event}'")
+            group.mbps_event = event
 
     def write_cpus(self, group: Group, text: str, *, is_list: bool) -> None:
         """Give CPUs to a group; they are taken from the others.

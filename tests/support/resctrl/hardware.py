@@ -64,11 +64,15 @@ class Hardware:
     cpus: int = field(default_factory=lambda: os.cpu_count() or 1)
     task_lists: bool = True
     """Several process IDs in one write, separated by commas; False: a kernel before 6.7."""
+    movable_monitors: bool = True
+    """A monitoring group can go to another control group; False: a kernel before 6.5."""
 
 
 INTEL = Hardware(l3=Cache(), mb=MemoryBandwidth(), monitoring=Monitoring())
 """Two sockets of a Xeon."""
-HASWELL = Hardware(l3=Cache(min_cbm_bits=2, num_closids=4, domains=(0,), sparse_masks=None), task_lists=False)
+HASWELL = Hardware(
+    l3=Cache(min_cbm_bits=2, num_closids=4, domains=(0,), sparse_masks=None), task_lists=False, movable_monitors=False
+)
 """The first with cache allocation, and an old kernel: two bits at least, four classes."""
 AMD = Hardware(
     l3=Cache(cbm_mask=0xFFFF, sparse_masks=True, domains=(0, 1, 2, 3), size=32 << 20),
@@ -92,11 +96,11 @@ def read(info: Path) -> Hardware:
         for line in (info.parent / "schemata").read_text().splitlines():
             name, _, values = line.strip().partition(":")
             schemata[name] = tuple(int(item.partition("=")[0]) for item in values.split(";"))
-    mounted_with = _options(info.parent)
+    mbps = (info.parent / "mba_MBps_event").exists() or "mba_MBps" in _options(info.parent)
     return Hardware(
         l3=_cache(info, "L3", schemata),
         l2=_cache(info, "L2", schemata),
-        mb=_bandwidth(info / "MB", schemata.get("MB", ()), mbps="mba_MBps" in mounted_with),
+        mb=_bandwidth(info / "MB", schemata.get("MB", ()), mbps=mbps),
         monitoring=_monitoring(info / "L3_MON"),
     )
 

@@ -65,7 +65,7 @@ class Resctrl:
     def fail(self, path: str, operation: str, errno: int, times: int = 1) -> None:
         """Let the next operations on what is at ``path`` below the mount point fail; stand-in only.
 
-        :param operation: ``read``, ``write``, ``rmdir``, or ``mkdir`` for a group in the directory ``path``.
+        :param operation: ``read``, ``write``, ``rmdir``, ``rename``, or ``mkdir``: of a group in ``path``.
         """
         os.setxattr(self.path / path, "user.fail", f"{operation} {errno} {times}".encode())
 

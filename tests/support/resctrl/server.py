@@ -32,6 +32,7 @@ class _Open:
 
     path: str
     file: File
+    inode: int
     content: bytes = b""
 
 
@@ -62,6 +63,7 @@ class Server(mfusepy.Operations):  # type: ignore[misc]
         self._open: dict[int, _Open] = {}
         self._listed: dict[int, str] = {}
         self._last = 0
+        self._inodes: dict[tuple[int, str], int] = {}
         self._failures = _Failures()
 
     def init(self, path: str) -> None:
@@ -70,8 +72,13 @@ class Server(mfusepy.Operations):  # type: ignore[misc]
 
     def getattr(self, path: str | None, fh: int | None = None) -> dict[str, int]:
         """Return the attributes of a path, or of an open file."""
-        found = self._tree.find(path) if path is not None or fh is None else self._open[fh].file
-        return {"st_mode": found.mode, "st_nlink": 2 if isinstance(found, Directory) else 1, "st_uid": 0, "st_gid": 0}
+        if path is None:
+            assert fh is not None
+            opened = self._open[fh]
+            return {"st_mode": opened.file.mode, "st_nlink": 1, "st_ino": opened.inode}
+        found = self._tree.find(path)
+        links = 2 if isinstance(found, Directory) else 1
+        return {"st_mode": found.mode, "st_nlink": links, "st_ino": self._inode(path)}
 
     def opendir(self, path: str) -> int:
         """Open a directory."""
@@ -79,11 +86,16 @@ class Server(mfusepy.Operations):  # type: ignore[misc]
         self._listed[self._last] = path
         return self._last
 
-    def readdir(self, path: str | None, fh: int) -> list[str]:
-        """List a directory."""
-        found = self._tree.find(self._listed[fh])
+    def readdir(self, path: str | None, fh: int) -> list[tuple[str, dict[str, int], int]]:
+        """List a directory; who reads it leaves out what has no number."""
+        above = self._listed[fh].rstrip("/")
+        found = self._tree.find(above)
         assert isinstance(found, Directory)
-        return [".", "..", *found.entries]
+        here = {"st_mode": found.mode, "st_ino": self._inode(above)}
+        entries = [(".", here, 0), ("..", here, 0)]
+        for name, entry in found.entries.items():
+            entries.append((name, {"st_mode": entry.mode, "st_ino": self._inode(f"{above}/{name}")}, 0))
+        return entries
 
     def releasedir(self, path: str | None, fh: int) -> None:
         """Close a directory."""
@@ -110,7 +122,7 @@ class Server(mfusepy.Operations):  # type: ignore[misc]
         if found.write is None and flags & os.O_ACCMODE != os.O_RDONLY:
             raise mfusepy.FuseOSError(errno.EACCES)
         self._last += 1
-        self._open[self._last] = _Open(path, found)
+        self._open[self._last] = _Open(path, found, self._inode(path))
         return self._last
 
     def release(self, path: str | None, fh: int) -> None:
@@ -148,8 +160,9 @@ class Server(mfusepy.Operations):  # type: ignore[misc]
         raise mfusepy.FuseOSError(errno.EPERM)
 
     def rename(self, old: str, new: str) -> None:
-        """Refuse, as a kernel before 6.4."""
-        raise mfusepy.FuseOSError(errno.EPERM)
+        """Move a monitoring group."""
+        self._failures.check(old, "rename")
+        self._tree.move(old, new)
 
     def setxattr(self, path: str, name: str, value: bytes, options: int, position: int = 0) -> None:
         """Take what a test says."""
@@ -161,6 +174,10 @@ class Server(mfusepy.Operations):  # type: ignore[misc]
             found.group.counters[found.counter] = value.decode()
         else:
             raise mfusepy.FuseOSError(errno.EOPNOTSUPP)
+
+    def _inode(self, path: str) -> int:
+        """Return a number that nothing else ever has: of a group, also after it was removed and made again."""
+        return self._inodes.setdefault(self._tree.identity(path), len(self._inodes) + 1)
 
     def _live(self, fh: int) -> _Open:
         opened = self._open[fh]
@@ -180,7 +197,7 @@ def main(arguments: list[str]) -> None:
     options: dict[str, Any] = {"fsname": "resctrl", "allow_other": True, "default_permissions": True}
     options |= {"attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0}
     server = Server(msgspec.json.decode(hardware, type=Hardware), ready)
-    mfusepy.FUSE(server, directory, foreground=True, nothreads=True, direct_io=True, **options)
+    mfusepy.FUSE(server, directory, foreground=True, nothreads=True, direct_io=True, use_ino=True, **options)
 
 
 if __name__ == "__main__":

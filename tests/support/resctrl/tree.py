@@ -46,6 +46,8 @@ class Directory:
     """Removes a group from it."""
     groups: frozenset[str] = field(default_factory=frozenset)
     """The entries that are groups."""
+    group: Group | None = None
+    """The group that it is, or whose ``mon_groups``."""
     mode: int = stat.S_IFDIR | 0o755
 
 
@@ -88,11 +90,44 @@ class Tree:
             raise Refused(errno.EPERM)
         directory.remove(name)
 
+    def move(self, old: str, new: str) -> None:
+        """Move a group.
+
+        :raises Refused: EPERM, if it is no monitoring group, or does not come to others; else as the kernel.
+        """
+        moved = self.find(old)
+        to, _, name = new.rpartition("/")
+        target = self.find(to)
+        with self.groups.command():
+            if not self.groups.hardware.movable_monitors:
+                raise Refused(errno.EPERM)
+            if not isinstance(moved, Directory):
+                raise Refused(errno.EPERM, "Source and destination must be directories")
+            if moved.group is None or moved.group.parent is None:
+                raise Refused(errno.EPERM, "Source must be a MON group")
+            if not isinstance(target, Directory) or not to.endswith("/mon_groups") or target.group is None:
+                raise Refused(errno.EPERM, "Destination must be a mon_groups subdirectory")
+        self.groups.move_monitoring(moved.group, target.group, name)
+
+    def identity(self, path: str) -> tuple[int, str]:
+        """Return what stays the same as long as something is there: the serial of its group, and the path below it."""
+        found: File | Directory = self._root()
+        serial, below = self.groups.root.serial, ""
+        for name in path.split("/"):
+            if name:
+                assert isinstance(found, Directory)
+                is_group, found = name in found.groups, found.entries[name]
+                below = f"{below}/{name}"
+                if is_group and isinstance(found, Directory) and found.group is not None:
+                    serial, below = found.group.serial, ""
+        return serial, below
+
     def _root(self) -> Directory:
         groups = self.groups
         entries: dict[str, File | Directory] = {"info": self._info()}
         entries |= self._control_group(groups.root)
-        entries |= {name: Directory(entries=self._control_group(group)) for name, group in groups.named.items()}
+        for name, group in groups.named.items():
+            entries[name] = Directory(entries=self._control_group(group), group=group)
         return Directory(
             entries=entries,
             make=groups.make if groups.can_allocate else None,
@@ -113,9 +148,18 @@ class Tree:
             entries["mode"] = File(
                 read=lambda: f"{group.mode}\n", write=lambda text, _: groups.write_mode(group, text), group=group
             )
+        if groups.hardware.mb is not None and groups.hardware.mb.mbps:
+            entries["mba_MBps_event"] = File(
+                read=lambda: f"{group.mbps_event}\n",
+                write=lambda text, _: groups.write_mbps_event(group, text),
+                group=group,
+            )
         if groups.hardware.monitoring is not None:
             entries["mon_groups"] = Directory(
-                entries={name: Directory(entries=self._common(item)) for name, item in group.monitoring.items()},
+                entries={
+                    name: Directory(entries=self._common(item), group=item) for name, item in group.monitoring.items()
+                },
+                group=group,
                 make=lambda name: groups.make_monitoring(group, name),
                 remove=lambda name: groups.remove_monitoring(group, name),
                 groups=frozenset(group.monitoring),

@@ -134,11 +134,18 @@ def test_masks_with_gaps_where_the_hardware_takes_them(resctrl: Mount) -> None:
 
 
 def test_bandwidth_in_megabytes(resctrl: Mount) -> None:
-    rdt = resctrl(Hardware(mb=MemoryBandwidth(mbps=True)))
+    rdt = resctrl(Hardware(mb=MemoryBandwidth(mbps=True), monitoring=Monitoring()))
 
     written(rdt.path / "schemata", "MB:0=1234;1=5\n")
+    written(rdt.path / "mba_MBps_event", "mbm_total_bytes\n")
 
     assert rdt.schemata() == {"MB": {0: "1234", 1: "5"}}
+    assert (rdt.path / "mba_MBps_event").read_text() == "mbm_total_bytes\n"
+    assert refused(rdt.path / "mba_MBps_event", "llc_occupancy\n") == errno.EINVAL
+    assert rdt.last_cmd_status() == "Unsupported event id 'llc_occupancy'"
+    found = hardware.read(rdt.path / "info").mb
+    assert found is not None
+    assert found.mbps
 
 
 def test_code_and_data_share_the_classes(resctrl: Mount) -> None:
@@ -345,6 +352,23 @@ def test_operations_fail_as_often_as_the_test_says(resctrl: Mount) -> None:
     assert rdt.groups() == {"gold"}
     (rdt.path / "gold").rmdir()
     assert rdt.groups() == set()
+
+
+def test_a_group_has_a_number_that_no_other_gets(resctrl: Mount) -> None:
+    rdt = resctrl(INTEL)
+    gold = rdt.path / "gold"
+    gold.mkdir()
+    before = gold.stat().st_ino
+
+    for name in "abcdef":
+        (rdt.path / name).mkdir()
+        (rdt.path / name).rmdir()
+    assert gold.stat().st_ino == before
+    gold.rmdir()
+    gold.mkdir()
+    assert gold.stat().st_ino != before
+    every = [path.stat().st_ino for path in rdt.path.rglob("*")]
+    assert len(set(every)) == len(every)
 
 
 def test_two_machines_at_once(resctrl: Mount) -> None:

@@ -229,6 +229,44 @@ def test_monitoring_groups_take_from_their_own_control_group(rdt: Resctrl, famil
     assert rdt.tasks("gold") == {family.pid, child}
 
 
+def test_a_monitoring_group_takes_its_tasks_and_counts_along(rdt: Resctrl, family: Family) -> None:
+    one = rdt.path / "gold/mon_groups/one"
+    one.mkdir()
+    move(rdt.path / "gold", family.pid)
+    move(one, family.pid)
+    rdt.count("llc_occupancy", 7, group="gold", mon_group="one")
+
+    moved = one.rename(rdt.path / "silver/mon_groups/two")
+
+    assert (rdt.tasks("gold"), rdt.tasks("silver")) == (set(), {family.pid})
+    assert (moved / "mon_data/mon_L3_00/llc_occupancy").read_text() == "7\n"
+    assert not one.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "status"),
+    [
+        ("gold", "bronze", "Source must be a MON group"),
+        ("gold", "silver/mon_groups/gold", "Source must be a MON group"),
+        ("gold/mon_groups/one", "one", "Destination must be a mon_groups subdirectory"),
+        ("gold/tasks", "gold/mon_groups/tasks", "Source and destination must be directories"),
+        ("silver/mon_groups/cpu", "gold/mon_groups/cpu", "Cannot move a MON group that monitors CPUs"),
+    ],
+)
+def test_nothing_else_moves(rdt: Resctrl, source: str, target: str, status: str) -> None:
+    (rdt.path / "gold/mon_groups/one").mkdir()
+    cpu = rdt.path / "silver/mon_groups/cpu"
+    cpu.mkdir()
+    (rdt.path / "silver/cpus_list").write_text("0\n")
+    (cpu / "cpus_list").write_text("0\n")
+
+    with pytest.raises(PermissionError):
+        (rdt.path / source).rename(rdt.path / target)
+
+    assert rdt.last_cmd_status() == status
+    assert (rdt.path / source).exists()
+
+
 def test_the_mount_is_the_tests_own_and_its_server_ends_with_it(resctrl: Mount, tmp_path: Path) -> None:
     here = resctrl(INTEL).path
     assert f" {here} " in Path("/proc/self/mountinfo").read_text()

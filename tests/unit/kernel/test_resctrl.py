@@ -178,9 +178,8 @@ def test_no_rmid_is_left(resctrl: Mount) -> None:
 
 def test_another_programs_lock_is_respected(rdt: Resctrl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.05)
-    with rdt.locked():
-        with pytest.raises(FailedPrecondition, match="another program holds the lock"), rdt.locked():
-            pytest.fail("two have the lock")
+    with rdt.locked(), pytest.raises(FailedPrecondition, match="another program holds the lock"), rdt.locked():
+        pytest.fail("two have the lock")
     fd = os.open(rdt.root, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it was given back

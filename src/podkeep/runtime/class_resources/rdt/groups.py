@@ -1,0 +1,234 @@
+"""Control groups of resctrl as a configuration wants them: made, adopted, rewritten and removed, all of it or nothing.
+
+Owns: the order of these steps, taking them back, and whose a group is. Does not own: what a group may use
+(``allocation.py``), the tasks in it (``plugin.py``). A group that was there before and has the name of a class is
+adopted: it is rewritten and never removed. Any other one of somebody else is never touched.
+
+    establish ──▶ remove ours that no class has ──▶ make what is missing ──▶ write schemata ──▶ read back
+                   │ a task is in it: it stays as it is, until its last task has ended
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from podkeep.base import failpoints
+from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhausted
+from podkeep.base.undo import UndoStack
+from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.runtime.class_resources.rdt import schemata
+from podkeep.runtime.class_resources.rdt.notes import Notes
+
+log = logging.getLogger(__name__)
+
+DEFAULT = ""
+"""The name of the default group."""
+_PSEUDO_LOCK = "pseudo-lock"
+
+Wanted = Mapping[str, Sequence[str]]
+"""Names of groups to the lines of their schemata."""
+
+
+class ControlGroups:
+    """The control groups of one resctrl file system. One thread at a time changes them."""
+
+    def __init__(self, resctrl: Resctrl, notes: Notes) -> None:
+        self._resctrl, self._notes = resctrl, notes
+
+    def ours(self) -> set[str]:
+        """Return the groups that this runtime has made and that are still there.
+
+        :raises ResctrlError: if the kernel refuses.
+        """
+        noted = self._notes.groups
+        return {name for name in self._resctrl.groups() & noted.keys() if self._is_noted(name, noted[name])}
+
+    def establish(self, wanted: Wanted) -> None:
+        """Make what is there be what is wanted; if that fails, everything is as it was.
+
+        :param wanted: with :data:`DEFAULT` also what the default group may use, which is left alone without.
+        :raises ResourceExhausted: if the hardware has no CLOSID or RMID left.
+        :raises FailedPrecondition: if another program has the lock, a group is pseudo-locked, or the kernel keeps
+            something else than was written.
+        :raises ResctrlError: with what the kernel says.
+        """
+        with self._resctrl.locked(), UndoStack() as undo:
+            for name in sorted(self.ours() - wanted.keys()):
+                self._remove_unused(name, undo)
+            for name in sorted(wanted.keys() - {DEFAULT} - self._resctrl.groups()):
+                self._create(name, undo)
+            failpoints.reach("rdt.groups.made")
+            if DEFAULT in wanted:
+                undo.push(
+                    "note the default group of resctrl", partial(self._notes.note_default, self._notes.default_changed)
+                )
+                self._notes.note_default(True)
+            self._write(wanted, undo)
+            for name, lines in wanted.items():
+                self._read_back(name, lines)
+
+    def mend(self, name: str, lines: Sequence[str]) -> None:
+        """Give a group back what somebody else changed since :meth:`establish`; cheap if nobody did.
+
+        :raises PodkeepError: as :meth:`establish`.
+        """
+        try:
+            changed = self.differences(name, lines)
+        except ResctrlError as error:
+            if error.errno not in {errno.ENOENT, errno.ENODEV}:
+                raise
+            changed = ["it is missing"]
+        if not changed:
+            return
+        log.warning("resctrl group %s is put right: %s", name, "; ".join(changed))
+        with self._resctrl.locked(), UndoStack() as undo:
+            if name not in self._resctrl.groups():
+                self._create(name, undo)
+            self._write({name: lines}, undo)
+            self._read_back(name, lines)
+
+    def differences(self, name: str, lines: Sequence[str]) -> list[str]:
+        """Return in what a group is not as wanted, in words; empty: it is.
+
+        :raises ResctrlError: if it is missing.
+        """
+        return schemata.differences(tuple(lines), self._resctrl.schemata(name))
+
+    def remove_unused(self, names: Sequence[str]) -> None:
+        """Remove those of the groups that are ours and have no task; the others stay.
+
+        :raises PodkeepError: if the kernel refuses.
+        """
+        with self._resctrl.locked(), UndoStack() as undo:
+            for name in sorted(self.ours() & set(names)):
+                self._remove_unused(name, undo)
+
+    def _is_noted(self, name: str, identity: str) -> bool:
+        try:
+            return identity in {"", self._resctrl.identity(Group(name=name))}
+        except ResctrlError:
+            return False  # it was removed meanwhile
+
+    def _remove_unused(self, name: str, undo: UndoStack) -> None:
+        group = Group(name=name)
+        tasks = self._resctrl.tasks(group)
+        if tasks:
+            log.warning("resctrl group %s is not configured any more and stays: %d tasks are in it", name, len(tasks))
+            return
+        before = self._resctrl.schemata(name).splitlines()
+        undo.push(f"make resctrl group {name} again", partial(self._recreate, name, before))
+        self._resctrl.remove(group)
+        self._notes.forget(name)
+        log.info("removed resctrl group %s", name)
+
+    def _recreate(self, name: str, lines: Sequence[str]) -> None:
+        with UndoStack() as undo:
+            if name not in self._resctrl.groups():
+                self._create(name, undo)
+            self._resctrl.write_schemata(name, lines)
+
+    def _create(self, name: str, undo: UndoStack) -> None:
+        group = Group(name=name)
+        self._notes.note(name)
+        undo.push(f"remove resctrl group {name}", partial(self._discard, name))
+        failpoints.reach("rdt.group.noted")
+        try:
+            self._resctrl.create(group)
+        except ResctrlError as error:
+            # Nothing of ours is there, whoever made one of this name meanwhile.
+            self._notes.forget(name)
+            if error.errno == errno.EEXIST:
+                return
+            raise explain_creation(error, name, self._resctrl) from error
+        self._notes.note(name, self._resctrl.identity(group))
+        log.info("made resctrl group %s", name)
+
+    def _discard(self, name: str) -> None:
+        if name in self._notes.groups:
+            self._resctrl.remove(Group(name=name))
+            self._notes.forget(name)
+
+    def _write(self, wanted: Wanted, undo: UndoStack) -> None:
+        """Write schemata; those that only give something up go first, so that nothing is shared on the way.
+
+        Where a group is exclusive the kernel refuses what overlaps with it. The other may be about to shrink, so what
+        was refused is tried again as long as anything else succeeds.
+        """
+        for name in wanted:
+            self._check_mode(name)
+        before = {name: self._resctrl.schemata(name) for name in wanted}
+        pending = [name for name, lines in wanted.items() if schemata.differences(tuple(lines), before[name])]
+        pending.sort(key=lambda name: (gains(before[name], wanted[name]), name))
+        while pending:
+            refused: list[tuple[str, ResctrlError]] = []
+            for name in pending:
+                # Before the attempt: with mba_MBps a command that fails may have changed something.
+                restore = partial(self._resctrl.write_schemata, name, before[name].splitlines())
+                undo.push(f"restore resctrl group {name or '/'}", restore)
+                try:
+                    self._resctrl.write_schemata(name, wanted[name])
+                except ResctrlError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    refused.append((name, error))
+                failpoints.reach("rdt.schemata.written")
+            if len(refused) == len(pending):
+                raise refused[0][1]
+            pending = [name for name, _ in refused]
+
+    def _check_mode(self, name: str) -> None:
+        with suppress(ResctrlError):  # a kernel without modes
+            if (mode := self._resctrl.mode(name)).startswith(_PSEUDO_LOCK):
+                raise FailedPrecondition(
+                    f"resctrl group {name or '/'} is {mode}", hint="give the class another name, or remove that group"
+                )
+
+    def _read_back(self, name: str, lines: Sequence[str]) -> None:
+        if wrong := self.differences(name, lines):
+            raise FailedPrecondition(f"resctrl group {name or '/'} does not keep what was written: {'; '.join(wrong)}")
+
+
+def gains(before: str, wanted: Sequence[str]) -> bool:
+    """Say whether any cache mask grows from the text of a schemata file to the lines wanted; pure.
+
+    Bandwidth is an amount, which nobody has for oneself, so there is no order to keep.
+    """
+    old, new = schemata.parse(before), schemata.parse("\n".join(wanted))
+    return any(
+        value & ~old.get(resource, {}).get(domain, 0)
+        for resource, domains in new.items()
+        if resource not in schemata.BANDWIDTH
+        for domain, value in domains.items()
+    )
+
+
+def explain_creation(error: ResctrlError, name: str, resctrl: Resctrl) -> PodkeepError:
+    """Return what to say when a control group cannot be made; ``error`` itself if there is nothing to add."""
+    groups = ", ".join(["/", *sorted(resctrl.groups())])
+    if error.errno == errno.ENOSPC and "CLOSID" in error.status:
+        limits = {
+            file.partition("/")[0]: int(text) for file, text in resctrl.info().items() if file.endswith("/num_closids")
+        }
+        has = ", ".join(f"{resource} {number}" for resource, number in sorted(limits.items()))
+        return ResourceExhausted(
+            f"no CLOSID is left for class {name!r}: the hardware has {min(limits.values(), default=0)} ({has}), and"
+            f" there are the control groups {groups}; the kernel says: {error.status}",
+            hint="configure fewer classes, or remove groups of other programs",
+        )
+    if "RMID" in error.status or error.errno == errno.EBUSY:
+        return ResourceExhausted(
+            f"no RMID is left for class {name!r}: every control and monitoring group takes one; the control groups are"
+            f" {groups}; the kernel says: {error.status or 'busy'}",
+            hint="remove monitoring groups of other programs; an RMID is free some time after its group was removed",
+        )
+    if error.errno == errno.ENOSPC:
+        return ResourceExhausted(
+            f"no part of a cache is left for class {name!r}: groups in exclusive mode have it all; the control groups"
+            f" are {groups}; the kernel says: {error.status}",
+            hint="write shareable to the mode file of those groups, or remove them",
+        )
+    return error

@@ -1,0 +1,89 @@
+"""Moving everything that runs in a cgroup into a group of resctrl.
+
+Owns: which threads a container has, and that none is left outside however fast it starts others. Does not own: which
+group (``plugin.py``). resctrl knows threads only: a process that is moved takes neither its other threads nor its
+children along, but what they start later is where they are.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.kernel import procfs
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.resctrl import Group, Resctrl
+
+_PROC = Path("/proc")
+PATIENCE_S = 5.0
+"""How long moving goes after a container that starts threads all the time."""
+
+Threads = Callable[[], frozenset[int]]
+"""Returns the threads that live now."""
+
+
+def threads_of(cgroups: Cgroups, cgroup: str, process: ProcessId | None) -> frozenset[int]:
+    """Return the IDs of the threads of all processes in a cgroup and below it, and of ``process``.
+
+    :raises KernelCallError: if the cgroup cannot be read.
+    """
+    processes = set(cgroups.processes(cgroup, recursive=True))
+    if process is not None and procfs.alive(process):
+        processes.add(process.pid)
+    found: set[int] = set()
+    for pid in processes:
+        # 0 is a process that has no ID in this PID namespace.
+        if pid > 0:
+            found.update(_threads(pid))
+    return frozenset(found)
+
+
+def outside(resctrl: Resctrl, group: Group, threads: Threads) -> list[int]:
+    """Return the living threads that are not in the group, sorted.
+
+    :raises ResctrlError: if the group is missing.
+    """
+    # In this order: what is listed first and found in the group then was there while it was listed, so what it started
+    # meanwhile, unlisted, is in the group as well.
+    listed = threads()
+    candidates = listed - resctrl.tasks(group)
+    return sorted(thread for thread in candidates if _lives(thread))
+
+
+def move(resctrl: Resctrl, group: Group, threads: Threads) -> int:
+    """Move threads into the group until none is outside; return how many were.
+
+    :raises ResctrlError: if the group is missing or the kernel refuses.
+    :raises FailedPrecondition: if there are still some outside after :data:`PATIENCE_S` seconds.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    moved = 0
+    while left := outside(resctrl, group, threads):
+        if time.monotonic() > deadline:
+            raise FailedPrecondition(
+                f"{len(left)} threads are still outside resctrl group {group} after {PATIENCE_S:.0f} s, among them"
+                f" {left[0]}: it starts them faster than they can be moved",
+                hint="pause or stop the container",
+            )
+        moved += sum(resctrl.add_task(group, thread) for thread in left)
+    return moved
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(_PROC / str(pid) / "task")]
+    except OSError:
+        return []  # it ended
+
+
+def _lives(thread: int) -> bool:
+    """Say whether a thread runs, or may run again; a zombie does not."""
+    try:
+        text = (_PROC / str(thread) / "stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in {"Z", "X"}

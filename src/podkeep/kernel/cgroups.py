@@ -206,14 +206,15 @@ class Cgroups:
 
         :raises KernelCallError: if the kernel refuses.
         """
-        for directory in self.directories(path):
+        file = _relative(path) / name
+        for hierarchy in self.layout.hierarchies:
             try:
-                return (directory / name).read_text()
+                return (hierarchy / file).read_text()
             except FileNotFoundError:
                 continue
             except OSError as error:
                 if error.errno != errno.ENODEV:  # the cgroup was removed while we read
-                    raise KernelCallError(f"read({directory / name})", error.errno or 0) from error
+                    raise KernelCallError(f"read({hierarchy / file})", error.errno or 0) from error
         return None
 
     def write(self, path: str, name: str, text: str) -> None:

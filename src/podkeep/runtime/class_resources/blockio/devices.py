@@ -72,6 +72,8 @@ class Devices:
 
     def __init__(self) -> None:
         self._found: dict[str, _Found] = {}
+        self._disks: dict[tuple[str, str], Device] = {}
+        """By number and where sysfs has it: at most as many as there ever were disks at a time and place."""
         self._lock = threading.Lock()
 
     def match(self, asked: Iterable[str]) -> Matches:
@@ -87,11 +89,24 @@ class Devices:
                 self._found[pattern] = found
         matches: list[Match] = []
         for path, number in found.numbers:
-            disk = _disk_of(number)
-            if disk is not None:
-                device = Device(number=disk, name=device_name(*map(int, disk.split(":"))))
-                matches.append(Match(path=path, device=device, partition=disk != number))
+            device = self._disk(number)
+            if device is not None:
+                matches.append(Match(path=path, device=device, partition=device.number != number))
         return tuple(matches)
+
+    def _disk(self, number: str) -> Device | None:
+        """Return the disk behind a number, the whole one for a partition; None if nothing is there."""
+        try:
+            target = os.readlink(f"{_SYS_BLOCK}/{number}")
+        except OSError:
+            return None
+        key = (number, target)
+        if key not in self._disks:
+            disk = _disk_of(number)
+            if disk is None:
+                return None
+            self._disks[key] = Device(number=disk, name=device_name(*map(int, disk.split(":"))))
+        return self._disks[key]
 
     def facts(self, number: str) -> Facts:
         """Return what sysfs says of a disk; nothing if it is gone."""
@@ -109,7 +124,7 @@ class Devices:
 
     def exists(self, number: str) -> bool:
         """Say whether there is a device ``MAJOR:MINOR``."""
-        return (_SYS_BLOCK / number).exists()
+        return os.path.lexists(f"{_SYS_BLOCK}/{number}")
 
     def numbers(self) -> list[str]:
         """Return the numbers of all block devices, partitions as well."""
@@ -156,10 +171,7 @@ def _stamp(directory: str) -> tuple[int, int, int] | None:
 
 
 def _disk_of(number: str) -> str | None:
-    """Return the disk's number, that of the whole one for a partition; None if nothing is behind the number."""
     directory = _SYS_BLOCK / number
-    if not directory.exists():
-        return None
     if not (directory / "partition").exists():
         return number
     # A partition's directory lies in its disk's.

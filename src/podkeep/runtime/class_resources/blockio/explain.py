@@ -90,11 +90,7 @@ def _described(device: Device, values: Mapping[Setting, int], devices: Devices) 
 def _class_lines(resolved: Limits, ability: Ability, devices: Devices) -> list[str]:
     lines = []
     if resolved.weight is not None:
-        lines.append(
-            f"weight {resolved.weight} for disks that are not named ({DEFAULT_WEIGHT} is a container's without a class)"
-        )
-        if not ability.weight_files:
-            lines.append("warning: no disk here has the scheduler bfq, which heeds weights")
+        lines.append(f"weight {resolved.weight} for disks that are not named; without a class it is {DEFAULT_WEIGHT}")
     for device, values in _sorted(resolved):
         facts = devices.facts(device.number)
         known = [("model", facts.model), ("serial", facts.serial), ("scheduler", facts.scheduler)]

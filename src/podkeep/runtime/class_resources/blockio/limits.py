@@ -138,7 +138,8 @@ def wanted(limits: Limits, ability: Ability) -> dict[str, dict[str, str]]:
     weights = {device.number: str(values[Setting.WEIGHT]) for device, values in _weighed(limits)}
     for file in sorted(ability.weight_files):
         able = ability.cost if file == COST_WEIGHT else ability.bfq
-        files[file] = {number: text for number, text in weights.items() if number in able}
+        named = {} if file == BFQ_WEIGHT_V1 else weights
+        files[file] = {number: text for number, text in named.items() if number in able}
         if file != BFQ_WEIGHT_DEVICE_V1:
             files[file][DEFAULT] = weight
     return files

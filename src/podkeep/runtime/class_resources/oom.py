@@ -11,7 +11,9 @@ that have the value of the class before.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound
@@ -22,6 +24,8 @@ from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Off
 
 log = logging.getLogger(__name__)
 
+_BEFORE = "trusted.podkeep.oom-score-adj"
+"""Extended attribute of a container's cgroup: the value that its processes had before they were put into a class."""
 _RANGE = range(-1000, 1001)
 _MAX_PASSES = 100
 """Times that a container's processes are looked through before it is taken for one that starts others for ever."""
@@ -71,6 +75,8 @@ class Oom(ClassResource):
         before = self._score_before(class_name, previous)
         if before == self._score(class_name):
             return
+        if previous is None:
+            self._note_before(target, self._score(class_name))
         written: dict[int, int] = {}
         try:
             self._move_all(target, self._score(class_name), before, written)
@@ -78,6 +84,14 @@ class Oom(ClassResource):
             for pid, score in written.items():
                 _write_if_there(pid, score)
             raise
+
+    def _note_before(self, target: Target, score: int) -> None:
+        if target.process is None or self._noted(target) is not None:
+            return
+        with suppress(NotFound):
+            has = procfs.oom_score_adj(target.process.pid)
+            if has != score:
+                self._note(target, has)
 
     def _score_before(self, class_name: str, previous: str | None) -> int | None:
         """Return the value of the processes that never chose their own; None: whichever they have."""
@@ -125,8 +139,34 @@ class Oom(ClassResource):
                 hint="something else than podkeep changed it",
             )
 
-    def release(self, _target: Target, _class_name: str) -> None:
-        """A value ends with its process."""
+    def release(self, target: Target, class_name: str) -> None:
+        """Give what still lives the value that it had before its first class; else a value ends with its process."""
+        before = self._noted(target)
+        if before is None:
+            return
+        has = self._score(class_name) if class_name in self._scores else None
+        self._move_all(target, before, has, {})
+        self._note(target, None)
+
+    def _noted(self, target: Target) -> int | None:
+        for directory in self._cgroups.directories(target.cgroup):
+            with suppress(OSError):  # nothing is noted, or the cgroup is gone
+                return int(os.getxattr(directory, _BEFORE))
+        return None
+
+    def _note(self, target: Target, score: int | None) -> None:
+        """Note a value with the cgroup, so that a daemon that is killed meanwhile can give it back; None: forget it."""
+        directory = next((path for path in self._cgroups.directories(target.cgroup) if path.is_dir()), None)
+        if directory is None:
+            return
+        try:
+            if score is not None:
+                os.setxattr(directory, _BEFORE, b"%d" % score)
+            else:
+                os.removexattr(directory, _BEFORE)
+        except OSError as error:
+            if score is not None:
+                raise KernelCallError(f"setxattr({directory}, {_BEFORE})", error.errno or 0) from error
 
     def describe(self) -> dict[str, Any]:
         return {"classes": {name: self._describe(name) for name in self._scores}, "floor": self._floor}

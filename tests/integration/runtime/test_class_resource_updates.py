@@ -1,0 +1,406 @@
+"""Changing classes of what runs: together with limits or alone, all or nothing, also when the daemon is killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.ids import ContainerID, SandboxID
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime.layout import container_cgroup
+from support.class_types import (
+    BIG,
+    SMALL,
+    ClassTypes,
+    container_classes,
+    in_force,
+    oom_score,
+    pod_classes,
+    share,
+)
+from support.cri import Pods, error_of, pod
+from support.daemon import Daemon
+from support.mortal import Mortal
+from support.registry import Registry
+
+MIB = 1 << 20
+LIMITS = {"memory_limit_in_bytes": 64 * MIB, "cpu_quota": 50_000, "cpu_period": 100_000}
+
+
+@pytest.fixture(scope="module")
+def classed(open_directory: Path, registry: Registry, image: str) -> Iterator[tuple[Daemon, ClassTypes]]:
+    """A daemon that offers the types of support/class_types.py."""
+    base = open_directory / f"classed-{os.urandom(3).hex()}"
+    base.mkdir()
+    types = ClassTypes.make(base)
+    with Daemon(base, extra=f'[registries."{registry.host}"]\ninsecure = true\n{types.toml()}') as daemon:
+        with Pods(daemon.socket, image) as client:
+            client.pull()
+        yield daemon, types
+
+
+@pytest.fixture
+def daemon(classed: tuple[Daemon, ClassTypes]) -> Iterator[Daemon]:
+    """The daemon; fails a test that leaves something behind."""
+    daemon, _ = classed
+    before = daemon.resources()
+    yield daemon
+    assert daemon.resources() == before
+
+
+@pytest.fixture
+def types(classed: tuple[Daemon, ClassTypes]) -> ClassTypes:
+    """Its types, whose hook has not been called yet."""
+    _, types = classed
+    types.calls.write_text("")
+    return types
+
+
+@pytest.fixture
+def pods(daemon: Daemon, types: ClassTypes, image: str) -> Iterator[Pods]:
+    """A client that removes its pods."""
+    with Pods(daemon.socket, image) as client:
+        yield client
+
+
+def update(pods: Pods, container: str, limits: dict[str, Any] | None = None, /, **classes: str) -> None:
+    request = api.UpdateContainerResourcesRequest(container_id=container)
+    if limits is not None:
+        request.linux.CopyFrom(api.LinuxContainerResources(**limits))
+    if classes:
+        request.class_resources.CopyFrom(container_classes(**classes))
+    pods.call("UpdateContainerResources", request)
+
+
+def update_pod(pods: Pods, sandbox: str, config: api.PodSandboxConfig | None = None, /, **classes: str) -> None:
+    config = config or api.PodSandboxConfig()
+    config.class_resources.CopyFrom(pod_classes(**classes))
+    request = api.UpdatePodSandboxConfigRequest(pod_sandbox_id=sandbox, config=config)
+    answer = pods.call("UpdatePodSandboxConfig", request)
+    assert answer == api.UpdatePodSandboxConfigResponse()
+
+
+def launch(pods: Pods, sandbox: str, **classes: str) -> str:
+    resources = api.LinuxContainerResources(**LIMITS)
+    return pods.launch(sandbox, resources=resources, class_resources=container_classes(**classes))
+
+
+def memory(daemon: Daemon, pods: Pods, container: str) -> str:
+    (listed,) = pods.containers(id=container)
+    cgroup = container_cgroup(daemon.cgroup_parent, SandboxID(listed.pod_sandbox_id), ContainerID(container))
+    groups = Cgroups()
+    return (groups.read(cgroup, "memory.limit_in_bytes" if groups.version == 1 else "memory.max") or "").strip()
+
+
+def everything(daemon: Daemon, pods: Pods, container: str) -> tuple[object, ...]:
+    """Return what a refused update must leave as it was."""
+    return (
+        share(daemon, pods, container=container),
+        oom_score(pods, container),
+        memory(daemon, pods, container),
+        in_force(pods, container=container),
+        pods.status(container).resources,
+    )
+
+
+@pytest.mark.requirement("Q8", "Q9")
+def test_a_class_changes_and_nothing_else(pods: Pods, daemon: Daemon) -> None:
+    container = launch(pods, pods.run(), share="small", oom="low")
+    assert share(daemon, pods, container=container) == SMALL
+    before = everything(daemon, pods, container)
+    update(pods, container, share="big")
+    assert share(daemon, pods, container=container) == BIG
+    assert in_force(pods, container=container) == {"share": "big", "oom": "low"}
+    assert everything(daemon, pods, container)[1:3] == before[1:3]
+    assert pods.status(container).resources == before[4]
+
+
+@pytest.mark.requirement("Q9")
+def test_limits_change_and_no_class(pods: Pods, daemon: Daemon) -> None:
+    container = launch(pods, pods.run(), share="big", oom="high")
+    update(pods, container, {"memory_limit_in_bytes": 96 * MIB})
+    assert memory(daemon, pods, container) == str(96 * MIB)
+    assert in_force(pods, container=container) == {"share": "big", "oom": "high"}
+    assert (share(daemon, pods, container=container), oom_score(pods, container)) == (BIG, 900)
+
+
+@pytest.mark.requirement("Q9")
+def test_a_class_has_the_last_word_on_a_file_that_limits_name_too(pods: Pods, daemon: Daemon) -> None:
+    container = launch(pods, pods.run(), share="big")
+    update(pods, container, {"cpu_shares": 512})
+    assert share(daemon, pods, container=container) == BIG
+    assert pods.status(container).resources.linux.cpu_shares == 512
+    update(pods, container, {"cpu_shares": 600}, share="small")
+    assert share(daemon, pods, container=container) == SMALL
+
+
+@pytest.mark.requirement("Q8", "Q9")
+def test_limits_and_classes_change_together(pods: Pods, daemon: Daemon, types: ClassTypes) -> None:
+    container = launch(pods, pods.run(), share="small", oom="low")
+    update(pods, container, {"memory_limit_in_bytes": 96 * MIB}, share="big", oom="high", watched="good")
+    assert everything(daemon, pods, container)[:4] == (
+        BIG,
+        900,
+        str(96 * MIB),
+        {"share": "big", "oom": "high", "watched": "good"},
+    )
+    assert ("apply", "good", None) in types.told("watched")
+    update(pods, container, watched="fine")
+    assert ("apply", "fine", "good") in types.told("watched")
+
+
+@pytest.mark.requirement("Q79")
+def test_the_default_is_a_class_with_a_name(pods: Pods, daemon: Daemon) -> None:
+    container = launch(pods, pods.run(), share="big")
+    update(pods, container, share="default")
+    assert in_force(pods, container=container) == {"share": "small"}
+    message = error_of(lambda: update(pods, container, oom="default"), InvalidArgument)
+    assert message.startswith("class resource oom: ")
+    assert "default" in message
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[PodkeepError], str]] = {
+    "no such class": (
+        {"cpu_quota": 20_000},
+        {"share": "huge", "oom": "high"},
+        InvalidArgument,
+        "class resource share: ",
+    ),
+    "no such type": ({"cpu_quota": 20_000}, {"nosuch": "x", "oom": "high"}, InvalidArgument, "class resource nosuch: "),
+    "a type that is off": ({"cpu_quota": 20_000}, {"rdt": "gold"}, FailedPrecondition, "class resource rdt: "),
+    "immutable": (
+        {"cpu_quota": 20_000},
+        {"bolted": "steel", "share": "big"},
+        InvalidArgument,
+        "class resource bolted: ",
+    ),
+    "refused by its hook": (
+        {"memory_limit_in_bytes": 96 * MIB, "cpu_shares": 77},
+        {"share": "big", "oom": "high", "watched": "bad"},
+        FailedPrecondition,
+        "class resource watched: ",
+    ),
+    "limits that cannot be": ({"cpu_period": 10}, {"share": "big", "watched": "fine"}, InvalidArgument, "linux"),
+    "no name": ({"cpu_quota": 20_000}, {"share": ""}, InvalidArgument, "class resource share: "),
+}
+
+
+@pytest.mark.requirement("Q5", "Q9", "Q13")
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_update_changes_nothing(pods: Pods, daemon: Daemon, types: ClassTypes, case: str) -> None:
+    limits, classes, kind, begin = REFUSED[case]
+    container = launch(pods, pods.run(), share="small", oom="low", bolted="iron", watched="good")
+    before = everything(daemon, pods, container)
+    message = error_of(lambda: update(pods, container, limits, **classes), kind)
+    assert message.startswith(begin)
+    assert everything(daemon, pods, container) == before
+    applied = [item for item in types.told("watched") if item[0] == "apply"]
+    assert applied[-1][1] == "good"
+
+
+@pytest.mark.requirement("Q9")
+def test_a_refused_update_takes_back_classes_that_there_were_none_of(pods: Pods, daemon: Daemon) -> None:
+    container = launch(pods, pods.run())
+    before = everything(daemon, pods, container)
+    message = error_of(lambda: update(pods, container, share="big", oom="high", watched="bad"), FailedPrecondition)
+    assert "nobody is let in" in message
+    assert everything(daemon, pods, container) == before
+
+
+@pytest.mark.requirement("Q13")
+def test_the_class_of_an_immutable_type_can_be_named_as_it_is(pods: Pods, daemon: Daemon) -> None:
+    container = launch(pods, pods.run(), bolted="iron")
+    update(pods, container, bolted="iron", share="big")
+    assert in_force(pods, container=container) == {"bolted": "iron", "share": "big"}
+    without = launch(pods, pods.run(pod("other")))
+    assert "immutable" in error_of(lambda: update(pods, without, bolted="iron"), InvalidArgument)
+
+
+def test_a_created_container_changes_and_an_ended_one_does_not(pods: Pods, daemon: Daemon) -> None:
+    container = pods.create(pods.run(), class_resources=container_classes(share="small", watched="good"))
+    update(pods, container, share="big", watched="fine")
+    pods.start(container)
+    assert share(daemon, pods, container=container) == BIG
+    pods.stop(container)
+    message = error_of(lambda: update(pods, container, share="small"), FailedPrecondition)
+    assert "is exited" in message
+    error_of(lambda: update(pods, "no-such-container", share="small"), NotFound)
+
+
+def test_updates_at_the_same_time_end_as_one_of_them(pods: Pods, daemon: Daemon) -> None:
+    container = launch(pods, pods.run(), share="small", oom="low")
+    pairs = [("big", "high"), ("small", "low"), ("big", "low"), ("small", "high")] * 4
+    requests = [
+        (
+            "UpdateContainerResources",
+            api.UpdateContainerResourcesRequest(
+                container_id=container, class_resources=container_classes(share=one, oom=other)
+            ),
+        )
+        for one, other in pairs
+    ]
+    assert all(isinstance(answer, api.UpdateContainerResourcesResponse) for answer in pods.call_all(requests))
+    classes = in_force(pods, container=container)
+    assert share(daemon, pods, container=container) == {"big": BIG, "small": SMALL}[classes["share"]]
+    assert oom_score(pods, container) == {"high": 900, "low": 100}[classes["oom"]]
+
+
+def test_a_container_that_ends_meanwhile_is_released(pods: Pods, daemon: Daemon, types: ClassTypes) -> None:
+    for number in range(5):
+        types.calls.write_text("")
+        container = launch(pods, pods.run(pod(f"brief-{number}")), watched="good")
+        requests: list[tuple[str, Any]] = [
+            (
+                "UpdateContainerResources",
+                api.UpdateContainerResourcesRequest(
+                    container_id=container, class_resources=container_classes(watched="fine", share="big")
+                ),
+            ),
+            ("StopContainer", api.StopContainerRequest(container_id=container)),
+        ]
+        pods.call_all(requests)
+        pods.remove_container(container)
+        assert types.told("watched")[-1][0] == "release"
+
+
+# pods
+
+
+@pytest.mark.requirement("Q10", "Q17", "Q18")
+def test_the_class_of_a_pod_changes(pods: Pods, daemon: Daemon) -> None:
+    config = pod()
+    config.class_resources.CopyFrom(pod_classes(share="small", qos="Burstable"))
+    sandbox = pods.run(config)
+    assert share(daemon, pods, sandbox=sandbox) == SMALL
+    update_pod(pods, sandbox, share="big")
+    assert share(daemon, pods, sandbox=sandbox) == BIG
+    assert in_force(pods, sandbox=sandbox) == {"share": "big", "qos": "Burstable"}
+    # The kubelet sends the configuration of before with every container.
+    container = launch(pods, sandbox, share="small")
+    assert in_force(pods, sandbox=sandbox) == {"share": "big", "qos": "Burstable"}
+    assert share(daemon, pods, sandbox=sandbox) == BIG
+    assert in_force(pods, container=container) == {"share": "small"}
+    again = pod(config.metadata.name)
+    update_pod(pods, sandbox, again, qos="default")
+    assert in_force(pods, sandbox=sandbox) == {"share": "big", "qos": "BestEffort"}
+    assert pods.run(config) == sandbox
+
+
+@pytest.mark.requirement("Q18")
+def test_a_pods_refused_update_changes_nothing(pods: Pods, daemon: Daemon) -> None:
+    config = pod(labels={"app": "web"})
+    config.class_resources.CopyFrom(pod_classes(share="small", bolted="iron"))
+    sandbox = pods.run(config)
+
+    def refused(kind: type[PodkeepError], given: api.PodSandboxConfig | None = None, **classes: str) -> str:
+        message = error_of(lambda: update_pod(pods, sandbox, given, **classes), kind)
+        assert share(daemon, pods, sandbox=sandbox) == SMALL
+        assert in_force(pods, sandbox=sandbox) == {"share": "small", "bolted": "iron"}
+        return message
+
+    other = api.PodSandboxConfig(labels={"app": "db"})
+    assert refused(InvalidArgument, other, share="big").startswith("config.labels: ")
+    assert refused(InvalidArgument, share="big", oom="low").startswith("class resource oom: ")
+    assert refused(InvalidArgument, share="huge").startswith("class resource share: ")
+    assert "immutable" in refused(InvalidArgument, share="big", bolted="steel")
+    assert refused(FailedPrecondition, share="big", watched="bad").startswith("class resource watched: ")
+    error_of(lambda: update_pod(pods, "no-such-sandbox", share="big"), NotFound)
+    error_of(lambda: update_pod(pods, "", share="big"), InvalidArgument)
+    pods.stop_pod(sandbox)
+    assert "notready" in error_of(lambda: update_pod(pods, sandbox, share="big"), FailedPrecondition)
+
+
+@pytest.mark.requirement("Q9")
+def test_the_limits_of_a_pod_leave_its_class_alone(pods: Pods, daemon: Daemon) -> None:
+    config = pod()
+    config.class_resources.CopyFrom(pod_classes(share="big"))
+    sandbox = pods.run(config)
+    request = api.UpdatePodSandboxResourcesRequest(
+        pod_sandbox_id=sandbox, resources=api.LinuxContainerResources(cpu_shares=512, memory_limit_in_bytes=96 * MIB)
+    )
+    pods.call("UpdatePodSandboxResources", request)
+    assert share(daemon, pods, sandbox=sandbox) == BIG
+    assert in_force(pods, sandbox=sandbox) == {"share": "big"}
+
+
+# the daemon ends
+
+
+@pytest.fixture
+def mortal_types(mortal: Mortal) -> ClassTypes:
+    """The types of a daemon that the test kills."""
+    types = ClassTypes.make(mortal.daemon.base)
+    mortal.daemon.extra += types.toml()
+    mortal.daemon.write()
+    return types
+
+
+def killed(mortal: Mortal, point: str, change: Any) -> Pods:
+    """Have the daemon killed at a point of a change, and return a client of the next one."""
+    mortal.daemon.stop()
+    pods = mortal.start(failpoints=f"{point}=kill")
+    with pytest.raises(PodkeepError):
+        change(pods)
+    assert mortal.daemon.process is not None
+    mortal.daemon.process.wait(10)
+    return mortal.start()
+
+
+@pytest.mark.requirement("Q9", "Q16")
+@pytest.mark.parametrize(
+    "point", ["update.noted", "update.limited", "class.changed.oom", "class.changed.watched", "update.written"]
+)
+def test_a_daemon_killed_in_an_update_puts_back_what_the_record_says(
+    mortal: Mortal, mortal_types: ClassTypes, point: str
+) -> None:
+    pods = mortal.start()
+    container = launch(pods, pods.run(), oom="low", share="small")
+    before = everything(mortal.daemon, pods, container)
+    limits = {"memory_limit_in_bytes": 96 * MIB, "cpu_shares": 77}
+    classes = {"oom": "high", "share": "big", "watched": "good"}
+    pods = killed(mortal, point, lambda pods: update(pods, container, limits, **classes))
+    assert everything(mortal.daemon, pods, container) == before
+    told = mortal_types.told("watched")
+    assert told == [] or told[-1][0] == "release"
+    update(pods, container, limits, **classes)
+    assert everything(mortal.daemon, pods, container)[:3] == (BIG, 900, str(96 * MIB))
+
+
+@pytest.mark.requirement("Q16", "Q18")
+@pytest.mark.parametrize("point", ["update.noted", "class.changed.share", "update.written"])
+def test_a_daemon_killed_in_an_update_of_a_pod(mortal: Mortal, mortal_types: ClassTypes, point: str) -> None:
+    pods = mortal.start()
+    config = pod()
+    config.class_resources.CopyFrom(pod_classes(share="small"))
+    sandbox = pods.run(config)
+    pods = killed(mortal, point, lambda pods: update_pod(pods, sandbox, share="big", watched="good"))
+    assert share(mortal.daemon, pods, sandbox=sandbox) == SMALL
+    assert in_force(pods, sandbox=sandbox) == {"share": "small"}
+    told = mortal_types.told("watched")
+    assert told == [] or told[-1][0] == "release"
+    update_pod(pods, sandbox, share="big")
+    assert share(mortal.daemon, pods, sandbox=sandbox) == BIG
+
+
+@pytest.mark.requirement("Q16")
+def test_changed_classes_survive_a_kill(mortal: Mortal, mortal_types: ClassTypes) -> None:
+    pods = mortal.start()
+    sandbox = pods.run()
+    container = launch(pods, sandbox, share="small", oom="low")
+    update(pods, container, share="big", oom="high")
+    update_pod(pods, sandbox, share="big")
+    mortal.daemon.kill()
+    pods = mortal.start()
+    assert in_force(pods, container=container) == {"share": "big", "oom": "high"}
+    assert in_force(pods, sandbox=sandbox) == {"share": "big"}
+    assert share(mortal.daemon, pods, container=container) == BIG
+    assert share(mortal.daemon, pods, sandbox=sandbox) == BIG
+    assert oom_score(pods, container) == 900
+    update(pods, container, share="small")
+    assert share(mortal.daemon, pods, container=container) == SMALL

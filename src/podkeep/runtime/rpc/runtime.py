@@ -69,6 +69,7 @@ class RuntimeRpc:
         if request.verbose:
             described = await asyncio.to_thread(self._classes.describe)
             info["classResources"] = msgspec.json.encode(described).decode()
+            info["classResourceUsers"] = msgspec.json.encode(self._classes.users()).decode()
             info["config"] = msgspec.json.encode(self._config).decode()
             info["mountNamespace"] = msgspec.json.encode(self._namespaces.describe(apart)).decode()
             info["network"] = msgspec.json.encode(self._networks.describe()).decode()

@@ -16,10 +16,10 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources import custom, oom
-from podkeep.runtime.class_resources.blockio import plugin as blockio
 from podkeep.runtime.class_resources.model import BLOCKIO, OOM, RDT, ClassResource, Level
 from podkeep.runtime.class_resources.oom import Oom
 from podkeep.runtime.class_resources.qos import Qos
+from podkeep.runtime.class_resources.rdt import notes
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.confinement import oom_score_floor
 
@@ -38,8 +38,16 @@ def check(config: ClassResourcesConfig) -> None:
     :raises InvalidArgument: naming the key, or the file and the line.
     """
     oom.check(config.oom)
-    blockio.check(config)
     custom.check(config)
+    # Imported where they are needed: most daemons have neither, and are small and start at once.
+    if config.rdt_config:
+        from podkeep.runtime.class_resources.rdt import configuration
+
+        configuration.load(Path(config.rdt_config))
+    if config.blockio_config:
+        from podkeep.runtime.class_resources.blockio import plugin as blockio
+
+        blockio.check(config)
 
 
 def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path) -> ClassResources:
@@ -54,15 +62,28 @@ def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path) -> Class
     if config.oom:
         floor = oom_score_floor(procfs.capability_bounding_set())
         types.append(Oom(config.oom, cgroups=cgroups, floor=floor))
-    if (item := blockio.load(config, cgroups)) is not None:
-        types.append(item)
     types += custom.load(config, cgroups)
+    types += _load_files(config, cgroups, root)
     present = {item.name for item in types}
     disabled = {name: reason for name, reason in _DISABLED.items() if name not in present}
     loaded = ClassResources(types, config.container_defaults, config.pod_defaults, disabled=disabled)
     _check_defaults(loaded, Level.CONTAINER, config.container_defaults, disabled)
     _check_defaults(loaded, Level.POD, config.pod_defaults, disabled)
     return loaded
+
+
+def _load_files(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> list[ClassResource]:
+    found: list[ClassResource | None] = []
+    # What an earlier configuration made must be given back, too.
+    if config.rdt_config or (root / notes.FILE).exists():
+        from podkeep.runtime.class_resources.rdt import plugin as rdt
+
+        found.append(rdt.load(config, cgroups, root))
+    if config.blockio_config:
+        from podkeep.runtime.class_resources.blockio import plugin as blockio
+
+        found.append(blockio.load(config, cgroups))
+    return [item for item in found if item is not None]
 
 
 def _check_defaults(

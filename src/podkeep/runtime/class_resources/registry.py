@@ -1,37 +1,29 @@
-"""The types of class resources of this node, and everything that concerns several of them at once.
+"""Containers and pods in their classes, over all types of this node.
 
-Owns: names to classes (``default`` among them), refusing what is not offered, all-or-nothing over several types, which
-containers and pods are in a class, and replacing the configuration while they are. Does not own: what a class means
-(each type), records (``runtime/containers.py``, ``runtime/sandboxes.py``) or reading the configuration
-(``loading.py``). Everything but looking up names blocks; it is called on threads.
+Owns: all-or-nothing over several types, who is in a class, and replacing the configuration while they are. Does not
+own: what is configured (``catalog.py``), what a class means (each type), records (``runtime/containers.py``,
+``runtime/sandboxes.py``) or reading the configuration (``loading.py``). Everything but looking up names blocks; it is
+called on threads.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from podkeep.base import failpoints
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError
+from podkeep.base.errors import PodkeepError
 from podkeep.base.undo import UndoStack
 from podkeep.kernel import procfs
 from podkeep.runtime.class_resources.annotations import Annotation
+from podkeep.runtime.class_resources.catalog import Catalog, OfferedType
 from podkeep.runtime.class_resources.guard import Guard, TargetLocks
-from podkeep.runtime.class_resources.model import DEFAULT_CLASS, ClassResource, Level, Offer, Target, problem
+from podkeep.runtime.class_resources.model import ClassResource, Level, Target, problem
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfferedType:
-    """A type as it is offered at one level. ``default``: the class that ``default`` stands for; empty: none."""
-
-    name: str
-    offer: Offer
-    default: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +32,6 @@ class Assignment:
 
     target: Target
     classes: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Set:
-    """One configuration. Replaced as a whole."""
-
-    types: Mapping[str, ClassResource] = field(default_factory=dict)
-    defaults: Mapping[Level, Mapping[str, str]] = field(default_factory=dict)
-    disabled: Mapping[str, str] = field(default_factory=dict)
-    """Types that podkeep knows and this node's configuration does not have, and why."""
 
 
 class ClassResources:
@@ -63,8 +45,11 @@ class ClassResources:
         *,
         disabled: Mapping[str, str] | None = None,
     ) -> None:
-        """Take types that are configured; nothing is in force before :meth:`start`."""
-        self._set = _Set(
+        """Take types that are configured; nothing is in force before :meth:`start`.
+
+        :param disabled: types that podkeep knows and the configuration does not have, and why.
+        """
+        self._catalog = Catalog(
             types={item.name: item for item in sorted(types, key=lambda item: item.name)},
             defaults={Level.CONTAINER: dict(container_defaults or {}), Level.POD: dict(pod_defaults or {})},
             disabled=dict(disabled or {}),
@@ -77,62 +62,32 @@ class ClassResources:
 
     def offers(self, level: Level) -> tuple[OfferedType, ...]:
         """Return what is offered at a level, sorted by name."""
-        current = self._set
-        return tuple(
-            OfferedType(name=name, offer=offer, default=_default(current, level, name, offer))
-            for name, item in current.types.items()
-            if (offer := item.offers().get(level)) is not None
-        )
+        return self._catalog.offers(level)
 
     def why_not(self, level: Level, name: str) -> str:
-        """Return why a configured type offers nothing at a level; empty if it does, or is none."""
-        item = self._set.types.get(name)
-        return "" if item is None else item.why_not(level)
+        """Return why nothing of a type is offered at a level; empty if something is, or there is no such type."""
+        return self._catalog.why_not(level, name)
 
     def resolve(self, level: Level, asked: Mapping[str, str]) -> dict[str, str]:
-        """Return types to the classes that a request means, each of them offered and possible now.
-
-        :raises InvalidArgument: if there is no such type or class at ``level``, or no default.
-        :raises FailedPrecondition: if this node does not have the type, or cannot give the class now.
-        """
-        current = self._set
-        result = {}
-        for name in sorted(asked):
-            item, offer = _offered(current, level, name)
-            wanted = asked[name]
-            if wanted == DEFAULT_CLASS:
-                wanted = _required_default(current, level, name, offer)
-            elif wanted not in offer.classes:
-                raise InvalidArgument(
-                    problem(name, f"no class {wanted!r} for {level.value}s"), hint=f"offered: {_listed(offer.classes)}"
-                )
-            item.check(level, wanted)
-            result[name] = wanted
-        return result
+        """Return types to the classes that a request means; see :meth:`Catalog.resolve`, also for what it raises."""
+        return self._catalog.resolve(level, asked)
 
     def check_annotations(self, found: Mapping[str, Annotation]) -> None:
-        """Check that annotations may ask for the classes of a container that they ask for; unknown ones are no error.
+        """Check that annotations may ask for what they ask for; see :meth:`Catalog.check_annotations`."""
+        self._catalog.check_annotations(found)
 
-        :raises PermissionDenied: naming the annotation that may not.
-        """
-        current = self._set
-        for name, annotation in found.items():
-            item, wanted = current.types.get(name), annotation.class_name
-            if wanted == DEFAULT_CLASS:
-                wanted = current.defaults[Level.CONTAINER].get(name, wanted)
-            if item is not None and item.denies_annotation(wanted, annotation.origin):
-                raise PermissionDenied(
-                    problem(name, f"class {wanted!r} cannot be had by an annotation of a {annotation.origin}"),
-                    hint=f"the node's configuration denies it; leave {annotation.key} out",
-                )
+    def check_change(self, level: Level, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        """Check that resolved classes can take the place of others; see :meth:`Catalog.check_change`."""
+        self._catalog.check_change(level, current, wanted)
 
     def edit(self, classes: Mapping[str, str], config: dict[str, Any]) -> dict[str, Any]:
         """Return the OCI configuration of a container with what says its classes; ``config`` is left as it is.
 
-        :raises FailedPrecondition: if a type is not there any more.
+        :raises FailedPrecondition: if a class is not there any more.
         """
+        catalog = self._catalog
         for name in sorted(classes):
-            config = self._type(name).edit(classes[name], config)
+            config = catalog.type_with(Level.CONTAINER, name, classes[name]).edit(classes[name], config)
         return config
 
     def command(
@@ -140,15 +95,16 @@ class ClassResources:
     ) -> tuple[dict[str, Any], Callable[[int], None] | None]:
         """Return what a command that is run in a container starts with: the OCI configuration, and how it gets in.
 
-        :param config: the container's, as it was created.
+        :param config: the container's, as it was created; what says a class that is gone stays as it was then.
         """
-        current, steps = self._set, []
+        catalog, steps = self._catalog, []
         for name in sorted(classes):
-            if _has(current, target.level, name, classes[name]):
-                config = current.types[name].edit(classes[name], config)
-            item = current.types.get(name)
-            step = None if item is None else item.entering(target, classes[name])
-            if step is not None:
+            item = catalog.types.get(name)
+            if item is None:
+                continue
+            if catalog.has(target.level, name, classes[name]):
+                config = item.edit(classes[name], config)
+            if (step := item.entering(target, classes[name])) is not None:
                 steps.append(step)
 
         def enter(pid: int) -> None:
@@ -166,26 +122,12 @@ class ClassResources:
             return
         with self._working_on(target), UndoStack() as undo:
             for name in sorted(classes):
-                item, wanted = self._type(name), classes[name]
+                wanted = classes[name]
+                item = self._catalog.type_with(target.level, name, wanted)
                 item.apply(target, wanted)
-                undo.push(f"release {target.name} from {name}={wanted}", _releasing(item, target, wanted))
+                undo.push(f"release {target.name} from {name}={wanted}", _returning(item, target, wanted, None))
                 failpoints.reach(f"class.applied.{name}")
             self._assigned[target.level, target.id] = Assignment(target=target, classes=dict(classes))
-
-    def check_change(self, level: Level, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        """Check that resolved classes can take the place of others in what exists; looks only.
-
-        :raises InvalidArgument: if a type is immutable and its class would change.
-        """
-        held = self._set
-        for name, class_name in wanted.items():
-            _, offer = _offered(held, level, name)
-            if offer.immutable and current.get(name) != class_name:
-                has = f"it has {current[name]!r}" if name in current else "it has none"
-                raise InvalidArgument(
-                    problem(name, f"the class of a {level.value} is immutable, {has}"),
-                    hint=f"create the {level.value} anew to have class {class_name!r}",
-                )
 
     def change(self, target: Target, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         """Change the classes of ``wanted``, resolved names, and leave those of other types; all of them or none.
@@ -197,12 +139,12 @@ class ClassResources:
         if not wanted:
             return
         with self._working_on(target), UndoStack() as undo:
-            self.check_change(target.level, current, wanted)
+            self._catalog.check_change(target.level, current, wanted)
             for name in sorted(wanted):
-                item, new, old = self._type(name), wanted[name], current.get(name)
+                new, old = wanted[name], current.get(name)
+                item = self._catalog.type_with(target.level, name, new)
                 item.apply(target, new, previous=old)
-                description = f"take back {name}={new} of {target.name}"
-                undo.push(description, _returning(item, target, new, old))
+                undo.push(f"take back {name}={new} of {target.name}", _returning(item, target, new, old))
                 failpoints.reach(f"class.changed.{name}")
             classes = {**current, **wanted}
             self._assigned[target.level, target.id] = Assignment(target=target, classes=classes)
@@ -217,7 +159,7 @@ class ClassResources:
             assigned = self._assigned.get((target.level, target.id))
             classes = classes if assigned is None else assigned.classes
             for name in sorted(classes):
-                self._type(name).verify(target, classes[name])
+                self._catalog.type_with(target.level, name, classes[name]).verify(target, classes[name])
 
     def release(self, target: Target, classes: Mapping[str, str]) -> None:
         """Take what ended, or never came to be, out of its classes; safe to repeat. Every type gets its turn.
@@ -228,11 +170,9 @@ class ClassResources:
             self._assigned.pop((target.level, target.id), None)
             failed: PodkeepError | None = None
             for name in sorted(classes):
-                item = self._set.types.get(name)
+                item = self._catalog.types.get(name)
                 if item is None:
-                    log.info(
-                        "%s was in class %s of %s, which is not configured any more", target.name, classes[name], name
-                    )
+                    log.info("%s was in a class of %s, which is not configured any more", target.name, name)
                     continue
                 try:
                     item.release(target, classes[name])
@@ -250,7 +190,7 @@ class ClassResources:
         :raises PodkeepError: if a type cannot. Those before it are in force then; :meth:`close` undoes that.
         """
         with self._guard.alone():
-            for name, item in self._set.types.items():
+            for name, item in self._catalog.types.items():
                 used = {classes[name] for classes in in_use if name in classes}
                 item.activate(used, previous=None)
 
@@ -276,8 +216,8 @@ class ClassResources:
                 raise failed
 
     def _restore(self, target: Target, name: str, wanted: str | None, other: str | None) -> None:
-        item = self._set.types.get(name)
-        if item is None or (wanted is not None and not _has(self._set, target.level, name, wanted)):
+        item = self._catalog.types.get(name)
+        if item is None or (wanted is not None and not self._catalog.has(target.level, name, wanted)):
             log.warning("%s keeps class %s of %s, which is not configured any more", target.name, wanted, name)
             return
         if wanted is None:
@@ -288,7 +228,7 @@ class ClassResources:
         if other is None:
             try:
                 item.verify(target, wanted)
-            except FailedPrecondition as error:
+            except PodkeepError as error:
                 log.info("%s is put back into %s=%s: %s", target.name, name, wanted, error)
             else:
                 return
@@ -303,22 +243,23 @@ class ClassResources:
             force stays in force.
         """
         with self._guard.alone():
-            old, coming = self._set, new._set
+            old, coming = self._catalog, new._catalog
             self._forget_dead()
-            for assignment in self._assigned.values():
-                _check_kept(old, coming, assignment)
+            for item in self._assigned.values():
+                coming.check_keeps(old, item.target.level, item.classes, item.target.name)
+            touched: list[Assignment] = []
             with UndoStack() as undo:
-                for name, item in coming.types.items():
+                # The first to be pushed is the last to be undone: when the former types are in force again.
+                undo.push("give everything what its classes meant", lambda: _reapply_all(old, touched))
+                for name, item_type in coming.types.items():
                     before = old.types.get(name)
-                    item.activate(self._used(name), previous=before)
-                    undo.push(f"put the former {name} classes into force", self._reactivating(item, before))
-                for assignment in list(self._assigned.values()):
-                    undo.push(
-                        f"give {assignment.target.name} what its classes meant",
-                        lambda assignment=assignment: _reapply(old, assignment),  # type: ignore[misc]
-                    )
+                    item_type.activate(self._used(name), previous=before)
+                    undo.push(f"put the former {name} classes into force", self._reactivating(item_type, before))
+                failpoints.reach("class.activated")
+                for assignment in self._assigned.values():
+                    touched.append(assignment)
                     _reapply(coming, assignment)
-            self._set = coming
+            self._catalog = coming
             self.generation += 1
             for name in old.types.keys() - coming.types.keys():
                 _deactivate(old.types[name])
@@ -333,14 +274,13 @@ class ClassResources:
 
     def _forget_dead(self) -> None:
         for key, assignment in list(self._assigned.items()):
-            process = assignment.target.process
-            if process is not None and not procfs.alive(process):
+            if _ended(assignment.target):
                 del self._assigned[key]
 
     def close(self) -> None:
         """Give back what serves all classes; nothing is in one any more."""
         with self._guard.alone():
-            for item in self._set.types.values():
+            for item in self._catalog.types.values():
                 _deactivate(item)
 
     def assignments(self) -> tuple[Assignment, ...]:
@@ -356,23 +296,8 @@ class ClassResources:
         return sorted(users, key=lambda user: (user["name"], user["id"]))
 
     def describe(self) -> dict[str, Any]:
-        """Return what the classes of each type mean here, and why a type that podkeep knows is not offered; JSON.
-
-        ``disabled`` is why the configuration does not have a type, ``notOffered`` why one that it has offers nothing at
-        a level.
-        """
-        current = self._set
-        result: dict[str, Any] = {}
-        for name, item in current.types.items():
-            reasons = {level.value: why for level in Level if (why := item.why_not(level))}
-            result[name] = item.describe() | ({"notOffered": reasons} if reasons else {})
-        return result | {name: {"disabled": reason} for name, reason in current.disabled.items()}
-
-    def _type(self, name: str) -> ClassResource:
-        item = self._set.types.get(name)
-        if item is None:
-            raise FailedPrecondition(problem(name, "this type is not configured any more"))
-        return item
+        """Return what the classes of each type mean here; see :meth:`Catalog.describe`."""
+        return self._catalog.describe()
 
     @contextmanager
     def _working_on(self, target: Target) -> Iterator[None]:
@@ -380,76 +305,29 @@ class ClassResources:
             yield
 
 
-def _offered(current: _Set, level: Level, name: str) -> tuple[ClassResource, Offer]:
-    item = current.types.get(name)
-    if item is None:
-        if name in current.disabled:
-            raise FailedPrecondition(problem(name, current.disabled[name]))
-        raise InvalidArgument(
-            problem(name, "this node has no such type"), hint=f"it has: {_listed(tuple(current.types))}"
-        )
-    offers = item.offers()
-    if level in offers:
-        return item, offers[level]
-    reason = item.why_not(level) or f"it has no classes for {level.value}s"
-    if not offers:
-        raise FailedPrecondition(problem(name, reason))
-    raise InvalidArgument(problem(name, reason), hint=f"its classes are for {_listed(tuple(offers))}s")
+def _ended(target: Target) -> bool:
+    return target.process is not None and not procfs.alive(target.process)
 
 
-def _classes(item: ClassResource, level: Level) -> tuple[str, ...]:
-    offer = item.offers().get(level)
-    return () if offer is None else offer.classes
-
-
-def _default(current: _Set, level: Level, name: str, offer: Offer) -> str:
-    chosen = current.defaults.get(level, {}).get(name, "")
-    return chosen if chosen in offer.classes else ""
-
-
-def _required_default(current: _Set, level: Level, name: str, offer: Offer) -> str:
-    chosen = _default(current, level, name, offer)
-    if not chosen:
-        raise InvalidArgument(
-            problem(name, f"this node has no default class for {level.value}s"),
-            hint=f"name one of {_listed(offer.classes)}, or set class_resources.{level.value}_defaults",
-        )
-    return chosen
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:20]) or "none"
-    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
-
-
-def _check_kept(old: _Set, coming: _Set, assignment: Assignment) -> None:
-    """Check that what is in a class that ``old`` has can be in it under ``coming``."""
-    target = assignment.target
-    for name, class_name in assignment.classes.items():
-        if _has(old, target.level, name, class_name) and not _has(coming, target.level, name, class_name):
-            raise FailedPrecondition(
-                problem(name, f"class {class_name!r} would be gone, and {target.name} is in it"),
-                hint=f"end the {target.level.value}, or give it another class, first",
-            )
-
-
-def _has(types: _Set, level: Level, name: str, class_name: str) -> bool:
-    item = types.types.get(name)
-    return item is not None and class_name in _classes(item, level)
-
-
-def _reapply(types: _Set, assignment: Assignment) -> None:
-    """Give what is in a class what it means; what ended meanwhile is left alone."""
+def _reapply(catalog: Catalog, assignment: Assignment) -> None:
+    """Give what is in a class what it means in ``catalog``; what ended meanwhile is left alone."""
     target = assignment.target
     for name, class_name in sorted(assignment.classes.items()):
-        if not _has(types, target.level, name, class_name):
+        if not catalog.has(target.level, name, class_name):
             continue
         try:
-            types.types[name].apply(target, class_name, previous=class_name)
+            catalog.types[name].apply(target, class_name, previous=class_name)
         except PodkeepError:
-            if target.process is not None and not procfs.alive(target.process):
-                return
-            raise
+            if not _ended(target):
+                raise
+
+
+def _reapply_all(catalog: Catalog, assignments: Iterable[Assignment]) -> None:
+    for assignment in assignments:
+        try:
+            _reapply(catalog, assignment)
+        except PodkeepError as error:
+            log.warning("%s does not have what its classes mean: %s", assignment.target.name, error)
 
 
 def _deactivate(item: ClassResource) -> None:
@@ -457,10 +335,6 @@ def _deactivate(item: ClassResource) -> None:
         item.deactivate()
     except PodkeepError as error:
         log.warning("%s is not given back: %s", problem(item.name, "something"), error)
-
-
-def _releasing(item: ClassResource, target: Target, class_name: str) -> Callable[[], None]:
-    return lambda: item.release(target, class_name)
 
 
 def _returning(item: ClassResource, target: Target, new: str, old: str | None) -> Callable[[], None]:

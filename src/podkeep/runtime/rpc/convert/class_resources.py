@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.class_resources import model
+from podkeep.runtime.class_resources.catalog import OfferedType
 from podkeep.runtime.class_resources.model import Level
-from podkeep.runtime.class_resources.registry import ClassResources, OfferedType
+from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.rpc.convert.checks import quote
 
 MAX_TYPE = 253 + 1 + 63

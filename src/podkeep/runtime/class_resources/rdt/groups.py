@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -20,7 +20,7 @@ from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhausted
 from podkeep.base.undo import UndoStack
 from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
-from podkeep.runtime.class_resources.rdt import schemata
+from podkeep.runtime.class_resources.rdt import schemata, tasks
 from podkeep.runtime.class_resources.rdt.notes import Notes
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,8 @@ class ControlGroups:
         """
         with self._resctrl.locked(), UndoStack() as undo:
             for name in sorted(self.ours() - wanted.keys()):
-                self._remove_unused(name, undo)
+                if living := self._remove_unused(name, undo):
+                    log.warning("resctrl group %s has no class any more and stays: %d tasks are in it", name, living)
             for name in sorted(wanted.keys() - {DEFAULT} - self._resctrl.groups()):
                 self._create(name, undo)
             failpoints.reach("rdt.groups.made")
@@ -98,7 +99,7 @@ class ControlGroups:
         """
         return schemata.differences(tuple(lines), self._resctrl.schemata(name))
 
-    def remove_unused(self, names: Sequence[str]) -> None:
+    def remove_unused(self, names: Collection[str]) -> None:
         """Remove those of the groups that are ours and have no task; the others stay.
 
         :raises PodkeepError: if the kernel refuses.
@@ -113,17 +114,17 @@ class ControlGroups:
         except ResctrlError:
             return False  # it was removed meanwhile
 
-    def _remove_unused(self, name: str, undo: UndoStack) -> None:
+    def _remove_unused(self, name: str, undo: UndoStack) -> int:
+        """Remove a group and return 0, or return how many tasks keep it."""
         group = Group(name=name)
-        tasks = self._resctrl.tasks(group)
-        if tasks:
-            log.warning("resctrl group %s is not configured any more and stays: %d tasks are in it", name, len(tasks))
-            return
+        if living := tasks.in_use(self._resctrl, group):
+            return living
         before = self._resctrl.schemata(name).splitlines()
         undo.push(f"make resctrl group {name} again", partial(self._recreate, name, before))
         self._resctrl.remove(group)
         self._notes.forget(name)
         log.info("removed resctrl group %s", name)
+        return 0
 
     def _recreate(self, name: str, lines: Sequence[str]) -> None:
         with UndoStack() as undo:

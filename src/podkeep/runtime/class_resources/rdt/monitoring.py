@@ -96,7 +96,7 @@ class Monitoring:
         """
         for container in sorted(self._resctrl.monitors(name)):
             group = Group(name=name, monitor=container)
-            if _CONTAINER_ID.fullmatch(container) and not self._resctrl.tasks(group):
+            if _CONTAINER_ID.fullmatch(container) and not tasks.in_use(self._resctrl, group):
                 self._resctrl.remove(group)
 
     def usage(self, name: str, container: str) -> tuple[DomainUsage, ...]:

@@ -50,8 +50,15 @@ def outside(resctrl: Resctrl, group: Group, threads: Threads) -> list[int]:
     # In this order: what is listed first and found in the group then was there while it was listed, so what it started
     # meanwhile, unlisted, is in the group as well.
     listed = threads()
-    candidates = listed - resctrl.tasks(group)
-    return sorted(thread for thread in candidates if _lives(thread))
+    return sorted(filter(_lives, listed - resctrl.tasks(group)))
+
+
+def in_use(resctrl: Resctrl, group: Group) -> int:
+    """Return how many threads live in the group; what has ended and is not waited for yet does not count.
+
+    :raises ResctrlError: if the group is missing.
+    """
+    return sum(map(_lives, resctrl.tasks(group)))
 
 
 def move(resctrl: Resctrl, group: Group, threads: Threads) -> int:

@@ -203,7 +203,7 @@ def test_classes_may_take_the_place_of_others_where_closids_are_few(resctrl: Mou
 def test_too_few_rmids_are_explained(resctrl: Mount, tmp_path: Path) -> None:
     mounted = resctrl(Hardware(l3=Cache(), monitoring=Monitoring(num_rmids=2)))
 
-    with pytest.raises(ResourceExhausted, match="no RMID is left for class 'silver'.*Out of RMIDs"):
+    with pytest.raises(ResourceExhausted, match=r"no RMID is left for class 'silver'.*Out of RMIDs"):
         control(mounted, tmp_path).establish({"gold": (), "silver": ()})
 
     assert mounted.groups() == set()

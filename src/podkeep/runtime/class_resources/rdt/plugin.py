@@ -1,0 +1,216 @@
+"""The type ``rdt``: classes of caches and memory bandwidth, enforced through resctrl.
+
+Owns: what the registry asks of a type, for RDT. Does not own: the file (``configuration.py``), what a class may use
+(``allocation.py``), control groups (``groups.py``), monitoring (``monitoring.py``). A class is a control group of the
+class's name. The OCI runtime is told, too (``linux.intelRdt``), but what counts is what is written and read back here:
+runc puts the first process into a group that it finds, and no version of either runtime reads back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.config import ClassResourcesConfig
+from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl
+from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Target, problem
+from podkeep.runtime.class_resources.rdt import allocation, configuration, explain, hardware, tasks
+from podkeep.runtime.class_resources.rdt.allocation import Plan
+from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups
+from podkeep.runtime.class_resources.rdt.hardware import Hardware
+from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
+from podkeep.runtime.class_resources.rdt.notes import Notes
+from podkeep.runtime.class_resources.rdt.tasks import Threads
+
+log = logging.getLogger(__name__)
+
+DISABLED = "RDT is disabled: class_resources.rdt_config names no file"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classes:
+    """What a configuration comes to on this machine. ``plan`` is None where nothing is offered, for ``why_not``."""
+
+    plan: Plan | None = None
+    why_not: str = ""
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Classes that are offered, to the lines of their schemata."""
+
+
+def load(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> ClassResource | None:
+    """Read the configuration and plan for this machine; nothing is in force yet.
+
+    :param root: the runtime's persistent directory.
+    :returns: None if RDT is not configured and nothing is left of when it was.
+    :raises InvalidArgument: with the file and the line.
+    :raises FailedPrecondition: if the file says that the hardware must have what it does not have.
+    :raises ResourceExhausted: if there are more classes than CLOSIDs.
+    """
+    resctrl = Resctrl(Path(config.resctrl))
+    notes = Notes(root, resctrl.root)
+    groups = ControlGroups(resctrl, notes)
+    if not config.rdt_config:
+        return Rdt(Classes(why_not=DISABLED), resctrl, cgroups, groups=groups, notes=notes) if notes else None
+    with _as_rdt():
+        classes = _plan(Path(config.rdt_config), resctrl, groups)
+    return Rdt(classes, resctrl, cgroups, groups=groups, notes=notes)
+
+
+def _plan(file: Path, resctrl: Resctrl, groups: ControlGroups) -> Classes:
+    configured = configuration.load(file)
+    try:
+        resctrl.check()
+    except FailedPrecondition as error:
+        # The file is checked in full all the same, and may say that it cannot be without.
+        allocation.plan(configured, Hardware())
+        return Classes(why_not=str(error))
+    there = resctrl.groups()
+    texts = [resctrl.schemata(name) for name in (DEFAULT, *sorted(there))]
+    found = hardware.read(resctrl.info(), texts, mount_options=resctrl.options())
+    ours = groups.ours()
+    staying = {name for name in there if name not in ours or tasks.in_use(resctrl, Group(name=name))}
+    plan = allocation.plan(configured, found, foreign=staying - set(configured.classes))
+    for warning in plan.warnings:
+        log.warning("%s", warning)
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(plan.unavailable.items()))
+    return Classes(
+        plan=plan,
+        why_not="" if plan.classes else reasons or f"{file} has no classes",
+        lines={name: tuple(item.schemata) for name, item in plan.classes.items()},
+    )
+
+
+class Rdt(ClassResource):
+    """RDT classes of one configuration."""
+
+    name = RDT
+
+    def __init__(
+        self, classes: Classes, resctrl: Resctrl, cgroups: Cgroups, *, groups: ControlGroups, notes: Notes
+    ) -> None:
+        self._classes, self._resctrl, self._cgroups = classes, resctrl, cgroups
+        self._groups, self._notes = groups, notes
+        self._monitoring = Monitoring(resctrl)
+
+    def offers(self) -> Mapping[Level, Offer]:
+        names = tuple(sorted(self._classes.lines))
+        return {Level.CONTAINER: Offer(classes=names)} if names else {}
+
+    def why_not(self, level: Level) -> str:
+        if level is Level.POD:
+            return "caches and memory bandwidth are allocated to containers, not to pods as a whole"
+        return self._classes.why_not
+
+    def check(self, level: Level, class_name: str) -> None:
+        with _as_rdt():
+            self._resctrl.check()
+
+    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+        """Without schemata: the group has them, and a runtime that compares or writes them needs none."""
+        linux = config.get("linux", {})
+        return {**config, "linux": {**linux, "intelRdt": {"closID": class_name}}}
+
+    def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
+        with _as_rdt():
+            wanted = dict(self._classes.lines)
+            plan = self._classes.plan
+            if plan is not None and plan.root is not None:
+                wanted[DEFAULT] = tuple(plan.root.schemata)
+            elif plan is not None and self._notes.default_changed:
+                wanted[DEFAULT] = allocation.everything(plan.hardware)
+            if plan is None and not self._notes:
+                return
+            self._groups.establish(wanted)
+            if plan is not None and plan.root is None:
+                self._notes.note_default(False)
+            for name in self._groups.ours():
+                self._monitoring.sweep(name)
+
+    def deactivate(self) -> None:
+        with _as_rdt():
+            if self._notes:
+                self._groups.remove_unused(self._notes.groups)
+
+    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
+        with _as_rdt():
+            if class_name in self._classes.lines:
+                self._groups.mend(class_name, self._classes.lines[class_name])
+            try:
+                self._move(target, class_name, previous)
+            except BaseException:
+                self._move_back(target, class_name, previous)
+                raise
+            self._remove_retired()
+
+    def verify(self, target: Target, class_name: str) -> None:
+        with _as_rdt():
+            group = Group(name=class_name)
+            if not self._resctrl.exists(group):
+                raise FailedPrecondition(f"resctrl group {class_name} of {target.name} is gone")
+            if left := tasks.outside(self._resctrl, group, self._threads(target)):
+                shown = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
+                raise FailedPrecondition(f"{len(left)} threads of {target.name} are not in class {class_name}: {shown}")
+            wrong = self._groups.differences(class_name, self._classes.lines.get(class_name, ()))
+            if wrong:
+                raise FailedPrecondition(f"class {class_name} is not in force: {'; '.join(wrong)}")
+
+    def release(self, target: Target, class_name: str) -> None:
+        with _as_rdt():
+            if not self._resctrl.exists(DEFAULT_GROUP):
+                return
+            if self._resctrl.exists(Group(name=class_name)):
+                tasks.move(self._resctrl, DEFAULT_GROUP, self._threads(target))
+            self._monitoring.forget(target.id)
+            self._remove_retired()
+
+    def describe(self) -> dict[str, Any]:
+        plan = self._classes.plan
+        if plan is None:
+            return {"disabled": self._classes.why_not}
+        return explain.describe(plan)
+
+    def _threads(self, target: Target) -> Threads:
+        return partial(tasks.threads_of, self._cgroups, target.cgroup, target.process)
+
+    def _move(self, target: Target, class_name: str, previous: str | None) -> None:
+        threads = self._threads(target)
+        if previous is not None and previous != class_name:
+            self._monitoring.take_along(target.id, previous, class_name)
+        tasks.move(self._resctrl, Group(name=class_name), threads)
+        self._monitoring.watch(class_name, target.id, threads)
+
+    def _move_back(self, target: Target, class_name: str, previous: str | None) -> None:
+        """Put a container back where it was; what fails now is only logged, because an error is on its way already."""
+        if previous == class_name:
+            return
+        try:
+            if previous is not None:
+                self._move(target, previous, class_name)
+            else:
+                self._monitoring.forget(target.id)
+                tasks.move(self._resctrl, DEFAULT_GROUP, self._threads(target))
+        except PodkeepError as error:
+            log.warning("%s could not be put back into %s: %s", target.name, previous or "the default group", error)
+
+    def _remove_retired(self) -> None:
+        """Remove the groups of classes that the configuration does not have any more, after their last task."""
+        if retired := self._notes.groups.keys() - self._classes.lines.keys():
+            self._groups.remove_unused(retired)
+
+
+@contextmanager
+def _as_rdt() -> Iterator[None]:
+    """Let every error begin with what it is about."""
+    try:
+        yield
+    except PodkeepError as error:
+        if not error.message.startswith(problem(RDT, "")):
+            error.message = problem(RDT, error.message)
+        raise

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cri_v1
 import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
+from support import cri_v1
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -5,13 +5,13 @@ The peer is played by message classes made from the listing of upstream's interf
 
 from __future__ import annotations
 
-import cri_v1
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from podkeep.cri.v1 import api_pb2
+from support import cri_v1
 
 PEER = cri_v1.build(cri_v1.listed())
 SHARED = sorted(line.removeprefix("message ") for line in cri_v1.listed() if line.startswith("message "))

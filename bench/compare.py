@@ -19,7 +19,7 @@ from pathlib import Path
 
 import grpc
 
-from bench import images, isolation, joining, measure, memory, mountns, nested, pulls, report
+from bench import classes, images, isolation, joining, measure, memory, mountns, nested, pulls, report
 from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
 from bench.hosts import Host
 from bench.measure import Scale
@@ -30,7 +30,7 @@ from bench.samples import Samples, Summary
 CONTAINERD = "containerd"
 PODKEEP = "podkeep"
 PODKEEP_USERNS = "podkeep, user namespaces"
-PARTS = ("pods", "pulls", "mountns")
+PARTS = ("pods", "pulls", "mountns", "classes")
 NESTED = "nested"
 """Not one of all: it needs the nested machine, and takes long."""
 _PS_RUNS = 10
@@ -129,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--artifact", type=int, default=5, help="GiB of the artifact, 0 for none (default 5)")
     parser.add_argument("--mounts", type=int, help="pods whose mounts are watched (default 100; nested: 50)")
     parser.add_argument("--starts", type=int, default=100, help="starts of each kind, to see joining (default 100)")
+    parser.add_argument("--pairs", type=int, default=150, help="pods in classes, and as many in none (default 150)")
     parser.add_argument(
         "--tables", default="10,50,100,200", help="numbers of pods, to measure tables of mounts (default 10,50,100,200)"
     )
@@ -166,6 +167,11 @@ def _inside(arguments: argparse.Namespace) -> int:
             texts["pulls"] = _pulls(place, arguments)
         if "mountns" in parts:
             texts["mountns"] = _mountns(place, arguments)
+        if "classes" in parts:
+            plans = classes.Plan(pairs=arguments.pairs, alive=arguments.alive, concurrency=arguments.concurrency)
+            texts["classes"] = classes.measure(
+                place.work / "classes" / PODKEEP, place.cgroup(PODKEEP), place.busybox, plans
+            )
     for name, text in texts.items():
         _put(name, text, write=arguments.write)
     return 0

@@ -230,12 +230,14 @@ class Podkeep(Daemon):
         host: Host | Machine | None = None,
         hidden: bool = True,
         number: int = 0,
+        extra: str = "",
     ) -> None:
-        """:param number: another one for each of several that serve at once."""
+        """:param number: another one for each of several that serve at once; ``extra``: tables of the configuration."""
         super().__init__("podkeep", directory, host=host)
         self._cgroup_parent = cgroup_parent
         self._hidden = hidden
         self._number = number
+        self._extra = extra
 
     @property
     def config(self) -> Path:
@@ -258,7 +260,7 @@ subnet = "10.{190 + self._number}.0.0/16"
 masquerade = false
 [registries."{REGISTRY}"]
 insecure = true
-"""
+{self._extra}"""
         )
         return self.cli("runtime")
 

@@ -10,9 +10,9 @@ import itertools
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -55,6 +55,8 @@ class PodOptions:
     host_path: str = ""
     """A directory, such as a volume in memory, that the container sees at :data:`MEMORY`."""
     command: tuple[str, ...] = ("sleep", "3600")
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """Types of class resources to the classes that the container is in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,4 +188,5 @@ def _container_config(options: PodOptions, sandbox: pb.PodSandboxConfig) -> pb.C
         mounts=mounts,
         log_path="main.log",
         linux=pb.LinuxContainerConfig(security_context=security),
+        class_resources=pb.ContainerClassResources(classes=options.classes) if options.classes else None,
     )

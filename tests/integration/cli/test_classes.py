@@ -217,7 +217,7 @@ def test_a_restart_knows_who_is_in_which_class(demo: Daemon, image: str, tmp_pat
         offered = listed(demo)["by_name"]
         assert {"name": "lower", "users": ["default/web/main"]} in offered[DEMO, "container"]["classes"]
         assert {"name": "few", "users": ["default/web/main"]} in offered["tasks", "container"]["classes"]
-    run(demo, "rm", "--all")  # what ran it may have ended when the daemon was gone
+    run(demo, "rm", "--all", "--grace-period", "0")  # what ran it may have ended when the daemon was gone
     assert calls(demo)[-1].startswith("release default/web/main lower")
 
 

@@ -1,0 +1,122 @@
+"""What class resources cost: podkeep with pods that are in classes beside the same podkeep with pods that are in none.
+
+One daemon, pods in turn, so that what the machine does meanwhile meets both kinds. Then discovery, with many classes
+and many pods in them. Returns a table; the document is the caller's business.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench import report
+from bench.daemons import Podkeep
+from bench.measure import warm_up
+from bench.pods import Pod, PodOptions, Pods
+from bench.report import Cell
+from bench.samples import Samples
+from podkeep.cri.v1 import api_pb2 as pb
+
+CLASSES = 1000
+POLLS = 200
+IN_CLASSES: Mapping[str, str] = {"blockio": "slow", "oom": "first", "tasks": "few"}
+"""One type that writes limits of disks, one that sets a value of processes, one of the configuration's own."""
+_CALLS = ("CreateContainer", "StartContainer", "pod up", "pod down")
+
+_BLOCKIO = """\
+Classes:
+  slow:
+    - Devices: ["/dev/[svx]d*", "/dev/nvme*"]
+      ThrottleReadBps: 100M
+      ThrottleWriteBps: 100M
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is measured: so many pods of each kind in turn, and so many at once while classes are discovered."""
+
+    pairs: int
+    alive: int
+    concurrency: int
+
+
+def configuration(directory: Path) -> str:
+    """Write the file of blockio classes; what is added to the daemon's configuration."""
+    directory.mkdir(parents=True, exist_ok=True)
+    blockio = directory / "blockio.yaml"
+    blockio.write_text(_BLOCKIO)
+    many = "".join(
+        f'[class_resources.types.many.classes.c{number}]\ncgroup = {{"cpu.shares" = "{number + 2}"}}\n'
+        for number in range(CLASSES)
+    )
+    return (
+        f'[class_resources]\nblockio_config = "{blockio}"\noom = {{first = 900}}\n'
+        f'[class_resources.types.tasks.classes.few]\ncgroup = {{"pids.max" = "1000"}}\n{many}'
+    )
+
+
+def measure(directory: Path, cgroup_parent: str, image: str, plan: Plan) -> str:
+    """The table, from a daemon of its own."""
+    daemon = Podkeep(directory, cgroup_parent=cgroup_parent, extra=configuration(directory))
+    with ExitStack() as stack:
+        stack.enter_context(daemon)
+        pods = stack.enter_context(Pods(daemon.socket))
+        pods.version(wait_seconds=30)
+        without = PodOptions(image=pods.pull(image), cgroup_parent=cgroup_parent)
+        within = replace(without, classes=IN_CLASSES)
+        for options in (without, within):
+            warm_up(pods, options)
+        sides = (Samples(), Samples())
+        _progress(f"classes: {plan.pairs} pods of each kind in turn")
+        for number in range(plan.pairs):
+            kinds = list(zip((without, within), sides, strict=True))
+            for options, samples in kinds if number % 2 == 0 else reversed(kinds):
+                pods.down(pods.up(options, samples), samples)
+        _progress(f"classes: discovery with {plan.alive} pods")
+        polls = _discover(pods, within, plan)
+    return _table(sides[0], sides[1], polls, plan)
+
+
+def _discover(pods: Pods, options: PodOptions, plan: Plan) -> Samples:
+    polls, unused = Samples(), Samples()
+    with ThreadPoolExecutor(plan.concurrency) as executor:
+        live: list[Pod] = list(executor.map(lambda _: pods.up(options, unused), range(plan.alive)))
+        for name, request in (("Status", pb.StatusRequest()), ("verbose", pb.StatusRequest(verbose=True))):
+            for _ in range(POLLS):
+                with polls.timed(name):
+                    answer = pods.runtime.Status(request, timeout=30)
+            classes = sum(len(item.classes) for item in answer.status.resources.container_class_resources)
+            assert classes > CLASSES, f"only {classes} classes are offered"
+        list(executor.map(lambda pod: pods.down(pod, unused), live))
+    return polls
+
+
+def _table(without: Samples, within: Samples, polls: Samples, plan: Plan) -> str:
+    rows = []
+    for call in _CALLS:
+        first, second = without.summary(call), within.summary(call)
+        cells = [Cell.milliseconds(first), Cell.milliseconds(second)]
+        rows.append(
+            [f"{call[0].upper()}{call[1:]}", *(cell.text for cell in cells), f"{second.p50 - first.p50:+.2f} ms"]
+        )
+    for name, title in (("Status", "Discovery: Status"), ("verbose", "Status, verbose, with who is in which class")):
+        summary = polls.summary(name)
+        rows.append(
+            [f"{title}, {CLASSES} classes, {plan.alive} pods", "–", f"{summary.p50:.2f} ms ({summary.p95:.2f})", "–"]
+        )
+    facts = [
+        report.machine(),
+        f"medians of {plan.pairs} pods of each kind in turn; (95th percentile); {POLLS} polls",
+        f"classes: {', '.join(f'{name}={value}' for name, value in IN_CLASSES.items())}",
+    ]
+    table = report.table(("", "in no class", f"in {len(IN_CLASSES)} classes", "difference"), rows)
+    return f"{table}\n\n{report.facts_list(facts)}"
+
+
+def _progress(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)

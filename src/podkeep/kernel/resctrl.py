@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,10 @@ _RESERVED = frozenset({"info", "mon_groups", "mon_data"})
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
 """The group was removed, before or while we had a file of it open."""
 _OK = "ok"
+_BANDWIDTH = re.compile(r"^\s*MB:\s*(?P<domain>\d+)=\s*(?P<value>\d+)", re.MULTILINE)
+_RANGE = re.compile(r"out of range \[\d+,(?P<maximum>\d+)\]")
+_UNLIMITED = (1 << 32) - 1
+"""The largest number that the kernel reads, and where values are MBps what it takes for no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +205,25 @@ class Resctrl:
         """
         if lines:
             self._write(self._path(Group(name=name)) / "schemata", "".join(f"{line.strip()}\n" for line in lines))
+
+    def bandwidth_maximum(self) -> int | None:
+        """Return the largest value of memory bandwidth that the hardware takes; None: it does not tell, or has none.
+
+        No file has it: the kernel names it when it refuses a larger one, and that changes nothing.
+        """
+        if "mba_MBps" in self.options():
+            return None  # there any value is taken
+        found = _BANDWIDTH.search(self.schemata())
+        if found is None or int(found["value"]) == _UNLIMITED:
+            return None
+        try:
+            self.write_schemata("", [f"MB:{found['domain']}={_UNLIMITED}"])
+        except ResctrlError as error:
+            told = _RANGE.search(error.status)
+            return int(told["maximum"]) if told else None
+        # Values were MBps, although nothing said so.
+        self.write_schemata("", [f"MB:{found['domain']}={found['value']}"])
+        return None
 
     def mode(self, name: str = "") -> str:
         """Return ``shareable``, ``exclusive``, ``pseudo-locksetup`` or ``pseudo-locked``.

@@ -14,7 +14,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel import resctrl as module
 from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
-from support.resctrl.hardware import HASWELL, INTEL, Hardware, Monitoring
+from support.resctrl.hardware import AMD, HASWELL, INTEL, Hardware, MemoryBandwidth, Monitoring
 from support.resctrl.mount import Resctrl as Mounted
 
 Mount = Callable[..., Mounted]
@@ -185,6 +185,29 @@ def test_another_programs_lock_is_respected(rdt: Resctrl, monkeypatch: pytest.Mo
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it was given back
     finally:
         os.close(fd)
+
+
+MBPS = Hardware(l3=INTEL.l3, mb=MemoryBandwidth(mbps=True), monitoring=INTEL.monitoring)
+
+
+@pytest.mark.requirement("Q43")
+@pytest.mark.parametrize(
+    ("machine", "maximum"),
+    [(INTEL, 100), (AMD, 2048), (HASWELL, None), (MBPS, None)],
+    ids=["intel", "amd", "none", "mbps"],
+)
+@pytest.mark.parametrize("limited", [False, True])
+def test_the_largest_bandwidth_is_asked_for_and_nothing_changes(
+    resctrl: Mount, machine: Hardware, maximum: int | None, limited: bool
+) -> None:
+    mounted = resctrl(machine)
+    rdt = Resctrl(mounted.path)
+    if limited and machine.mb is not None:
+        rdt.write_schemata("", ["MB:0=50"])
+    before = rdt.schemata()
+
+    assert rdt.bandwidth_maximum() == maximum
+    assert rdt.schemata() == before
 
 
 def test_a_group_made_again_is_another_one(rdt: Resctrl) -> None:

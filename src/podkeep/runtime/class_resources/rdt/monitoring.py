@@ -68,6 +68,15 @@ class Monitoring:
         tasks.move(self._resctrl, group, threads)
         return True
 
+    def join(self, name: str, container: str, threads: Threads) -> None:
+        """Count threads that have come into control group ``name`` for a container, if that is counted.
+
+        :raises PodkeepError: as :meth:`watch`.
+        """
+        group = Group(name=name, monitor=container)
+        if self._resctrl.exists(group):
+            tasks.move(self._resctrl, group, threads)
+
     def take_along(self, container: str, source: str, target: str) -> None:
         """Before a container goes to another control group: move its monitoring group there, or remove it.
 

@@ -9,7 +9,7 @@ runc puts the first process into a group that it finds, and no version of either
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,8 +19,8 @@ from typing import Any
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl
-from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Target, problem
+from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
+from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Origin, Target, problem
 from podkeep.runtime.class_resources.rdt import allocation, configuration, explain, hardware, tasks
 from podkeep.runtime.class_resources.rdt.allocation import Plan
 from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups
@@ -42,6 +42,16 @@ class Classes:
     why_not: str = ""
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Classes that are offered, to the lines of their schemata."""
+
+
+def check(config: ClassResourcesConfig) -> None:
+    """Check the file by itself.
+
+    :raises InvalidArgument: with the file and the line.
+    """
+    if config.rdt_config:
+        with _as_rdt():
+            configuration.load(Path(config.rdt_config))
 
 
 def load(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> ClassResource | None:
@@ -73,7 +83,9 @@ def _plan(file: Path, resctrl: Resctrl, groups: ControlGroups) -> Classes:
         return Classes(why_not=str(error))
     there = resctrl.groups()
     texts = [resctrl.schemata(name) for name in (DEFAULT, *sorted(there))]
-    found = hardware.read(resctrl.info(), texts, mount_options=resctrl.options())
+    found = hardware.read(
+        resctrl.info(), texts, mount_options=resctrl.options(), bandwidth_maximum=resctrl.bandwidth_maximum()
+    )
     ours = groups.ours()
     staying = {name for name in there if name not in ours or tasks.in_use(resctrl, Group(name=name))}
     plan = allocation.plan(configured, found, foreign=staying - set(configured.classes))
@@ -111,6 +123,13 @@ class Rdt(ClassResource):
     def check(self, level: Level, class_name: str) -> None:
         with _as_rdt():
             self._resctrl.check()
+
+    def denies_annotation(self, class_name: str, origin: Origin) -> bool:
+        plan = self._classes.plan
+        item = None if plan is None else plan.classes.get(class_name)
+        if item is None:
+            return False
+        return item.deny_pod_annotation if origin is Origin.POD else item.deny_container_annotation
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         """Without schemata: the group has them, and a runtime that compares or writes them needs none."""
@@ -170,11 +189,26 @@ class Rdt(ClassResource):
             self._monitoring.forget(target.id)
             self._remove_retired()
 
+    def entering(self, target: Target, class_name: str) -> Callable[[int], None] | None:
+        return partial(self._enter, target, class_name)
+
     def describe(self) -> dict[str, Any]:
         plan = self._classes.plan
         if plan is None:
             return {"disabled": self._classes.why_not}
         return explain.describe(plan)
+
+    def _enter(self, target: Target, class_name: str, pid: int) -> None:
+        """Put a process into the class; what it starts will be in it as well."""
+        threads = partial(tasks.threads_of_process, pid)
+        with _as_rdt():
+            try:
+                tasks.move(self._resctrl, Group(name=class_name), threads)
+                self._monitoring.join(class_name, target.id, threads)
+            except ResctrlError as error:
+                if self._resctrl.exists(Group(name=class_name)) or class_name in self._classes.lines:
+                    raise
+                log.warning("%s: a command runs outside class %s, which is gone: %s", target.name, class_name, error)
 
     def _threads(self, target: Target) -> Threads:
         return partial(tasks.threads_of, self._cgroups, target.cgroup, target.process)

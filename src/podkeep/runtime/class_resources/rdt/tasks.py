@@ -38,8 +38,16 @@ def threads_of(cgroups: Cgroups, cgroup: str, process: ProcessId | None) -> froz
     for pid in processes:
         # 0 is a process that has no ID in this PID namespace.
         if pid > 0:
-            found.update(_threads(pid))
+            found.update(threads_of_process(pid))
     return frozenset(found)
+
+
+def threads_of_process(pid: int) -> frozenset[int]:
+    """Return the IDs of the threads of a process; none if it has ended."""
+    try:
+        return frozenset(map(int, os.listdir(_PROC / str(pid) / "task")))
+    except OSError:
+        return frozenset()
 
 
 def outside(resctrl: Resctrl, group: Group, threads: Threads) -> list[int]:
@@ -78,13 +86,6 @@ def move(resctrl: Resctrl, group: Group, threads: Threads) -> int:
             )
         moved += sum(resctrl.add_task(group, thread) for thread in left)
     return moved
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(_PROC / str(pid) / "task")]
-    except OSError:
-        return []  # it ended
 
 
 def _lives(thread: int) -> bool:

@@ -564,3 +564,77 @@ def test_an_unmounted_resctrl_is_noticed_before_anything_is_made(node: Node, tmp
         with pytest.raises(FailedPrecondition, match=r"^class resource rdt: resctrl is not mounted"):
             rdt.check(Level.CONTAINER, "gold")
         rdt.release(Target(level=Level.CONTAINER, id=_ID, name="x", cgroup="/gone"), "gold")
+
+
+@pytest.mark.requirement("Q42")
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_command_enters_the_class_of_its_container(
+    resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], counted: bool
+) -> None:
+    node = Node(resctrl(INTEL if counted else replace(INTEL, monitoring=None)), cgroups, tmp_path)
+    rdt, target, command = node.active(), start(), start()
+    rdt.apply(target, "gold")
+    enter = rdt.entering(target, "gold")
+    assert enter is not None
+    assert command.process is not None
+
+    enter(command.process.pid)
+
+    expected = set(map(int, os.listdir(f"/proc/{command.process.pid}/task")))
+    assert expected <= node.mounted.tasks("gold")
+    if counted:
+        assert expected <= node.mounted.tasks(f"gold/mon_groups/{_ID}")
+
+
+def test_a_command_that_ended_enters_nothing(node: Node, start: Callable[..., Target]) -> None:
+    rdt, target = node.active(), start()
+    node.cgroups.kill(target.cgroup)
+    enter = rdt.entering(target, "gold")
+    assert enter is not None
+    assert target.process is not None
+
+    enter(target.process.pid)
+
+    assert node.mounted.tasks("gold") == set()
+
+
+def test_a_command_does_not_fail_for_a_class_that_is_gone(node: Node, start: Callable[..., Target]) -> None:
+    target = start()
+    node.active().apply(target, "gold")
+    rdt = node.load(ONLY_SILVER)
+    assert rdt is not None
+    assert target.process is not None
+    rdt.activate({"gold"}, previous=None)
+    Resctrl(node.mounted.path).remove(Group(name="gold"))
+    enter, elsewhere = rdt.entering(target, "gold"), rdt.entering(target, "silver")
+    Resctrl(node.mounted.path).remove(Group(name="silver"))
+    assert enter is not None
+    assert elsewhere is not None
+
+    enter(target.process.pid)
+    with pytest.raises(ResctrlError, match=r"^class resource rdt: "):
+        elsewhere(target.process.pid)
+
+    assert target.process.pid in node.mounted.tasks()
+
+
+@pytest.mark.requirement("Q43")
+def test_restarts_do_not_shrink_what_a_percentage_of_bandwidth_means(
+    resctrl: Mount, cgroups: Cgroups, tmp_path: Path
+) -> None:
+    node = Node(resctrl(hardware.AMD), cgroups, tmp_path)
+    text = """
+partitions:
+  all:
+    mbAllocation: ["50%"]
+    classes:
+      gold:
+      system/default:
+"""
+
+    found = []
+    for _ in range(3):
+        node.active(text)
+        found.append(node.mounted.schemata("gold")["MB"][0])
+
+    assert found == ["1024", "1024", "1024"]

@@ -19,6 +19,11 @@ class Guard:
         self._alone = False
         self._waiting = 0
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits to be alone."""
+        return self._waiting > 0
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Hold it with others; waits for the one who is, or wants to be, alone."""
@@ -57,6 +62,10 @@ class TargetLocks:
     def __init__(self) -> None:
         self._here = threading.Lock()
         self._locks: dict[Hashable, tuple[threading.Lock, int]] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._locks)
 
     @contextmanager
     def of(self, key: Hashable) -> Iterator[None]:

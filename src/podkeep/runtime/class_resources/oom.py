@@ -59,7 +59,11 @@ class Oom(ClassResource):
         wanted, given = self._scores[class_name], self._score(class_name)
         if wanted != given:
             log.warning(
-                "%s", problem(OOM, f"class {class_name}: attempted {wanted}, and given {given}: no CAP_SYS_RESOURCE")
+                "%s",
+                problem(
+                    OOM,
+                    f"class {class_name}: attempted {wanted}, and given {given}: the runtime has no CAP_SYS_RESOURCE",
+                ),
             )
 
     def _score(self, class_name: str) -> int:

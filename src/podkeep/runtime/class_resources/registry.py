@@ -261,7 +261,7 @@ class ClassResources:
                     _reapply(coming, assignment)
             self._catalog = coming
             self.generation += 1
-            for name in old.types.keys() - coming.types.keys():
+            for name in sorted(old.types.keys() - coming.types.keys()):
                 _deactivate(old.types[name])
 
     def _reactivating(self, item: ClassResource, before: ClassResource | None) -> Callable[[], None]:

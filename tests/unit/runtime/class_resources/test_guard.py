@@ -1,0 +1,82 @@
+"""Many together or one alone, and one lock for each key."""
+
+from __future__ import annotations
+
+import threading
+
+from podkeep.runtime.class_resources.guard import Guard, TargetLocks
+
+PATIENCE_S = 30
+
+
+def test_one_alone_waits_for_those_together_and_keeps_others_waiting() -> None:
+    guard, entered, leave, order = Guard(), threading.Event(), threading.Event(), list[str]()
+    alone_waits = threading.Event()
+
+    def first() -> None:
+        with guard.together():
+            entered.set()
+            leave.wait(PATIENCE_S)
+            order.append("together")
+
+    def alone() -> None:
+        alone_waits.set()
+        with guard.alone():
+            order.append("alone")
+
+    def last() -> None:
+        with guard.together():
+            order.append("after")
+
+    threads = [threading.Thread(target=first)]
+    threads[0].start()
+    assert entered.wait(PATIENCE_S)
+    threads.append(threading.Thread(target=alone))
+    threads[1].start()
+    assert alone_waits.wait(PATIENCE_S)
+    while not guard.is_awaited:
+        assert threads[1].is_alive()
+    threads.append(threading.Thread(target=last))
+    threads[2].start()
+    leave.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert order == ["together", "alone", "after"]
+
+
+def test_those_together_do_not_wait_for_each_other() -> None:
+    guard, both = Guard(), threading.Barrier(2)
+
+    def work() -> None:
+        with guard.together():
+            both.wait(PATIENCE_S)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert not both.broken
+
+
+def test_a_key_is_locked_for_one_at_a_time_and_forgotten_after() -> None:
+    locks, inside, most = TargetLocks(), 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(200):
+            with locks.of("one"):
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert most == 1
+    with locks.of("one"), locks.of("other"):
+        assert len(locks) == 2
+    assert len(locks) == 0

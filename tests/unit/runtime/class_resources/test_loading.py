@@ -1,0 +1,132 @@
+"""From [class_resources] to types; the type qos; what `podkeep config check` and a start refuse."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.config import ClassResourcesConfig, Config, CustomClass, CustomType
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime import settings
+from podkeep.runtime.class_resources import loading, qos
+from podkeep.runtime.class_resources.model import Level, Target
+from podkeep.runtime.class_resources.registry import ClassResources
+
+DEMO = CustomType(levels=("pod",), hook="/bin/true", classes={"a": CustomClass()})
+
+
+def load(tmp_path: Path, **fields: object) -> ClassResources:
+    config = ClassResourcesConfig(**fields)  # type: ignore[arg-type]
+    return loading.load(config, cgroups=Cgroups(), root=tmp_path)
+
+
+def names(classes: ClassResources, level: Level) -> list[str]:
+    return [item.name for item in classes.offers(level)]
+
+
+@pytest.mark.requirement("Q6")
+def test_what_is_configured_is_offered_at_its_level(tmp_path: Path) -> None:
+    classes = load(tmp_path, oom={"low": 500}, types={"vendor.example/demo": DEMO})
+    assert names(classes, Level.CONTAINER) == ["oom", "qos"]
+    assert names(classes, Level.POD) == ["qos", "vendor.example/demo"]
+
+
+@pytest.mark.requirement("Q39")
+def test_a_type_that_is_off_says_which_key_would_turn_it_on(tmp_path: Path) -> None:
+    classes = load(tmp_path)
+    assert names(classes, Level.CONTAINER) == ["qos"]
+    for name, text in (
+        ("rdt", "RDT is disabled: class_resources.rdt_config"),
+        ("blockio", "class_resources.blockio_config"),
+    ):
+        with pytest.raises(FailedPrecondition, match=f"class resource {name}: .*{text}"):
+            classes.resolve(Level.CONTAINER, {name: "gold"})
+    with pytest.raises(FailedPrecondition, match="class resource oom: .*oom has no classes"):
+        classes.resolve(Level.CONTAINER, {"oom": "low"})
+    assert "names no file" in classes.describe()["rdt"]["disabled"]
+
+
+@pytest.mark.requirement("Q79")
+def test_defaults_are_classes_there_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    classes = load(tmp_path, oom={"low": 500}, container_defaults={"oom": "low"}, pod_defaults={"qos": "BestEffort"})
+    assert classes.resolve(Level.CONTAINER, {"oom": "default"}) == {"oom": "low"}
+    assert classes.resolve(Level.POD, {"qos": "default"}) == {"qos": "BestEffort"}
+    with pytest.raises(InvalidArgument, match=r"class_resources.container_defaults.oom: there is no class 'high'.*low"):
+        load(tmp_path, oom={"low": 500}, container_defaults={"oom": "high"})
+    with pytest.raises(InvalidArgument, match=r"class_resources.pod_defaults.nosuch: there is no type 'nosuch'"):
+        load(tmp_path, pod_defaults={"nosuch": "high"})
+    assert caplog.records == []
+    # The same configuration may be on nodes with and without the hardware.
+    load(tmp_path, container_defaults={"rdt": "gold"})
+    assert "class_resources.container_defaults.rdt has no effect: RDT is disabled" in caplog.text
+
+
+@pytest.mark.requirement("Q80")
+@pytest.mark.parametrize(
+    "refused",
+    [
+        ClassResourcesConfig(oom={"default": 5}),
+        ClassResourcesConfig(types={"x": CustomType(hook="/bin/true", classes={"default": CustomClass()})}),
+    ],
+)
+def test_the_reserved_name_is_no_class(refused: ClassResourcesConfig) -> None:
+    with pytest.raises(InvalidArgument, match="no class may be called 'default'"):
+        settings.check(Config(class_resources=refused))
+
+
+@pytest.mark.requirement("Q80")
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (
+            "rdt_config",
+            "partitions: {p: {l3Allocation: 100%, classes: {default: {l3Allocation: 50%}}}}\n",
+        ),
+        ("blockio_config", "classes:\n  default:\n  - weight: 10\n"),
+    ],
+)
+def test_the_reserved_name_in_a_file(tmp_path: Path, key: str, text: str) -> None:
+    file = tmp_path / "classes.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidArgument, match=r"classes.yaml:\d+: .*default"):
+        settings.check(Config(class_resources=ClassResourcesConfig(**{key: str(file)})))
+
+
+@pytest.mark.parametrize("key", ["rdt_config", "blockio_config"])
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, key: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"absent\.yaml"):
+        settings.check(Config(class_resources=ClassResourcesConfig(**{key: str(tmp_path / "absent.yaml")})))
+
+
+def test_a_daemon_without_them_does_not_load_what_reads_them() -> None:
+    script = "import sys, podkeep.runtime.daemon; print([name for name in sys.modules if name in sys.argv[1:]])"
+    modules = [f"podkeep.runtime.class_resources.{name}" for name in ("rdt.plugin", "blockio.plugin", "yamlfile")]
+    done = subprocess.run([sys.executable, "-c", script, *modules], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.requirement("Q76", "Q77")
+def test_qos_is_told_at_both_levels_and_enforces_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    kind = qos.Qos()
+    assert {level: offer.classes for level, offer in kind.offers().items()} == dict.fromkeys(
+        Level, ("BestEffort", "Burstable", "Guaranteed")
+    )
+    config = {"annotations": {"a": "b"}}
+    told = qos.edit_of_pod({"qos": "Burstable"}, kind.edit("Guaranteed", config))
+    assert told["annotations"] == {
+        "a": "b",
+        "io.kubernetes.container.qos-class": "Guaranteed",
+        "io.kubernetes.pod.qos-class": "Burstable",
+    }
+    assert qos.edit_of_pod({}, config) is config
+    target = Target(level=Level.POD, id="p", name="ns/web", cgroup="/none")
+    kind.apply(target, "Burstable")
+    kind.verify(target, "Burstable")
+    kind.release(target, "Burstable")
+    assert [record.getMessage() for record in caplog.records] == ["ns/web: QoS class Burstable"]

@@ -221,7 +221,10 @@ class _Daemon:
         sandboxes.watch_all(containers)
         grpc_server = server.create_server()
         watch = PullWatch()
-        statistics = Statistics(self._state, self._layout, self._stats_reader, self._counting.stats_pass)
+        resctrl = Path(self._config.class_resources.resctrl)
+        statistics = Statistics(
+            self._state, self._layout, self._stats_reader, self._counting.stats_pass, resctrl=resctrl
+        )
         images_root = str(self._layout.images)
         stats = StatsRpc(self._state, statistics.targets, statistics.collector, mountpoint=images_root)
         services = self._services(sandboxes, containers, watch, partial(end, "Shutdown"))

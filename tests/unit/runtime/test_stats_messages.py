@@ -13,6 +13,7 @@ from podkeep.kernel.cgroup_files import DeviceIo, Psi, PsiLine
 from podkeep.kernel.cgroup_stats import Detail, Memory, Pressure, Usage
 from podkeep.kernel.netdev import Interface
 from podkeep.kernel.tree_size import TreeSize
+from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
 from podkeep.runtime.records import ContainerState, Resources
 from podkeep.runtime.rpc.convert.metrics import descriptor_messages, fill_sandbox_metrics
 from podkeep.runtime.rpc.convert.stats import StatsMessages
@@ -174,6 +175,7 @@ def measured(*, pressure: Pressure, **fields: Any) -> api.PodSandboxMetrics:
         usage=found,
         detail=detail(**fields),
         processes=Processes(descriptors=9, sockets=2, open_files_limit=1024),
+        domains=(DomainUsage(domain=0, occupancy=1, total_bytes=2, local_bytes=3), DomainUsage(domain=1, occupancy=4)),
     )
     message = api.PodSandboxMetrics()
     fill_sandbox_metrics(
@@ -219,6 +221,22 @@ def test_values_of_metrics() -> None:
     assert values["container_spec_cpu_quota"] == 1000
     assert values["container_fs_usage_bytes"] == 4096
     assert values["container_network_transmit_packets_dropped_total"] == 8
+
+
+@pytest.mark.requirement("Q41")
+def test_what_was_not_counted_has_no_sample() -> None:
+    samples = measured(pressure=Pressure()).container_metrics[0].metrics
+    found = [
+        (sample.name, sample.label_values[-1], sample.value.value)
+        for sample in samples
+        if sample.name.startswith(("container_llc_", "container_memory_bandwidth_"))
+    ]
+    assert found == [
+        ("container_llc_occupancy_bytes", "0", 1),
+        ("container_memory_bandwidth_bytes", "0", 2),
+        ("container_memory_bandwidth_local_bytes", "0", 3),
+        ("container_llc_occupancy_bytes", "1", 4),
+    ]
 
 
 def test_descriptors_are_unique_and_complete() -> None:

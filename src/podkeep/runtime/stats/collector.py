@@ -19,6 +19,8 @@ from podkeep.kernel.blockdev import device_name
 from podkeep.kernel.cgroup_stats import Detail, StatsReader, Usage
 from podkeep.kernel.netdev import Interface
 from podkeep.kernel.procfs import Descriptors
+from podkeep.runtime.class_resources.model import RDT
+from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage, Monitoring
 from podkeep.runtime.records import Container, Sandbox
 from podkeep.runtime.stats.layers import Layers, LayerSize
 from podkeep.runtime.stats.rates import Rates, Sample, now
@@ -75,6 +77,8 @@ class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     usage: Usage
     detail: Detail
     processes: Processes
+    domains: tuple[DomainUsage, ...] = ()
+    """Caches and the memory behind them, as far as the hardware counts what a container in an RDT class uses."""
 
 
 class SandboxMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -89,9 +93,12 @@ class SandboxMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Collector:
     """Reads; remembers nothing but what the rates and layers do."""
 
-    def __init__(self, reader: StatsReader, rates: Rates, layers: Layers, data: Path) -> None:
+    def __init__(
+        self, reader: StatsReader, rates: Rates, layers: Layers, data: Path, *, monitoring: Monitoring | None = None
+    ) -> None:
         """``data`` is a directory on the file system of the writable layers."""
         self._reader, self._rates, self._layers, self._data = reader, rates, layers, data
+        self._monitoring = monitoring
 
     def containers(self, targets: Sequence[ContainerTarget]) -> list[ContainerReading]:
         """Read containers, one after the other."""
@@ -194,7 +201,14 @@ class Collector:
             usage=reading.usage,
             detail=detail,
             processes=_sum(held, None if process is None else procfs.open_files_limit(process.pid)),
+            domains=self._domains(target.container),
         )
+
+    def _domains(self, container: Container) -> tuple[DomainUsage, ...]:
+        class_name = container.status.class_resources.get(RDT)
+        if class_name is None or self._monitoring is None:
+            return ()
+        return self._monitoring.usage(class_name, container.id)
 
 
 def _sum(held: Sequence[Descriptors], open_files_limit: int | None) -> Processes:

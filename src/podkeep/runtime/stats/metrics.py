@@ -12,6 +12,7 @@ import msgspec
 
 from podkeep.kernel.cgroup_files import DeviceIo, Psi
 from podkeep.kernel.netdev import Interface
+from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
 from podkeep.runtime.records import Container, Resources, Sandbox
 from podkeep.runtime.stats.collector import ContainerMetrics, FileSystem
 
@@ -76,6 +77,8 @@ def container_samples(
         yield MetricSample("container_hugetlb_usage_bytes", used, (size,))
         yield MetricSample("container_hugetlb_max_usage_bytes", most, (size,))
     yield from _processes(metrics)
+    for domain in metrics.domains:
+        yield from _domain(domain)
     yield from _spec(metrics.reading.container)
     pressure = metrics.usage.pressure
     for resource, psi in (("cpu", pressure.cpu), ("memory", pressure.memory), ("io", pressure.io)):
@@ -147,6 +150,17 @@ def _processes(metrics: ContainerMetrics) -> Iterator[MetricSample]:
     yield MetricSample("container_sockets", held.sockets)
     if held.open_files_limit is not None:
         yield MetricSample("container_ulimits_soft", held.open_files_limit, ("max_open_files",))
+
+
+def _domain(usage: DomainUsage) -> Iterator[MetricSample]:
+    values = {
+        "container_llc_occupancy_bytes": usage.occupancy,
+        "container_memory_bandwidth_bytes": usage.total_bytes,
+        "container_memory_bandwidth_local_bytes": usage.local_bytes,
+    }
+    for name, value in values.items():
+        if value is not None:
+            yield MetricSample(name, value, (str(usage.domain),))
 
 
 def _spec(container: Container) -> Iterator[MetricSample]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from podkeep.kernel.cgroup_stats import StatsReader
+from podkeep.kernel.resctrl import Resctrl
+from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.records import Container, ContainerState, Sandbox
 from podkeep.runtime.state import State
@@ -19,17 +22,24 @@ class Statistics:
     """Reads what is asked for, and samples in the background from ``start`` to ``close``."""
 
     def __init__(
-        self, state: State, layout: Layout, reader: StatsReader, on_pass: Callable[[float], None] = lambda _: None
+        self,
+        state: State,
+        layout: Layout,
+        reader: StatsReader,
+        on_pass: Callable[[float], None] = lambda _: None,
+        *,
+        resctrl: Path,
     ) -> None:
         """To be made in the event loop.
 
         :param reader: must be open for as long as a thread may read, that is, longer than the event loop runs.
+        :param resctrl: where resctrl is mounted, if it is.
         :param on_pass: gets the seconds of each pass over the CPU times.
         """
         self._state = state
         layers = Layers()
         self.targets = Targets(layout)
-        self.collector = Collector(reader, Rates(), layers, layout.root)
+        self.collector = Collector(reader, Rates(), layers, layout.root, monitoring=Monitoring(Resctrl(resctrl)))
         self._sampler = Sampler(state, self.targets, self.collector, layers, on_pass)
 
     def start(self) -> None:

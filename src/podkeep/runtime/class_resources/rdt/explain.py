@@ -16,6 +16,7 @@ from podkeep.runtime.class_resources.rdt.hardware import Bandwidth, Cache
 _SET = "#"
 _FREE = "."
 _INDENT = "  "
+_SHARED = "(shared)"
 
 
 def explain(plan: Plan) -> list[str]:
@@ -103,7 +104,7 @@ def _cache(plan: Plan, cache: Cache, resource: str) -> Iterator[str]:
     width = cache.mask.bit_length()
     blocks = "of any bits" if cache.sparse else "of one block"
     yield f"{resource}: {cache.mask.bit_count()} bits; masks {blocks}, at least {cache.least} wide"
-    names = max((len(name) for name in _names(plan)), default=0) + 2 * len(_INDENT)
+    names = max([len(_SHARED), *(len(_INDENT + name) for name in _names(plan))]) + len(_INDENT)
     for numbers in _alike(plan, resource, cache.ids):
         first = numbers[0]
         yield f"{_INDENT}cache {_list(numbers)}"
@@ -118,7 +119,7 @@ def _cache(plan: Plan, cache: Cache, resource: str) -> Iterator[str]:
                 yield f"{_INDENT * 2}{label:{names}}{_draw(mask, width)}  {_amount(mask, cache)}"
         if cache.shareable:
             yield (
-                f"{_INDENT * 2}{'(shared)':{names}}{_draw(cache.shareable, width)}  other hardware uses these bits, too"
+                f"{_INDENT * 2}{_SHARED:{names}}{_draw(cache.shareable, width)}  other hardware uses these bits, too"
             )
 
 

@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--artifact", type=int, default=5, help="GiB of the artifact, 0 for none (default 5)")
     parser.add_argument("--mounts", type=int, help="pods whose mounts are watched (default 100; nested: 50)")
     parser.add_argument("--starts", type=int, default=100, help="starts of each kind, to see joining (default 100)")
-    parser.add_argument("--pairs", type=int, default=150, help="pods in classes, and as many in none (default 150)")
+    parser.add_argument("--pairs", type=int, default=400, help="pods in classes, and as many in none (default 400)")
     parser.add_argument(
         "--tables", default="10,50,100,200", help="numbers of pods, to measure tables of mounts (default 10,50,100,200)"
     )

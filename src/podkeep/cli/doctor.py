@@ -26,10 +26,21 @@ def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
 
 
 def _examine(invocation: Invocation, ctx: click.Context, *, form: str) -> None:
-    from podkeep.cli.diagnosis import confinement, daemon, finding, firewall, machine, mounting, mountns, programs
+    from podkeep.cli.diagnosis import (
+        class_resources,
+        confinement,
+        daemon,
+        finding,
+        firewall,
+        machine,
+        mounting,
+        mountns,
+        programs,
+    )
 
     config = invocation.config
     findings = [*machine.examine(config), *confinement.examine(config), *programs.examine(config)]
+    findings += class_resources.examine(config)
     if os.geteuid() == 0:
         # Before the process leaves the mount namespace that it was started in.
         findings += mountns.examine(invocation)

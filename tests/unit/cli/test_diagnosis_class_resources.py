@@ -1,0 +1,88 @@
+"""What `podkeep doctor` says about class resources: nothing where none are configured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.config import ClassResourcesConfig, Config, CustomClass, CustomType
+from podkeep.cli.diagnosis import class_resources
+from podkeep.cli.diagnosis.finding import Finding, Level
+from podkeep.runtime.class_resources.blockio.devices import Devices
+from support.resctrl.fixture import Mount
+
+RDT = "partitions:\n  all:\n    l3Allocation: 100%\n    classes:\n      gold: {l3Allocation: 50%}\n"
+
+
+def one(config: ClassResourcesConfig) -> Finding:
+    [found] = class_resources.examine(Config(class_resources=config))
+    return found
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_nothing_is_said_of_what_is_not_configured() -> None:
+    assert class_resources.examine(Config()) == []
+
+
+@pytest.mark.requirement("Q39")
+def test_resctrl_that_the_kernel_has_is_to_be_mounted(tmp_path: Path) -> None:
+    file = Path(written(tmp_path / "rdt.yaml", RDT))
+    found = class_resources.rdt(file, tmp_path / "resctrl", filesystems="nodev\tresctrl\n")
+    assert (found.level, found.mend) == (Level.WARNING, f"mount -t resctrl resctrl {tmp_path}/resctrl")
+    found = class_resources.rdt(file, tmp_path / "resctrl", filesystems="nodev\ttmpfs\n")
+    assert found.level is Level.WARNING
+    assert "no resctrl" in found.detail
+
+
+def test_hardware_that_must_be_there_and_is_not_keeps_the_runtime_from_starting(tmp_path: Path) -> None:
+    file = Path(written(tmp_path / "rdt.yaml", "options: {l3: {optional: false}}\n" + RDT))
+    found = class_resources.rdt(file, tmp_path / "resctrl", filesystems="")
+    assert found.level is Level.MISSING
+    assert found.mend
+
+
+def test_classes_that_resctrl_can_give_are_in_order(tmp_path: Path, resctrl: Mount) -> None:
+    file = Path(written(tmp_path / "rdt.yaml", RDT))
+    found = class_resources.rdt(file, resctrl().path, filesystems="")
+    assert (found.level, found.detail) == (Level.OK, "gold")
+
+
+@pytest.mark.parametrize(("key", "text"), [("rdt_config", "partitons: {}\n"), ("blockio_config", "Clases: {}\n")])
+def test_a_file_with_an_error_is_named_with_its_line(tmp_path: Path, key: str, text: str) -> None:
+    path = written(tmp_path / "classes.yaml", text)
+    found = one(ClassResourcesConfig(**{key: path}))  # type: ignore[arg-type]
+    assert found.level is Level.MISSING
+    assert found.detail.startswith(f"{path}:1: ")
+
+
+def test_weights_need_bfq(tmp_path: Path) -> None:
+    path = written(tmp_path / "blockio.yaml", "Classes:\n  light:\n    - Weight: 50\n")
+    found = one(ClassResourcesConfig(blockio_config=path))
+    if "bfq" in Devices().schedulers():
+        assert found.level is Level.OK
+    else:
+        assert (found.level, found.detail) == (Level.WARNING, "no disk has the I/O scheduler bfq")
+        assert "light" in found.why
+
+
+def test_devices_that_are_not_there(tmp_path: Path) -> None:
+    text = "Classes:\n  slow:\n    - Devices: [/dev/nosuch*]\n      ThrottleReadBps: 1M\n"
+    found = one(ClassResourcesConfig(blockio_config=written(tmp_path / "blockio.yaml", text)))
+    assert found.level is Level.WARNING
+    assert "/dev/nosuch*" in found.detail
+
+
+def test_types_of_the_configuration() -> None:
+    classes = {"a": CustomClass(cgroup={"pids.max": "9"})}
+    assert one(ClassResourcesConfig(types={"tasks": CustomType(classes=classes)})).detail == "a"
+    found = one(ClassResourcesConfig(types={"tasks": CustomType(classes=classes, hook="/nosuch/hook")}))
+    assert (found.level, found.detail) == (Level.WARNING, "its hook /nosuch/hook is not there")
+    found = one(ClassResourcesConfig(types={"tasks": CustomType(levels=("pod",))}))
+    assert (found.level, found.detail) == (Level.WARNING, "the configuration gives it no class")
+    found = one(ClassResourcesConfig(types={"rdt": CustomType()}))
+    assert found.level is Level.MISSING

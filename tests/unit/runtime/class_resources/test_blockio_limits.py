@@ -109,19 +109,22 @@ def test_a_partition_stands_for_its_disk() -> None:
     assert found.warnings == ("line 3: /dev/vda1 is a partition: the limit is that of /dev/vda, all of it",)
 
 
-def texts(now: limits.Content, then: limits.Content) -> list[tuple[str, str, str]]:
-    return [(write.file, write.text, write.before) for write in limits.changes(now, then)]
+def texts(now: limits.Content, then: limits.Content) -> list[tuple[str, str]]:
+    return [(write.file, write.text) for write in limits.changes(now, then)]
 
 
 @pytest.mark.requirement("Q48")
 def test_a_change_sets_what_is_new_and_clears_what_is_old() -> None:
-    now = {READ_BPS: {"254:0": "100", "254:16": "200"}, "blkio.bfq.weight_device": {"254:16": "300"}}
-    then = {READ_BPS: {"254:0": "150"}, "blkio.bfq.weight_device": {}, "blkio.bfq.weight": {"default": "100"}}
+    now = {
+        READ_BPS: {"254:0": "100", "254:16": "200"},
+        "blkio.bfq.weight": {"default": "100"},
+        "blkio.bfq.weight_device": {"254:16": "300"},
+    }
+    then = {READ_BPS: {"254:0": "150"}, "blkio.bfq.weight": {"default": "100"}, "blkio.bfq.weight_device": {}}
     assert texts(now, then) == [
-        (READ_BPS, "254:0 150", "254:0 100"),
-        ("blkio.bfq.weight", "100", "100"),
-        (READ_BPS, "254:16 0", "254:16 200"),
-        ("blkio.bfq.weight_device", "254:16 default", "254:16 300"),
+        (READ_BPS, "254:0 150"),
+        (READ_BPS, "254:16 0"),
+        ("blkio.bfq.weight_device", "254:16 default"),
     ]
 
 
@@ -131,12 +134,25 @@ def test_a_change_on_version_2() -> None:
     now = {"io.max": {"254:0": line}, "io.weight": {"default": "80", "254:0": "50"}}
     then = {"io.max": {"254:16": line}, "io.weight": {"default": "100"}}
     assert texts(now, then) == [
-        ("io.max", f"254:16 {line}", "254:16 rbps=max wbps=max riops=max wiops=max"),
-        ("io.weight", "default 100", "default 80"),
-        ("io.max", "254:0 rbps=max wbps=max riops=max wiops=max", f"254:0 {line}"),
-        ("io.weight", "254:0 default", "254:0 50"),
+        ("io.max", f"254:16 {line}"),
+        ("io.weight", "default 100"),
+        ("io.max", "254:0 rbps=max wbps=max riops=max wiops=max"),
+        ("io.weight", "254:0 default"),
     ]
     assert texts(then, then) == []
+
+
+@pytest.mark.parametrize(
+    ("default", "named"), [("blkio.bfq.weight", "blkio.bfq.weight_device"), ("io.bfq.weight",) * 2]
+)
+def test_bfq_forgets_weights_of_devices_with_a_new_default(default: str, named: str) -> None:
+    now: dict[str, dict[str, str]] = {default: {"default": "100"}, named: {"254:0": "300", "254:16": "200"}}
+    then: dict[str, dict[str, str]] = {default: {"default": "150"}, named: {"254:0": "300"}}
+    if default == named:
+        now[default]["default"] = "100"
+        then[default] = {"default": "150", "254:0": "300"}
+    values = ("150", "254:0 300") if default != named else ("default 150", "254:0 300")
+    assert texts(now, then) == [(default, values[0]), (named, values[1])]
 
 
 def test_what_the_kernel_says_is_understood() -> None:

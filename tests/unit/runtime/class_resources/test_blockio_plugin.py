@@ -129,6 +129,20 @@ def test_limits_are_set_changed_and_cleared(
 
 
 @pytest.mark.requirement("Q48")
+def test_weights_of_devices_outlive_a_new_default(tmp_path: Path, loop: LoopDevice, target: Target) -> None:
+    loop.schedule("bfq")
+    rule = f"    - Devices: [{loop.path}]\n      Weight: 700\n"
+    text = f"Classes:\n  a:\n    - Weight: 200\n{rule}  b:\n{rule}    - Weight: 300\n  c:\n    - Weight: 300\n"
+    blocks = blockio(tmp_path, text)
+    expected = {"a": (200, f"\n{loop.number} 700"), "b": (300, f"\n{loop.number} 700"), "c": (300, "")}
+    for name in ("a", "b", "c", "b", "a", "c"):
+        blocks.apply(target, name)
+        weight, line = expected[name]
+        found = files(target)
+        assert (found["blkio.bfq.weight"], found["blkio.bfq.weight_device"]) == (str(weight), f"default {weight}{line}")
+
+
+@pytest.mark.requirement("Q48")
 def test_what_somebody_else_wrote_is_found_and_mended(tmp_path: Path, loop: LoopDevice, target: Target) -> None:
     blocks = blockio(tmp_path, classes(loop))
     blocks.apply(target, "bronze")

@@ -44,6 +44,10 @@ _MAX_KEYS = {
 }
 """In the order in which the kernel writes them."""
 
+_FORGETTING = {
+    BFQ_WEIGHT_V1: frozenset({BFQ_WEIGHT_V1, BFQ_WEIGHT_DEVICE_V1}),
+    BFQ_WEIGHT: frozenset({BFQ_WEIGHT}),
+}
 _UNLIMITED = " ".join(f"{key}=max" for key in _MAX_KEYS)
 _LEAST_RATE_V2 = 2
 """Version 2 refuses 1 (blk-throttle.c, tg_set_limit); the file may say so, for version 1."""
@@ -80,12 +84,11 @@ class Ability:
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """One write of a file that changes one key, and the one that takes it back."""
+    """One write of a file, which changes one key."""
 
     file: str
     key: str
     text: str
-    before: str
 
 
 def patterns_of(class_: Class) -> list[str]:
@@ -138,10 +141,8 @@ def wanted(limits: Limits, ability: Ability) -> dict[str, dict[str, str]]:
     weights = {device.number: str(values[Setting.WEIGHT]) for device, values in _weighed(limits)}
     for file in sorted(ability.weight_files):
         able = ability.cost if file == COST_WEIGHT else ability.bfq
-        named = {} if file == BFQ_WEIGHT_V1 else weights
-        files[file] = {number: text for number, text in named.items() if number in able}
-        if file != BFQ_WEIGHT_DEVICE_V1:
-            files[file][DEFAULT] = weight
+        named = {} if file == BFQ_WEIGHT_V1 else {number: text for number, text in weights.items() if number in able}
+        files[file] = named if file == BFQ_WEIGHT_DEVICE_V1 else {DEFAULT: weight, **named}
     return files
 
 
@@ -209,17 +210,22 @@ def changes(now: Content, then: Content) -> list[Write]:
     """
     setting: list[Write] = []
     clearing: list[Write] = []
+    forgotten = _forgotten(now, then)
     for file, lines in then.items():
-        held = now.get(file, {})
+        held = {} if file in forgotten else now.get(file, {})
         for key, value in lines.items():
             if held.get(key) != value:
-                setting.append(_write(file, key, held.get(key), value))
-        clearing += [_write(file, key, value, None) for key, value in held.items() if key not in lines]
+                setting.append(Write(file=file, key=key, text=_text(file, key, value)))
+        clearing += [Write(file=file, key=key, text=_text(file, key, None)) for key in held if key not in lines]
     return [*setting, *clearing]
 
 
-def _write(file: str, key: str, before: str | None, after: str | None) -> Write:
-    return Write(file=file, key=key, text=_text(file, key, after), before=_text(file, key, before))
+def _forgotten(now: Content, then: Content) -> frozenset[str]:
+    """Return the files whose weights of devices BFQ forgets when the default is written (bfq_io_set_weight_legacy)."""
+    for file, files in _FORGETTING.items():
+        if file in then and now.get(file, {}).get(DEFAULT) != then[file].get(DEFAULT):
+            return files
+    return frozenset()
 
 
 def _text(file: str, key: str, value: str | None) -> str:

@@ -127,7 +127,9 @@ class BlockIo(ClassResource):
         self._require_files(target, resolved, ability)
         try:
             with UndoStack() as undo:
-                then = self._carry_out(target.cgroup, limits.changes(self._read(target.cgroup, then), then), then, undo)
+                before = self._read(target.cgroup, then)
+                undo.push(f"put back block I/O of {target.name}", partial(self._carry_out, target.cgroup, before))
+                then = self._carry_out(target.cgroup, then)
                 self._require_same(target, then)
         except KernelCallError as error:
             raise Internal(problem(BLOCKIO, f"{target.name}, class {class_name}: {error.message}")) from error
@@ -156,8 +158,7 @@ class BlockIo(ClassResource):
             return
         try:
             nothing = limits.wanted(_NOTHING, self._ability(_NOTHING, target.cgroup))
-            for write in limits.changes(self._read(target.cgroup, nothing), nothing):
-                self._cgroups.write(target.cgroup, write.file, write.text)
+            self._carry_out(target.cgroup, nothing)
         except KernelCallError as error:
             if error.errno not in _GONE | {errno.ENOENT} or self._cgroups.exists(target.cgroup):
                 raise Internal(problem(BLOCKIO, f"{target.name}: {error.message}")) from error
@@ -263,12 +264,10 @@ class BlockIo(ClassResource):
     def _read(self, cgroup: str, files: limits.Content) -> dict[str, dict[str, str]]:
         return {file: limits.read(file, self._cgroups.read(cgroup, file) or "") for file in files}
 
-    def _carry_out(
-        self, cgroup: str, writes: Sequence[Write], then: limits.Content, undo: UndoStack
-    ) -> dict[str, dict[str, str]]:
+    def _carry_out(self, cgroup: str, then: limits.Content) -> dict[str, dict[str, str]]:
         """Write, and return what is in force then: without the devices that are gone by now."""
         kept = {file: dict(lines) for file, lines in then.items()}
-        for write in writes:
+        for write in limits.changes(self._read(cgroup, then), then):
             try:
                 self._cgroups.write(cgroup, write.file, write.text)
             except KernelCallError as error:
@@ -276,20 +275,11 @@ class BlockIo(ClassResource):
                     raise
                 if kept[write.file].pop(write.key, None) is not None:
                     log.warning("class resource blockio: %s: %s", write.key, error.message)
-            else:
-                undo.push(f"put back {write.file} of {cgroup}", partial(self._put_back, cgroup, write))
         return kept
 
     def _is_beyond(self, write: Write, number: int) -> bool:
         """Say whether a write failed because the disk went away, or its scheduler that heeds weights."""
         return (number in _GONE and not self._devices.exists(write.key)) or number == errno.EOPNOTSUPP
-
-    def _put_back(self, cgroup: str, write: Write) -> None:
-        try:
-            self._cgroups.write(cgroup, write.file, write.before)
-        except KernelCallError as error:
-            if not self._is_beyond(write, error.errno):
-                raise
 
     def _require_same(self, target: Target, then: limits.Content) -> None:
         found = self._present(self._read(target.cgroup, then))

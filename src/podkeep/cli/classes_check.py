@@ -88,14 +88,19 @@ def _rdt(file: Path, mount: Path, root: Path) -> tuple[list[str], dict[str, Any]
 
     configured = configuration.load(file)
     resctrl = Resctrl(mount)
+    count = len(configured.classes)
+    head = f"{file}: rdt, {count} {'class' if count == 1 else 'classes'}"
     try:
         resctrl.check()
     except FailedPrecondition as error:
+        # What the file calls not optional is an error all the same, as it is for the runtime.
         plan = allocation.plan(configured, Hardware())
-        return [*explain.explain(plan), "", f"not offered here: {error.message}"], explain.describe(plan)
+        lines = [head, f"not offered on this machine: {error.message}", f"hint: {error.hint}"]
+        return lines, {**explain.describe(plan), "whyNot": error.message}
     groups = resctrl.groups()
     texts = [resctrl.schemata(), *(resctrl.schemata(name) for name in sorted(groups))]
-    hardware = read(resctrl.info(), texts, mount_options=resctrl.options())
+    maximum = resctrl.bandwidth_maximum()
+    hardware = read(resctrl.info(), texts, mount_options=resctrl.options(), bandwidth_maximum=maximum)
     foreign = groups - ControlGroups(resctrl, Notes(root, mount)).ours()
     plan = allocation.plan(configured, hardware, foreign=foreign)
-    return explain.explain(plan), explain.describe(plan)
+    return [head, *explain.explain(plan)], explain.describe(plan)

@@ -12,6 +12,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.cli import classes, classes_check, classlist
 from podkeep.cri.v1 import api_pb2
 from podkeep.runtime.class_resources import yamlfile
+from support.resctrl.fixture import Mount
 
 PODKEEP = str(Path(sys.executable).parent / "podkeep")
 
@@ -136,6 +137,46 @@ def test_check_explains_block_io_without_a_runtime(tmp_path: Path) -> None:
     value = json.loads(podkeep("classes", "check", "-o", "json", str(file)).stdout)
     assert (value["file"], value["type"]) == (str(file), "blockio")
     assert list(value["classes"]) == ["slow"]
+
+
+RDT = """\
+partitions:
+  exclusive:
+    l3Allocation: 60%
+    classes:
+      gold: {l3Allocation: 100%}
+  shared:
+    l3Allocation: 40%
+    classes:
+      bronze: {}
+"""
+
+
+@pytest.mark.requirement("Q40")
+def test_check_draws_masks_as_the_node_would_apply_them(tmp_path: Path, resctrl: Mount) -> None:
+    file = tmp_path / "rdt.yaml"
+    file.write_text(RDT)
+    there = resctrl()
+    before = (there.groups(), there.schemata())
+    done = podkeep("classes", "check", str(file), "--resctrl", str(there.path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{file}: rdt, 2 classes\n")
+    assert "#" in done.stdout
+    value = json.loads(podkeep("classes", "check", "-o", "json", str(file), "--resctrl", str(there.path)).stdout)
+    masks = [int(value["partitions"][name]["masks"]["L3"]["0"], 16) for name in ("exclusive", "shared")]
+    assert all(masks)
+    assert not masks[0] & masks[1]
+    assert (there.groups(), there.schemata()) == before  # it only looks
+
+
+def test_check_of_rdt_without_hardware_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "rdt.yaml"
+    file.write_text(RDT)
+    done = podkeep("classes", "check", str(file), "--resctrl", str(tmp_path))
+    assert done.returncode == 0
+    assert f"not offered on this machine: resctrl is not mounted at {tmp_path}\nhint: " in done.stdout
+    file.write_text("options: {l3: {optional: false}}\n" + RDT)
+    assert podkeep("classes", "check", str(file), "--resctrl", str(tmp_path)).returncode == 1
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ def rdt(file: Path, mount: Path, *, filesystems: str) -> Finding:
         if not absent:
             groups = ["", *sorted(resctrl.groups())]
             texts = [resctrl.schemata(group) for group in groups]
-            hardware = read(resctrl.info(), texts, mount_options=resctrl.options())
+            maximum = resctrl.bandwidth_maximum()
+            hardware = read(resctrl.info(), texts, mount_options=resctrl.options(), bandwidth_maximum=maximum)
         plan = allocation.plan(configured, hardware)
     except PodkeepError as error:
         why = f"{_REFUSED}{f'; {absent}' if absent and absent not in error.message else ''}"

@@ -91,6 +91,8 @@ def _plan(file: Path, resctrl: Resctrl, groups: ControlGroups) -> Classes:
     plan = allocation.plan(configured, found, foreign=staying - set(configured.classes))
     for warning in plan.warnings:
         log.warning("%s", warning)
+    for name, reason in plan.unavailable.items():
+        log.info("RDT class %s is not offered: %s", name, reason)
     reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(plan.unavailable.items()))
     return Classes(
         plan=plan,

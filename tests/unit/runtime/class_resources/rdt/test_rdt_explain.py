@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from rdt_machine import CDP, FULL, MBPS, NO_L3, NO_MB, Machine
@@ -120,3 +122,17 @@ def test_json() -> None:
     }
     assert "system/default" in found["classes"]
     assert found["unavailable"] == {}
+
+
+def test_the_example_of_the_documentation() -> None:
+    text = (Path(__file__).parents[5] / "docs/class-resources.md").read_text()
+    example = re.search(r"## The rdt file\n.*?```yaml\n(.*?)```", text, re.DOTALL)
+    assert example
+    plan = Machine(FULL).plan(example[1])
+    assert {name: each.schemata for name, each in plan.classes.items()} == {
+        "bronze": ("L3:0=f000;1=f000;2=f000;3=f000", "MB:0=20;1=20;2=20;3=20"),
+        "gold": ("L3:0=fff;1=fff;2=fff;3=fff", "MB:0=100;1=100;2=100;3=100"),
+        "silver": ("L3:0=ff000;1=ff000;2=ff000;3=ff000", "MB:0=50;1=50;2=50;3=50"),
+    }
+    assert plan.root
+    assert plan.warnings == ()

@@ -62,6 +62,13 @@ def test_classes_rules_and_quantities() -> None:
     ]  # fmt: skip
 
 
+def test_the_documentation_has_files_that_can_be_used() -> None:
+    documentation = Path(__file__).parents[4] / "docs" / "class-resources.md"
+    section = documentation.read_text().partition("\n## The blockio file\n")[2].partition("\n## ")[0]
+    found = [configuration.parse(part.partition("```")[0], source="docs") for part in section.split("```yaml\n")[1:]]
+    assert [list(read.classes) for read in found] == [["background", "foreground", "free"], ["throttled"]]
+
+
 def test_keys_are_read_in_any_case_as_goresctrl_does() -> None:
     read = parse("classes:\n  slow:\n    - devices: [/dev/vda]\n      throttlereadbps: 5M\n")
     assert read.classes["slow"].rules[0].values == {Setting.READ_BPS: 5_000_000}

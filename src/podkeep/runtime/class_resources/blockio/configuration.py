@@ -6,7 +6,7 @@ Owns: keys, quantities, and what is refused, with file and line. Does not own: w
     Classes:
       slow:
         - Weight: 80                      # of every device that is not named below
-        - Devices: [/dev/sd[a-z], /dev/disk/by-id/*SSD*]
+        - Devices: ["/dev/sd[a-z]", "/dev/disk/by-id/*SSD*"]
           ThrottleReadBps: 50M
           Weight: 50
 

@@ -81,6 +81,8 @@ class Groups:
             raise Refused(errno.EINVAL)
         with self.command():
             taken = {group.closid for group in (self.root, *self.named.values())}
+            if self.hardware.l3 is not None and self.hardware.l3.io_alloc:
+                taken.add(next(item.num_closids for item in self.controls.all if item.name.startswith("L3")) - 1)
             closid = next((number for number in range(self.controls.num_closids) if number not in taken), None)
             if closid is None:
                 raise Refused(errno.ENOSPC, "Out of CLOSIDs")

@@ -24,6 +24,8 @@ class Cache:
     """None: a kernel before 6.7, whose ``info`` does not say."""
     cdp: bool = False
     """Mounted with separate masks for code and data."""
+    io_alloc: bool = False
+    """Devices have a class of their own, which takes a CLOSID that ``num_closids`` counts (Linux 6.19)."""
     domains: tuple[int, ...] = (0, 1)
     size: int = 35 << 20
     """Bytes of one domain's cache."""

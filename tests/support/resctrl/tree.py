@@ -234,6 +234,8 @@ class Tree:
             "shareable_bits": _fixed(f"{resource.shareable_bits:x}"),
             "bit_usage": File(read=lambda: groups.controls.bit_usage(control, resource, groups.modes()) + "\n"),
         }
+        if resource.io_alloc:
+            entries["io_alloc"] = _fixed("enabled")
         if resource.sparse_masks is not None:
             entries["sparse_masks"] = _fixed(int(resource.sparse_masks))
         return entries

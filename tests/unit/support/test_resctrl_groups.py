@@ -180,6 +180,15 @@ def test_classes_run_out_and_come_back(resctrl: Mount) -> None:
     assert rdt.groups() == {"a", "c", "d"}
 
 
+def test_a_class_for_devices_is_one_less(resctrl: Mount) -> None:
+    rdt = resctrl(Hardware(l3=Cache(num_closids=3, io_alloc=True)))
+    (rdt.path / "a").mkdir()
+
+    with pytest.raises(OSError, match="No space"):
+        (rdt.path / "b").mkdir()
+    assert rdt.last_cmd_status() == "Out of CLOSIDs"
+
+
 def test_the_fewest_classes_of_all_resources_count(resctrl: Mount) -> None:
     rdt = resctrl(Hardware(l3=Cache(num_closids=16), mb=MemoryBandwidth(num_closids=2)))
     (rdt.path / "a").mkdir()

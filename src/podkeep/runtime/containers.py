@@ -74,7 +74,7 @@ class Containers:
         self._stop_execs = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
-        self._giving_back: set[asyncio.Task[None]] = set()
+        self._giving_back: dict[ContainerID, asyncio.Task[None]] = {}
         self._asked_to_end: set[ContainerID] = set()
         """Those that got their stop signal."""
         self._starting: set[ContainerID] = set()
@@ -319,6 +319,12 @@ class Containers:
         for container in self._state.containers(sandbox_id):
             if container.status.state in LIVE_STATES:
                 await self._kill(container)
+            await self._given_back(container.id)
+
+    async def _given_back(self, container_id: ContainerID) -> None:
+        """Wait until what a container had is given back, or could not be."""
+        if (task := self._giving_back.get(container_id)) is not None:
+            await asyncio.wait({task})
 
     async def remove(self, text: str) -> None:
         """Remove a container, killing it first if it runs; a missing one is no error."""
@@ -332,6 +338,7 @@ class Containers:
             return
         if container.status.state in LIVE_STATES:
             await self._kill(container)
+        await self._given_back(container_id)
         sandbox = self._state.sandbox(container.sandbox_id)
         container = self._state.container(container_id)
         latest = container.status
@@ -435,8 +442,8 @@ class Containers:
         outlives = container.config.namespaces.pid is not NamespaceMode.CONTAINER
         if outlives or status.class_resources or status.class_change:
             task = asyncio.get_running_loop().create_task(self._give_back(container.id, kill_rest=outlives))
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
+            self._giving_back[container_id] = task
+            task.add_done_callback(lambda _: self._giving_back.pop(container_id, None))
 
     async def _give_back(self, container_id: ContainerID, *, kill_rest: bool) -> None:
         """Kill what outlived a first process that was not the init of a PID namespace, and release the classes."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound
@@ -71,6 +72,13 @@ class Oom(ClassResource):
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         return {**config, "process": {**config["process"], "oomScoreAdj": self._score(class_name)}}
+
+    def entering(self, target: Target, class_name: str) -> Callable[[int], None] | None:
+        # Not every OCI runtime gives a command the value of the process it is told to run (crun 1.8 does not).
+        if class_name in self._scores:
+            return partial(procfs.set_oom_score_adj, score=self._score(class_name))
+        first = target.process
+        return None if first is None else lambda pid: procfs.set_oom_score_adj(pid, procfs.oom_score_adj(first.pid))
 
     def activate(self, _in_use: Collection[str], *, previous: ClassResource | None) -> None:
         self._former = previous._scores if isinstance(previous, Oom) else {}

@@ -46,7 +46,7 @@ def test_a_type_that_is_off_says_which_key_would_turn_it_on(tmp_path: Path) -> N
     ):
         with pytest.raises(FailedPrecondition, match=f"class resource {name}: .*{text}"):
             classes.resolve(Level.CONTAINER, {name: "gold"})
-    with pytest.raises(FailedPrecondition, match="class resource oom: .*oom has no classes"):
+    with pytest.raises(FailedPrecondition, match=r"class resource oom: .*oom has no classes"):
         classes.resolve(Level.CONTAINER, {"oom": "low"})
     assert "names no file" in classes.describe()["rdt"]["disabled"]
 

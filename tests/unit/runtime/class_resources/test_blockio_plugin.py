@@ -251,6 +251,24 @@ def test_what_is_no_disk_is_left_out(tmp_path: Path, target: Target) -> None:
     assert found == {f"{tmp_path}/*": (), "/dev/null": (), "/dev": (), "/nothing/here": ()}
 
 
+@pytest.mark.requirement("Q45")
+def test_a_pattern_finds_every_disk_of_its_kind_and_no_other() -> None:
+    def number(name: str) -> str:
+        return (Path("/sys/block") / name / "dev").read_text().strip()
+
+    loops = {f"/dev/{path.name}": number(path.name) for path in Path("/sys/block").glob("loop*")}
+    devices = Devices()
+    for _ in range(2):
+        found = devices.match(["/dev/loop[0-9]*"])["/dev/loop[0-9]*"]
+        # Other tests attach more of them meanwhile.
+        assert {match.path: match.device.number for match in found}.items() >= loops.items()
+        assert all(match.device.name == match.path for match in found)
+    disks = {path.name for path in Path("/sys/block").glob("vd?")}
+    (matches,) = devices.match(["/dev/vd*"]).values()
+    assert {match.device.name for match in matches} == {f"/dev/{name}" for name in disks}
+    assert all(match.device.number == number(match.device.name.removeprefix("/dev/")) for match in matches)
+
+
 def test_a_device_that_vanishes_between_looking_and_writing(
     tmp_path: Path, loop: LoopDevice, target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:

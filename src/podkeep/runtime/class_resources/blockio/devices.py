@@ -20,6 +20,7 @@ from podkeep.runtime.class_resources.blockio import patterns
 
 _RACY_NS = 2_000_000_000
 """A directory that changed so shortly before it was read may change again without a new time stamp."""
+_MOST_KEPT = 4096
 _SYS_BLOCK = Path("/sys/dev/block")
 
 
@@ -73,7 +74,7 @@ class Devices:
     def __init__(self) -> None:
         self._found: dict[str, _Found] = {}
         self._disks: dict[tuple[str, str], Device] = {}
-        """By number and where sysfs has it: at most as many as there ever were disks at a time and place."""
+        """By number and where sysfs has it."""
         self._lock = threading.Lock()
 
     def match(self, asked: Iterable[str]) -> Matches:
@@ -105,6 +106,8 @@ class Devices:
             disk = _disk_of(number)
             if disk is None:
                 return None
+            if len(self._disks) >= _MOST_KEPT:
+                self._disks.clear()
             self._disks[key] = Device(number=disk, name=device_name(*map(int, disk.split(":"))))
         return self._disks[key]
 

@@ -48,7 +48,7 @@ class Node:
 
     def error(self, text: str, *, hint: str = "") -> InvalidArgument:
         """Return (not raise) the error that something is wrong with this value."""
-        where = ".".join(self.path).replace(".[", "[")
+        where = ".".join(part if part and part.isprintable() else repr(part) for part in self.path).replace(".[", "[")
         return InvalidArgument(f"{self.source}:{self.line}: {where + ': ' if where else ''}{text}", hint=hint)
 
     @property

@@ -50,6 +50,12 @@ def test_a_field_in_any_case_and_twice() -> None:
         _parse("L3allocation: 5\nl3Allocation: 6\n").fields({"l3Allocation"})
 
 
+def test_a_key_cannot_break_a_message_into_lines() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        _parse('"a\\nb": 1\n').fields({"c"})
+    assert caught.value.message == "f.yaml:1: 'a\\nb': unknown key"
+
+
 def test_an_unknown_field_is_named_with_what_was_meant() -> None:
     with pytest.raises(InvalidArgument) as caught:
         _parse("options:\n  l4: 1\nl3Alocation: 1\n").fields({"options", "l3Allocation"})

@@ -251,5 +251,5 @@ def _mbps(node: Node, text: str) -> int:
 def _percent(node: Node, text: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= 100):
-        raise node.error(f"{digits!r} is no percentage of 0 to 100")
+        raise node.error(f"{digits!r} is no whole percentage of 0 to 100")
     return int(digits)

@@ -47,22 +47,22 @@ def lines(values: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
 def differences(wanted: tuple[str, ...], text: str) -> list[str]:
     """Return where a group's schemata file says something else than ``wanted``; empty if all of it is in force.
 
-    Resources and caches that ``wanted`` does not name may have any value.
+    Resources and caches that ``wanted`` does not name may have any value; a cache whose processors are offline is not
+    in the file, and not missed.
 
     :raises ValueError: if ``text`` is not understood.
     """
     have = parse(text)
-    return [
-        f"{name} of cache {cache} is {_shown(name, have.get(name, {}).get(cache))} instead of {_value(name, value)}"
-        for name, values in parse("\n".join(wanted)).items()
-        for cache, value in values.items()
-        if have.get(name, {}).get(cache) != value
-    ]
+    found: list[str] = []
+    for name, values in parse("\n".join(wanted)).items():
+        if name not in have:
+            found.append(f"there is no {name}")
+        for cache, value in values.items():
+            is_now = have.get(name, {}).get(cache, value)
+            if is_now != value:
+                found.append(f"{name} of cache {cache} is {_value(name, is_now)} instead of {_value(name, value)}")
+    return found
 
 
 def _value(name: str, value: int) -> str:
     return str(value) if name in BANDWIDTH else f"{value:x}"
-
-
-def _shown(name: str, value: int | None) -> str:
-    return "not there" if value is None else _value(name, value)

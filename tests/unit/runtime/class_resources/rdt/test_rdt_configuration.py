@@ -136,8 +136,9 @@ _ERRORS = {
     ),
     "allocation of nothing": (_allocation(""), f"{_LINE_3}: nothing is written here; hint: write a percentage"),
     "allocation of a list": (_allocation("[5%]"), f"{_LINE_3}: must be a single value, not a list"),
-    "no percentage": (_allocation("1f%"), f"{_LINE_3}: '1f' is no percentage of 0 to 100"),
-    "too much": (_allocation("101%"), f"{_LINE_3}: '101' is no percentage of 0 to 100"),
+    "no percentage": (_allocation("1f%"), f"{_LINE_3}: '1f' is no whole percentage of 0 to 100"),
+    "a fraction": (_allocation("12.5%"), f"{_LINE_3}: '12.5' is no whole percentage of 0 to 100"),
+    "too much": (_allocation("101%"), f"{_LINE_3}: '101' is no whole percentage of 0 to 100"),
     "nothing of it": (_allocation("0%"), f"{_LINE_3}: '0%' is nothing of the cache; hint: the least"),
     "range in a partition": (_allocation("50-60%"), f"{_LINE_3}: a partition cannot have a range such as 50-60%"),
     "bits that are none": (

@@ -127,5 +127,6 @@ def test_differences() -> None:
     assert schemata.differences(wanted, "    MB:0=   50;1=   10\n    L3:0=000ff;1=0000f\n    L2:0=1\n") == []
     assert schemata.differences(wanted, "L3:0=ff;1=ff\n") == [
         "L3 of cache 1 is ff instead of f",
-        "MB of cache 0 is not there instead of 50",
+        "there is no MB",
     ]
+    assert schemata.differences(wanted, "MB:0=50\nL3:1=f\n") == []  # processors with cache 0 are offline

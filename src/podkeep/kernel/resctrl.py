@@ -97,11 +97,11 @@ class Resctrl:
         """
         found: dict[str, str] = {}
         top = self.root / "info"
-        for directory in sorted(path for path in _listed(top) if path.is_dir()):
-            for file in sorted(_listed(directory)):
+        for directory in filter(os.DirEntry.is_dir, _entries(top)):
+            for file in _entries(Path(directory.path)):
                 # Some can be written only, others answer in some modes only, and debugging adds directories.
                 with suppress(ResctrlError):
-                    found[str(file.relative_to(top))] = _read(file)
+                    found[f"{directory.name}/{file.name}"] = _read(Path(file.path))
         return found
 
     def options(self) -> frozenset[str]:
@@ -127,7 +127,7 @@ class Resctrl:
 
         :raises ResctrlError: if the kernel refuses.
         """
-        return {path.name for path in _listed(self.root) if path.name not in _RESERVED and path.is_dir()}
+        return {entry.name for entry in _entries(self.root) if entry.is_dir() and entry.name not in _RESERVED}
 
     def monitors(self, name: str = "") -> set[str]:
         """Return the names of a control group's monitoring groups; none where nothing can be monitored.
@@ -135,7 +135,7 @@ class Resctrl:
         :raises ResctrlError: if the kernel refuses.
         """
         try:
-            return {path.name for path in _listed(self._path(Group(name=name)) / "mon_groups")}
+            return {entry.name for entry in _entries(self._path(Group(name=name)) / "mon_groups")}
         except ResctrlError as error:
             if error.errno in _GONE:
                 return set()
@@ -265,7 +265,7 @@ class Resctrl:
         """
         found: dict[str, dict[int, dict[str, int | None]]] = {}
         try:
-            domains = sorted(_listed(self._path(group) / "mon_data"))
+            domains = _entries(self._path(group) / "mon_data")
         except ResctrlError:
             return found
         for domain in domains:
@@ -273,7 +273,7 @@ class Resctrl:
             resource, _, number = domain.name.removeprefix("mon_").rpartition("_")
             if not resource or not number.isdecimal():
                 continue
-            with_events = _counts(domain)
+            with_events = _counts(Path(domain.path))
             if with_events:
                 found.setdefault(resource, {})[int(number)] = with_events
         return found
@@ -347,12 +347,12 @@ def _counts(domain: Path) -> dict[str, int | None]:
     """Return the events of one domain; directories in it are parts of it (sub-NUMA clustering)."""
     found: dict[str, int | None] = {}
     try:
-        files = sorted(path for path in _listed(domain) if not path.is_dir())
+        files = [entry for entry in _entries(domain) if not entry.is_dir()]
     except ResctrlError:
         return found
     for file in files:
         try:
-            text = _read(file).strip()
+            text = _read(Path(file.path)).strip()
         except ResctrlError:
             text = ""
         # Else "Unavailable", "Error" or "Unassigned".
@@ -360,9 +360,11 @@ def _counts(domain: Path) -> dict[str, int | None]:
     return found
 
 
-def _listed(directory: Path) -> list[Path]:
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a directory, sorted by name."""
     try:
-        return list(directory.iterdir())
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise ResctrlError(f"readdir({directory})", error.errno or 0) from error
 

@@ -55,6 +55,7 @@ class Monitoring:
         :raises ResctrlError: if the kernel refuses for another reason than that there is no RMID.
         """
         group = Group(name=name, monitor=container)
+        is_new = True
         try:
             self._resctrl.create(group)
         except ResctrlError as error:
@@ -65,7 +66,8 @@ class Monitoring:
                 return False
             if error.errno != errno.EEXIST:
                 raise
-        tasks.move(self._resctrl, group, threads)
+            is_new = False
+        tasks.move(self._resctrl, group, threads, all_of_them=is_new)
         return True
 
     def join(self, name: str, container: str, threads: Threads) -> None:

@@ -219,7 +219,7 @@ class Rdt(ClassResource):
         threads = self._threads(target)
         if previous is not None and previous != class_name:
             self._monitoring.take_along(target.id, previous, class_name)
-        tasks.move(self._resctrl, Group(name=class_name), threads)
+        tasks.move(self._resctrl, Group(name=class_name), threads, all_of_them=previous is None)
         self._monitoring.watch(class_name, target.id, threads)
 
     def _move_back(self, target: Target, class_name: str, previous: str | None) -> None:

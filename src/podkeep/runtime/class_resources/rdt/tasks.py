@@ -58,6 +58,8 @@ def outside(resctrl: Resctrl, group: Group, threads: Threads) -> list[int]:
     # In this order: what is listed first and found in the group then was there while it was listed, so what it started
     # meanwhile, unlisted, is in the group as well.
     listed = threads()
+    if not listed:
+        return []
     return sorted(filter(_lives, listed - resctrl.tasks(group)))
 
 
@@ -69,15 +71,18 @@ def in_use(resctrl: Resctrl, group: Group) -> int:
     return sum(map(_lives, resctrl.tasks(group)))
 
 
-def move(resctrl: Resctrl, group: Group, threads: Threads) -> int:
+def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool = False) -> int:
     """Move threads into the group until none is outside; return how many were.
 
+    :param all_of_them: none can be there already, so it need not be looked at: finding out who is in a group takes the
+        kernel a look at every thread of the machine.
     :raises ResctrlError: if the group is missing or the kernel refuses.
     :raises FailedPrecondition: if there are still some outside after :data:`PATIENCE_S` seconds.
     """
     deadline = time.monotonic() + PATIENCE_S
     moved = 0
-    while left := outside(resctrl, group, threads):
+    left = sorted(threads()) if all_of_them else outside(resctrl, group, threads)
+    while left:
         if time.monotonic() > deadline:
             raise FailedPrecondition(
                 f"{len(left)} threads are still outside resctrl group {group} after {PATIENCE_S:.0f} s, among them"
@@ -85,6 +90,7 @@ def move(resctrl: Resctrl, group: Group, threads: Threads) -> int:
                 hint="pause or stop the container",
             )
         moved += sum(resctrl.add_task(group, thread) for thread in left)
+        left = outside(resctrl, group, threads)
     return moved
 
 

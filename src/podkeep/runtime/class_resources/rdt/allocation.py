@@ -28,6 +28,7 @@ from podkeep.runtime.class_resources.rdt.proportions import (
     Kind,
     PerCache,
     Proportion,
+    bits_inside,
 )
 
 Values = Mapping[str, Mapping[int, int]]
@@ -230,17 +231,13 @@ def _mask(request: PerCache[CacheValue] | None, base: int, cache: Cache, resourc
         return base
     share: Proportion = value.effective(_ACCESSES[resource.removeprefix(cache.level)])
     what = f"{resource}, cache {number}"
-    try:
-        if isinstance(share, Bits):
-            mask = bitmask.within(base, share.mask)
-        else:
+    if isinstance(share, Bits):
+        mask = bits_inside(share, base, what=what)
+    else:
+        try:
             mask = bitmask.part(base, low=share.low, high=share.high, least=cache.least)
-    except ValueError as error:
-        most = base >> bitmask.bits(base)[0]
-        hint = (
-            f"bits of a class count from the lowest bit of its partition, which has {base:#x} here: at most {most:#x}"
-        )
-        raise share.error(f"{what}: {error}", hint=hint) from error
+        except ValueError as error:
+            raise share.error(f"{what}: {error}", hint="give the partition more") from error
     text = bitmask.problem(mask, supported=cache.mask, least=cache.least, sparse=cache.sparse)
     if text:
         raise share.error(f"{what}: {share} {text}")

@@ -17,11 +17,14 @@ from podkeep.runtime.class_resources import names, yamlfile
 from podkeep.runtime.class_resources.rdt import partitioning
 from podkeep.runtime.class_resources.rdt import proportions as proportions_of
 from podkeep.runtime.class_resources.rdt.proportions import (
+    Access,
     BandwidthValue,
+    Bits,
     CacheValue,
     Kind,
     PerCache,
     Place,
+    bits_inside,
 )
 from podkeep.runtime.class_resources.yamlfile import Node
 
@@ -193,6 +196,21 @@ def _check_inside(each: ClassConfig, partition: str, request: Request) -> None:
                 f"the partition {partition!r} has no {key}, of which the class {each.name!r} could get a part",
                 hint=f"give every partition its {key}",
             )
+    for kind, asked_of_cache in each.request.caches.items():
+        _check_masks(asked_of_cache, request.caches[kind], kind)
+
+
+def _check_masks(asked: PerCache[CacheValue], base: PerCache[CacheValue], kind: Kind) -> None:
+    """Raise if a class's mask is outside of its partition's, where both are written as masks."""
+    for cache in (*sorted({*asked.by_id, *base.by_id}), None):
+        mine, all_of_it = (each.rest if cache is None else each.get(cache) for each in (asked, base))
+        if mine is None or all_of_it is None:
+            continue
+        for access in Access:
+            share, whole = mine.effective(access), all_of_it.effective(access)
+            if isinstance(share, Bits) and isinstance(whole, Bits):
+                allocation_of = kind.upper() if cache is None else f"{kind.upper()}, cache {cache}"
+                bits_inside(share, whole.mask, what=allocation_of)
 
 
 def _check_unique(configuration: Configuration) -> None:

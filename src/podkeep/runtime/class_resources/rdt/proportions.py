@@ -170,6 +170,22 @@ def bandwidth_request(node: Node) -> PerCache[BandwidthValue]:
     )
 
 
+def bits_inside(share: Bits, base: int, *, what: str) -> int:
+    """Return the bits of the cache that a class gets, whose partition has those of ``base``.
+
+    :param what: the cache, for messages.
+    :raises InvalidArgument: if they are not inside.
+    """
+    try:
+        return bitmask.within(base, share.mask)
+    except ValueError as error:
+        most = base >> bitmask.bits(base)[0]
+        hint = (
+            f"bits of a class count from the lowest bit of its partition, which has {base:#x} here: at most {most:#x}"
+        )
+        raise share.error(f"{what}: {error}", hint=hint) from error
+
+
 def _split(node: Node) -> tuple[dict[int, Node], Node | None]:
     """Return what is written for caches that are named, and for all others."""
     by_id: dict[int, Node] = {}
@@ -182,6 +198,8 @@ def _split(node: Node) -> tuple[dict[int, Node], Node | None]:
             ids = bitmask.numbers(key, below=_MAX_CACHE_ID)
         except ValueError as error:
             hint = f"keys here are cache IDs such as 0 or 0-1,3, and {ALL!r} for all others"
+            if key in list(Access):
+                hint = f"write {key} below a cache ID, or below {ALL!r}"
             raise value.error(f"not cache IDs: {error}", hint=hint) from error
         for cache in ids:
             if cache in by_id:

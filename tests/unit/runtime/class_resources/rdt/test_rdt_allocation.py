@@ -238,10 +238,10 @@ def test_a_limit_stays_the_same_after_no_group_is_without_one() -> None:
 _FAILURES: dict[str, tuple[stand_in.Hardware, str, type[PodkeepError], str]] = {
     "class outside its partition": (
         NO_MB,
-        "partitions: {p: {l3Allocation: 0xff00, classes: {c: {l3Allocation: 0x1ff}}}}",
+        "partitions:\n p: {l3Allocation: 40%, classes: {c: {l3Allocation: 0x1ff}}}\n q: {l3Allocation: 60%}",
         InvalidArgument,
-        "rdt.yaml:1: partitions.p.classes.c.l3Allocation: L3, cache 0: 0x1ff is bits 8-16 here, and only 8-15 are its"
-        " own; hint: bits of a class count from the lowest bit of its partition, which has 0xff00 here: at most 0xff",
+        "rdt.yaml:2: partitions.p.classes.c.l3Allocation: L3, cache 0: 0x1ff is bits 0-8 here, and only 0-7 are its"
+        " own; hint: bits of a class count from the lowest bit of its partition, which has 0xff here: at most 0xff",
     ),
     "partition with a gap": (
         NO_MB,

@@ -215,6 +215,11 @@ _ERRORS = {
         "partitions:\n p: {l3Allocation: 50%}\n q: {l3Allocation: 0xf}\n",
         "rdt.yaml:3: partitions.q.l3Allocation: L3, each cache: 0xf is a mask, and 50% at rdt.yaml:2: partitions.p.l3A",
     ),
+    "class outside its partition": (
+        "partitions:\n p: {l3Allocation: {all: 0xff0, 3: 50%}, classes: {c: {l3Allocation: {3: 0xfff, 4: 0x1ff}}}}\n",
+        "rdt.yaml:2: partitions.p.classes.c.l3Allocation.4: L3, cache 4: 0x1ff is bits 4-12 here, and only 4-11 are",
+    ),
+    "code without a cache": (_allocation("{code: 5%}"), f"{_LINE_3}.code: not cache IDs: 'code' is no list of numbers"),
     "overlap": (
         "partitions:\n p: {l3Allocation: 0xff}\n q: {l3Allocation: {all: 0xff00, 2: 0xff80}}\n",
         "rdt.yaml:3: partitions.q.l3Allocation.2: L3, cache 2: bits 7 of 0xff80 are also those of the partition 'p' (",

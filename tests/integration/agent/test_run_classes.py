@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,10 +14,11 @@ from typing import Any
 
 import pytest
 from agent.conftest import Runner, interrupt, until
-from agent.manifests import pod, shell, text
+from agent.manifests import pod, shell
 
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroups import Cgroups
+from support.api_server import ApiServer
 from support.class_types import BIG, SHARE_FILE, SMALL, ClassTypes, in_force
 from support.cri import Pods
 from support.daemon import Daemon
@@ -23,6 +26,7 @@ from support.registry import Registry
 
 RDT = "rdt.resources.alpha.kubernetes.io"
 BLOCKIO = "blockio.resources.alpha.kubernetes.io"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "class-resources.md"
 OFF = ("--set", "agent.feature_gates.ClassResources=false")
 FOREVER = "while :; do sleep 0.1; done"
 LIMITED = {"requests": {"memory": "1Mi"}}
@@ -430,24 +434,36 @@ def test_with_the_gate_off_annotations_mean_nothing_and_the_pod_runs(runner: Run
     )
 
 
-@pytest.mark.requirement("Q84")
-def test_who_uses_classes_is_found_as_the_documentation_says(runner: Runner, image: str, tmp_path: Path) -> None:
-    """With kubectl's own jsonpath over objects as ``podkeep run -o json`` prints them."""
-    plain = pod(shell(image, "true"), name="plain")
-    field = pod(shell(image, "true", **classed_as(share="big")), name="field")
-    note = annotated(pod(shell(image, "true"), name="note"), **{f"{BLOCKIO}/default": "slow"})
-    done = runner.run(plain, field, note, options=("-o", "json"))
-    assert done.returncode == 0, done.stderr
-    items = {item["metadata"]["name"]: item for item in json.loads(done.stdout)["items"]}
-    with_fields = [name for name, item in items.items() if any(_classes(item))]
-    with_notes = [
-        name
-        for name, item in items.items()
-        if any(".resources.alpha.kubernetes.io/" in key for key in item["metadata"].get("annotations", {}))
+@pytest.mark.requirement("Q83", "Q84")
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_who_uses_classes_and_what_failed_is_found_as_the_documentation_says(
+    runner: Runner, image: str, tmp_path: Path
+) -> None:
+    """With its own command lines, over pods as ``podkeep run -o json`` prints them; only the API server is played."""
+    ended = [
+        pod(shell(image, "true"), name="plain"),
+        pod(shell(image, "true", **classed_as(share="big")), name="field"),
+        pod(shell(image, "true"), name="whole", resources={"classes": {"share": "big"}}),
+        annotated(pod(shell(image, "true"), name="note"), **{f"{BLOCKIO}/default": "slow"}),
     ]
-    assert (with_fields, with_notes) == (["field"], ["note"])
-    assert text(field).count("classes") == 1
+    rejected = pod(shell(image, "true", **classed_as(share="nosuch")), name="rejected")
+    items = [
+        *json.loads(runner.run(*ended, options=("-o", "json")).stdout)["items"],
+        json.loads(runner.run(rejected, options=("-o", "json")).stdout),
+    ]
+    waits = {"waiting": {"reason": "CreateContainerError", "message": "Error: class resource share: gone"}}
+    items.append(items[0] | {"metadata": {"name": "waits"}, "status": {"containerStatuses": [{"state": waits}]}})
+    commands = re.findall(r"^(kubectl get pods .*)$", DOCUMENT.read_text(), flags=re.MULTILINE)
+    with ApiServer(items) as server:
+        config = tmp_path / "kubeconfig"
+        config.write_text(json.dumps(server.kubeconfig()))
+        found = [names_in(command, {"KUBECONFIG": str(config), "HOME": str(tmp_path)}) for command in commands]
+    assert found == [["rejected"], ["waits"], ["field", "whole", "rejected"], ["note"]]
 
 
-def _classes(item: dict[str, Any]) -> list[dict[str, str]]:
-    return [container.get("resources", {}).get("classes", {}) for container in item["spec"]["containers"]]
+def names_in(command: str, environment: dict[str, str]) -> list[str]:
+    """Return what stands before the colon of every line that a command prints."""
+    done = subprocess.run(
+        ["sh", "-c", command], env=os.environ | environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    return [line.partition(":")[0] for line in done.stdout.splitlines()]

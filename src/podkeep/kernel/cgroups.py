@@ -297,6 +297,11 @@ def _inherit_cpuset(directory: Path) -> bool:
 
 
 def _bottom_up(directory: Path) -> list[Path]:
+    try:
+        if directory.stat().st_nlink == 2:  # counts the directories below; most cgroups have none, and many files
+            return [directory]
+    except OSError:
+        return []
     return [Path(path) for path, _, _ in os.walk(directory, topdown=False)]
 
 

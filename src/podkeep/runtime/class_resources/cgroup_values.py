@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -27,6 +26,7 @@ ATTRIBUTE = "trusted.podkeep.class-resources"
 _FILE = re.compile(r"(?!cgroup\.)[a-z0-9_]+(\.[A-Za-z0-9_-]+)+")
 _NUMBER = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_GONE = frozenset({errno.ENOENT, errno.ENODEV})
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -105,35 +105,30 @@ class CgroupValues:
         :raises FailedPrecondition: if there is no such file, or the kernel made something else of a value.
         :raises KernelCallError: if the kernel refuses.
         """
-        noted = self._noted(cgroup).get(owner, {})
-        now = {name: self._content(cgroup, name) for name in (*wanted, *(name for name in noted if name not in wanted))}
+        place = _Place(self._cgroups, cgroup)
+        noted = place.noted().get(owner, {})
+        now = {name: place.content(name) for name in (*wanted, *(name for name in noted if name not in wanted))}
         notes = {name: noted.get(name, Noted(before=now[name], after=now[name])) for name in now}
-        back = partial(self._put_back, cgroup, owner, now, noted)
+        back = partial(_put_back, place, owner, now, noted)
         with UndoStack() as undo:
             undo.push(f"put back files of {cgroup}", back)
-            self._note(cgroup, owner, notes)  # before a file changes: a daemon that is killed knows what it read
+            place.note(owner, notes)  # before a file changes: a daemon that is killed knows what it read
             for name in now.keys() - wanted.keys():
-                self._reset(cgroup, name, notes.pop(name).before)
+                place.reset(name, notes.pop(name).before)
             for name, text in wanted.items():
-                after = self._write(cgroup, name, text)
+                after = place.write_lines(name, text)
                 notes[name] = Noted(before=notes[name].before, after=after)
-            self._note(cgroup, owner, notes)
+            place.note(owner, notes)
         return back
-
-    def _put_back(self, cgroup: str, owner: str, contents: Mapping[str, str], noted: Mapping[str, Noted]) -> None:
-        undo = UndoStack()  # every file is tried
-        undo.push(f"note what {owner} set in {cgroup}", partial(self._note, cgroup, owner, noted))
-        for name, content in contents.items():
-            undo.push(f"put back {name} of {cgroup}", partial(self._reset, cgroup, name, content))
-        undo.run()
 
     def wrong(self, cgroup: str, owner: str, wanted: Mapping[str, str]) -> str:
         """Return which file is not as :meth:`apply` left it, and what it reads; empty if all are."""
-        noted = self._noted(cgroup).get(owner, {})
+        place = _Place(self._cgroups, cgroup)
+        noted = place.noted().get(owner, {})
         for name in wanted:
             if name not in noted:
                 return f"{name} was not set"
-            now = self._content(cgroup, name)
+            now = place.content(name)
             if now != noted[name].after:
                 return f"{name} reads {now.strip()!r} instead of {noted[name].after.strip()!r}"
         return ""
@@ -143,65 +138,124 @@ class CgroupValues:
 
         :raises KernelCallError: if the kernel refuses.
         """
-        for name, noted in self._noted(cgroup).get(owner, {}).items():
+        place = _Place(self._cgroups, cgroup)
+        noted = place.noted().get(owner, {})
+        for name, each in noted.items():
             try:
-                self._reset(cgroup, name, noted.before)
+                place.reset(name, each.before)
             except KernelCallError as error:
-                if error.errno not in {errno.ENOENT, errno.ENODEV}:
+                if error.errno not in _GONE:
                     raise
-        self._note(cgroup, owner, {})
+        if noted:
+            place.note(owner, {})
 
-    def _content(self, cgroup: str, name: str) -> str:
-        found = self._cgroups.read(cgroup, name)
+
+def _put_back(place: _Place, owner: str, contents: Mapping[str, str], noted: Mapping[str, Noted]) -> None:
+    undo = UndoStack()  # every file is tried
+    undo.push(f"note what {owner} set in {place.cgroup}", partial(place.note, owner, noted))
+    for name, content in contents.items():
+        undo.push(f"put back {name} of {place.cgroup}", partial(place.reset, name, content))
+    undo.run()
+
+
+class _Place:
+    """One cgroup: its files, and the notes about them."""
+
+    def __init__(self, cgroups: Cgroups, cgroup: str) -> None:
+        self.cgroup = cgroup
+        self._version = cgroups.version
+        # As texts: paths are put together dozens of times for each container.
+        self._directories = [str(path) for path in cgroups.directories(cgroup)]
+        self._holders: dict[str, str] = {}
+
+    def read(self, name: str) -> str | None:
+        """Return what a file reads; None: there is none."""
+        holder = self._holders.get(name)
+        for directory in self._directories if holder is None else [holder]:
+            path = f"{directory}/{name}"
+            try:
+                with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see above
+                    text = file.read()
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise KernelCallError(f"read({path})", error.errno or 0) from error
+            else:
+                self._holders[name] = directory
+                return text
+        return None
+
+    def content(self, name: str) -> str:
+        """Return what a file reads.
+
+        :raises FailedPrecondition: if there is none.
+        """
+        found = self.read(name)
         if found is None:
-            hint = f"this machine has cgroups of version {self._cgroups.version}, whose files have names of their own"
-            raise FailedPrecondition(f"cgroup {cgroup} has no file {name}", hint=hint)
+            hint = f"this machine has cgroups of version {self._version}, whose files have names of their own"
+            raise FailedPrecondition(f"cgroup {self.cgroup} has no file {name}", hint=hint)
         return found
 
-    def _write(self, cgroup: str, name: str, text: str) -> str:
+    def write_lines(self, name: str, text: str) -> str:
+        """Write every line of a value, and return what the file reads then.
+
+        :raises FailedPrecondition: if the kernel made something else of it.
+        """
         for line in text.splitlines():  # the kernel takes one in a call
-            self._cgroups.write(cgroup, name, line)
-        now = self._content(cgroup, name)
+            self._write(name, line)
+        now = self.content(name)
         if differs(text, now):
             hint = "write the class with a value that the kernel takes as it is"
             raise FailedPrecondition(f"{name}: wrote {text!r}, and it reads {now.strip()!r}", hint=hint)
         return now
 
-    def _reset(self, cgroup: str, name: str, content: str) -> None:
-        now = self._cgroups.read(cgroup, name)
+    def reset(self, name: str, content: str) -> None:
+        """Make a file read ``content`` again; one that is gone needs nothing."""
+        now = self.read(name)
         if now is None or now == content:
             return
         for line in resetting(name, content, now):
-            self._cgroups.write(cgroup, name, line)
+            self._write(name, line)
 
-    def _noted(self, cgroup: str) -> _Notes:
-        for directory in self._cgroups.directories(cgroup):
+    def _write(self, name: str, line: str) -> None:
+        path = f"{self._holders[name]}/{name}"  # it was read before
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, line.encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise KernelCallError(f"write({path}, {line!r})", error.errno or 0) from error
+
+    def noted(self) -> _Notes:
+        """Return the notes of all types."""
+        for directory in self._directories:
             try:
                 return msgspec.json.decode(os.getxattr(directory, ATTRIBUTE), type=_Notes)
             except OSError as error:
-                if error.errno not in {errno.ENODATA, errno.ENOENT, errno.ENODEV}:
+                if error.errno != errno.ENODATA and error.errno not in _GONE:
                     raise KernelCallError(f"getxattr({directory}, {ATTRIBUTE})", error.errno or 0) from error
         return {}
 
-    def _note(self, cgroup: str, owner: str, files: Mapping[str, Noted]) -> None:
-        notes = {type_name: noted for type_name, noted in self._noted(cgroup).items() if type_name != owner}
+    def note(self, owner: str, files: Mapping[str, Noted]) -> None:
+        """Note what ``owner`` sets; nothing: it sets none."""
+        notes = {type_name: noted for type_name, noted in self.noted().items() if type_name != owner}
         if files:
             notes[owner] = dict(files)
         # The first directory is where it is looked for first; a cgroup is in all hierarchies, or is ending.
-        directory = next((path for path in self._cgroups.directories(cgroup) if path.is_dir()), None)
-        if directory is None:
-            if files:
-                raise FailedPrecondition(f"cgroup {cgroup} is gone")
-            return
-        _set_attribute(directory, msgspec.json.encode(notes) if notes else b"")
+        directory = next((path for path in self._directories if os.path.isdir(path)), None)
+        if directory is not None:
+            _set_attribute(directory, msgspec.json.encode(notes) if notes else b"")
+        elif files:
+            raise FailedPrecondition(f"cgroup {self.cgroup} is gone")
 
 
-def _set_attribute(directory: Path, value: bytes) -> None:
+def _set_attribute(directory: str, value: bytes) -> None:
     try:
         if value:
             os.setxattr(directory, ATTRIBUTE, value)
         else:
             os.removexattr(directory, ATTRIBUTE)
     except OSError as error:
-        if value or error.errno not in {errno.ENODATA, errno.ENOENT, errno.ENODEV}:
+        if value or (error.errno != errno.ENODATA and error.errno not in _GONE):
             raise KernelCallError(f"setxattr({directory}, {ATTRIBUTE})", error.errno or 0) from error

@@ -458,7 +458,7 @@ class Containers:
             log.warning("something of container %s, which ended, is left: %s", container_id, error)
             return
         latest = self._state.find_container(container_id)
-        if latest is not None and latest.status.class_resources:
+        if latest is not None and (latest.status.class_resources or latest.status.class_change):
             self._state.note_end(container_id, without_classes(latest.status))
 
 

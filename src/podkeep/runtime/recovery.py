@@ -121,7 +121,7 @@ class Recovery:
                 self._restore_classes(container)
             else:
                 self._note_end(container)
-        elif container.status.class_resources:
+        elif container.status.class_resources or container.status.class_change:
             self._release_classes(container)
 
     def _restore_classes(self, container: Container) -> None:
@@ -144,9 +144,13 @@ class Recovery:
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
         if self._sandboxes.cgroups.exists(cgroup):
             log.info("taking back an unfinished update of container %s", container.id)
+            if container.status.class_change and _lives(container):
+                # The last thing done is the first to be undone: a class may have found a limit of the update in its
+                # file. Afterwards the classes are looked at again: they may mean something else by now.
+                _attempt(f"container {container.id}", partial(self._restore_classes, container))
             where = limited(self._sandboxes.cgroups, cgroup)
             updates.roll_back(self._sandboxes.cgroups, where, container.status.update_undo)
-        status = msgspec.structs.replace(container.status, update_undo=())
+        status = msgspec.structs.replace(self._state.container(container.id).status, update_undo=())
         return self._state.set_container(container.id, status)
 
     def _check_sandbox(self, sandbox: Sandbox, *, rebooted: bool) -> None:
@@ -164,7 +168,7 @@ class Recovery:
     def _is_half_stopped(self, sandbox: Sandbox) -> bool:
         status = sandbox.status
         noted = status.network is not None or status.infra is not None or bool(status.made_cgroups)
-        noted = noted or bool(status.class_resources)
+        noted = noted or bool(status.class_resources or status.class_change)
         return noted or self._layout.sandbox_run(sandbox.id).exists()
 
     def _sweep(self) -> None:
@@ -178,7 +182,7 @@ class Recovery:
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             # Its first process was no init: the others did not end with it.
             self._containers.kill_rest(container, self._state.sandbox(container.sandbox_id))
-        if container.status.class_resources:
+        if container.status.class_resources or container.status.class_change:
             self._release_classes(container)
 
     def _finish_sandbox(self, sandbox: Sandbox) -> None:

@@ -125,7 +125,7 @@ class SandboxExecutor:
     def _is_stopped(self, sandbox: Sandbox) -> bool:
         status = sandbox.status
         noted = status.state is SandboxState.READY or status.network is not None or status.infra is not None
-        noted = noted or bool(status.class_resources)
+        noted = noted or bool(status.class_resources or status.class_change)
         # Its cgroup is the last to go.
         return not (noted or self.layout.sandbox_run(sandbox.id).exists() or self.cgroups.exists(self.cgroup(sandbox)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,11 @@ def update(pods: Pods, container: str, limits: dict[str, Any] | None = None, /, 
     if classes:
         request.class_resources.CopyFrom(container_classes(**classes))
     pods.call("UpdateContainerResources", request)
+
+
+def update_request(container: str, **classes: str) -> tuple[str, Any]:
+    request = api.UpdateContainerResourcesRequest(container_id=container, class_resources=container_classes(**classes))
+    return "UpdateContainerResources", request
 
 
 def update_pod(pods: Pods, sandbox: str, config: api.PodSandboxConfig | None = None, /, **classes: str) -> None:
@@ -236,15 +242,7 @@ def test_a_created_container_changes_and_an_ended_one_does_not(pods: Pods, daemo
 def test_updates_at_the_same_time_end_as_one_of_them(pods: Pods, daemon: Daemon) -> None:
     container = launch(pods, pods.run(), share="small", oom="low")
     pairs = [("big", "high"), ("small", "low"), ("big", "low"), ("small", "high")] * 4
-    requests = [
-        (
-            "UpdateContainerResources",
-            api.UpdateContainerResourcesRequest(
-                container_id=container, class_resources=container_classes(share=one, oom=other)
-            ),
-        )
-        for one, other in pairs
-    ]
+    requests = [update_request(container, share=one, oom=other) for one, other in pairs]
     assert all(isinstance(answer, api.UpdateContainerResourcesResponse) for answer in pods.call_all(requests))
     classes = in_force(pods, container=container)
     assert share(daemon, pods, container=container) == {"big": BIG, "small": SMALL}[classes["share"]]
@@ -255,18 +253,38 @@ def test_a_container_that_ends_meanwhile_is_released(pods: Pods, daemon: Daemon,
     for number in range(5):
         types.calls.write_text("")
         container = launch(pods, pods.run(pod(f"brief-{number}")), watched="good")
-        requests: list[tuple[str, Any]] = [
-            (
-                "UpdateContainerResources",
-                api.UpdateContainerResourcesRequest(
-                    container_id=container, class_resources=container_classes(watched="fine", share="big")
-                ),
-            ),
-            ("StopContainer", api.StopContainerRequest(container_id=container)),
-        ]
-        pods.call_all(requests)
+        stop = ("StopContainer", api.StopContainerRequest(container_id=container))
+        pods.call_all([update_request(container, watched="fine", share="big"), stop])
         pods.remove_container(container)
         assert types.told("watched")[-1][0] == "release"
+
+
+def test_a_container_that_starts_meanwhile_starts(pods: Pods, daemon: Daemon) -> None:
+    """The class that is verified is the one that is in force by then."""
+    sandbox = pods.run()
+    for number in range(5):
+        container = pods.create(
+            sandbox, name=f"main-{number}", class_resources=container_classes(share="small", watched="good")
+        )
+        start = ("StartContainer", api.StartContainerRequest(container_id=container))
+        answers = pods.call_all([start, update_request(container, share="big", watched="fine")])
+        assert [type(answer) for answer in answers] == [
+            api.StartContainerResponse,
+            api.UpdateContainerResourcesResponse,
+        ]
+        assert pods.status(container).state == api.CONTAINER_RUNNING
+        assert in_force(pods, container=container) == {"share": "big", "watched": "fine"}
+        assert share(daemon, pods, container=container) == BIG
+
+
+def test_a_container_that_is_removed_meanwhile_is_released(pods: Pods, daemon: Daemon, types: ClassTypes) -> None:
+    sandbox = pods.run()
+    for number in range(5):
+        container = pods.launch(sandbox, name=f"main-{number}", class_resources=container_classes(watched="good"))
+        removal = ("RemoveContainer", api.RemoveContainerRequest(container_id=container))
+        pods.call_all([update_request(container, watched="fine", oom="high"), removal])
+        assert types.told("watched")[-1][0] == "release"
+        assert pods.containers(id=container) == []
 
 
 # pods
@@ -314,6 +332,20 @@ def test_a_pods_refused_update_changes_nothing(pods: Pods, daemon: Daemon) -> No
     error_of(lambda: update_pod(pods, "", share="big"), InvalidArgument)
     pods.stop_pod(sandbox)
     assert "notready" in error_of(lambda: update_pod(pods, sandbox, share="big"), FailedPrecondition)
+
+
+def test_a_pod_that_is_stopped_meanwhile_is_released(pods: Pods, daemon: Daemon, types: ClassTypes) -> None:
+    for number in range(5):
+        config = pod(f"brief-{number}")
+        config.class_resources.CopyFrom(pod_classes(watched="good"))
+        sandbox = pods.run(config)
+        request = api.UpdatePodSandboxConfigRequest(pod_sandbox_id=sandbox)
+        request.config.class_resources.CopyFrom(pod_classes(watched="fine", share="big"))
+        stop = ("StopPodSandbox", api.StopPodSandboxRequest(pod_sandbox_id=sandbox))
+        pods.call_all([("UpdatePodSandboxConfig", request), stop])
+        assert types.told("watched")[-1][0] == "release"
+        assert in_force(pods, sandbox=sandbox) == {}
+        pods.remove(sandbox)
 
 
 @pytest.mark.requirement("Q9")
@@ -370,6 +402,33 @@ def test_a_daemon_killed_in_an_update_puts_back_what_the_record_says(
     assert told == [] or told[-1][0] == "release"
     update(pods, container, limits, **classes)
     assert everything(mortal.daemon, pods, container)[:3] == (BIG, 900, str(96 * MIB))
+
+
+@pytest.mark.requirement("Q9", "Q16")
+def test_a_first_class_of_a_killed_update_leaves_the_limit_of_before(mortal: Mortal, mortal_types: ClassTypes) -> None:
+    """The class found the limit of the update in its file, which is taken back as well."""
+    pods = mortal.start()
+    container = launch(pods, pods.run())
+    before = everything(mortal.daemon, pods, container)
+    pods = killed(mortal, "class.changed.share", lambda pods: update(pods, container, {"cpu_shares": 77}, share="big"))
+    assert everything(mortal.daemon, pods, container) == before
+
+
+@pytest.mark.requirement("Q16")
+def test_what_ended_after_a_killed_update_is_released(mortal: Mortal, mortal_types: ClassTypes) -> None:
+    pods = mortal.start()
+    container = pods.launch(pods.run())
+    process = pods.host_pid(container)
+    mortal.daemon.stop()
+    pods = mortal.start(failpoints="class.changed.watched=kill")
+    with pytest.raises(PodkeepError):
+        update(pods, container, watched="good")
+    assert mortal.daemon.process is not None
+    mortal.daemon.process.wait(10)
+    os.kill(process, signal.SIGKILL)
+    pods = mortal.start()
+    assert pods.exited(container).exit_code == 137
+    assert [item[0] for item in mortal_types.told("watched")] == ["apply", "release"]
 
 
 @pytest.mark.requirement("Q16", "Q18")

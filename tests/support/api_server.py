@@ -1,4 +1,4 @@
-"""As much of a Kubernetes API server as `kubectl get pods` asks for: the documentation's command lines are run with it."""
+"""As much of a Kubernetes API server as `kubectl get pods` needs, to run command lines of the documentation."""
 
 from __future__ import annotations
 

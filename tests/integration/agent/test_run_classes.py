@@ -346,7 +346,31 @@ def test_a_class_that_is_gone_ends_nothing_and_fails_what_is_started_again(chang
         interrupt(process)
 
 
-@pytest.mark.requirement("Q26", "Q33", "Q61", "Q82", "Q93")
+@pytest.mark.requirement("Q17", "Q18", "Q26")
+def test_a_container_that_is_started_again_has_the_class_of_its_manifest_and_the_pod_that_of_its_change(
+    runner: Runner, image: str
+) -> None:
+    document = pod(
+        shell(image, FOREVER, **classed_as(share="big")),
+        restartPolicy="Always",
+        resources={"classes": {"share": "big"}},
+    )
+    with runner.start(document) as process:
+        started(runner, image, "main")
+        (first,) = running(runner.daemon, image).values()
+        runner.daemon.run("classes", "set", "web/main", "share=small", check=True)
+        runner.daemon.run("classes", "set", "web", "share=small", check=True)
+        assert classes_of(runner.daemon, image) == {"main": {"share": "small"}}
+        with Pods(runner.daemon.socket, image) as pods:
+            os.kill(pods.host_pid(first), signal.SIGKILL)
+            until(lambda: running(runner.daemon, image).get("main", first) != first, "it is started again")
+            (sandbox,) = pods.sandboxes()
+            assert in_force(pods, sandbox=sandbox.id) == {"share": "small", "qos": "BestEffort"}
+        assert classes_of(runner.daemon, image) == {"main": {"share": "big"}}
+        interrupt(process)
+
+
+@pytest.mark.requirement("Q26", "Q33", "Q61", "Q82", "Q87", "Q93")
 def test_up_down_up(changing: Runner, image: str) -> None:
     """With the feature, without it, with it again: what runs keeps its class, what is new has what is on then."""
     daemon = changing.daemon

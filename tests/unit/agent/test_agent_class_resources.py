@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.cri.v1 import api_pb2
 
 ON, OFF = FeatureGates(), FeatureGates(given={"ClassResources": False})
+DOCUMENT = Path(__file__).parents[3] / "docs" / "class-resources.md"
 RDT = "rdt.resources.alpha.kubernetes.io"
 BLOCKIO = "blockio.resources.alpha.kubernetes.io"
 QOS = Offer(classes=("BestEffort", "Burstable", "Guaranteed"))
@@ -268,3 +270,13 @@ def test_what_a_runtime_reports_is_read_whole() -> None:
         pod={"blockio": Offer(classes=("gold",))},
         container={"rdt": Offer(classes=("gold", "silver"), default="gold"), "blockio": Offer(classes=("gold",))},
     )
+
+
+@pytest.mark.requirement("Q89")
+@pytest.mark.parametrize("namespace", ["default", "kube-system", "somebody"])
+def test_any_pod_may_ask_for_any_class_and_the_documentation_says_so(namespace: str) -> None:
+    pod = make(classes={"rdt": "gold"}, pod_classes={"blockio": "fast"})
+    pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, namespace=namespace))
+    assert class_resources.refusal(pod, ON, OFFERS) is None
+    section = DOCUMENT.read_text().partition("## Who may ask for a class")[2].partition("\n## ")[0]
+    assert "there is no permission for classes yet" in section

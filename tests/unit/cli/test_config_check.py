@@ -39,6 +39,7 @@ def test_defaults_are_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("[agent]\nfeature_gates = { Foo = true }", "agent.feature_gates: unrecognized feature gate: Foo"),
         ('[runtime]\ndefault_rlimits = { nofile = "9:1" }', "runtime.default_rlimits.nofile: the soft limit"),
         ('[runtime]\ndefault_rlimits = { files = "9" }', "runtime.default_rlimits: 'files' is no limit"),
         ('[runtime]\ndefault_sysctls = { "kernel.panic" = "1" }', "runtime.default_sysctls: sysctl 'kernel.panic'"),

@@ -158,6 +158,7 @@ class Node:
     def _merged(self, above: tuple[yaml.Node, ...] = ()) -> Iterator[tuple[str, Node]]:
         """Yield what ``<<`` brings, in order of precedence."""
         assert self.value is not None
+        above = (*above, self.value)
         for key, value in self.value.value:
             if key.tag != _MERGE:
                 continue
@@ -165,11 +166,11 @@ class Node:
             for part in here.items() if here.is_list else [here]:
                 if not part.is_mapping or part.value is None:
                     raise here.error("must name keys and values to take over, such as *anchor")
-                if part.value is self.value or any(part.value is node for node in above):
+                if any(part.value is node for node in above):
                     raise here.error("takes itself over")
                 for name, pair in part._pairs():
                     yield name, self._child(name, pair)
-                for name, node in part._merged((*above, self.value)):
+                for name, node in part._merged(above):
                     yield name, Node(source=self.source, path=(*self.path, name), value=node.value, line=node.line)
 
     def _kind(self) -> str:

@@ -44,12 +44,14 @@ def lines(values: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
     )
 
 
-def differences(wanted: tuple[str, ...], text: str) -> list[str]:
+def differences(wanted: tuple[str, ...], text: str, *, step: int = 1) -> list[str]:
     """Return where a group's schemata file says something else than ``wanted``; empty if all of it is in force.
 
     Resources and caches that ``wanted`` does not name may have any value; a cache whose processors are offline is not
     in the file, and not missed.
 
+    :param step: ``bandwidth_gran``. Bandwidth that differs by less is the same: where the hardware keeps it in a form of
+        its own, as Arm's MPAM does, the kernel shows the nearest percentage.
     :raises ValueError: if ``text`` is not understood.
     """
     have = parse(text)
@@ -59,7 +61,7 @@ def differences(wanted: tuple[str, ...], text: str) -> list[str]:
             found.append(f"there is no {name}")
         for cache, value in values.items():
             is_now = have.get(name, {}).get(cache, value)
-            if is_now != value:
+            if abs(is_now - value) >= (step if name in BANDWIDTH else 1):
                 found.append(f"{name} of cache {cache} is {_value(name, is_now)} instead of {_value(name, value)}")
     return found
 

@@ -146,6 +146,11 @@ _TABLE: dict[str, tuple[stand_in.Hardware, str, dict[str, tuple[str, ...]]]] = {
         " c: {l2Allocation: {0: 40%, 1: 5%}, classes: {three: }}\n",
         {"one": ("L2:0=3;1=3f",), "two": ("L2:0=c;1=40",), "three": ("L2:0=f0;1=80",)},
     ),
+    "steps that do not end at the most": (
+        stand_in.Hardware(mb=stand_in.MemoryBandwidth(bandwidth_gran=30, domains=(0,))),
+        "partitions: {p: {mbAllocation: [100%], classes: {c: {mbAllocation: [95%]}, d: {mbAllocation: [31%]}}}}",
+        {"c": ("MB:0=100",), "d": ("MB:0=60",)},
+    ),
     "megabytes": (
         MBPS,
         "partitions:\n a: {mbAllocation: [50%, 1000MBps], classes: {one: {mbAllocation: [100%, 1500MBps]}}}\n"

@@ -129,4 +129,10 @@ def test_differences() -> None:
         "L3 of cache 1 is ff instead of f",
         "there is no MB",
     ]
+    assert schemata.differences(wanted, "L3:0=ff;1=f\nMB:0=40\n") == ["MB of cache 0 is 40 instead of 50"]
+    assert schemata.differences(wanted, "L3:0=ff;1=f\nMB:0=53\n", step=5) == []  # the nearest that there is
+    assert schemata.differences(wanted, "L3:0=fe;1=f\nMB:0=55\n", step=5) == [
+        "L3 of cache 0 is fe instead of ff",
+        "MB of cache 0 is 55 instead of 50",
+    ]
     assert schemata.differences(wanted, "MB:0=50\nL3:1=f\n") == []  # processors with cache 0 are offline

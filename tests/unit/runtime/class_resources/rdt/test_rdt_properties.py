@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from rdt_machine import Machine
 
@@ -198,6 +198,7 @@ def test_bandwidth_is_within_bounds_and_not_more_than_the_partitions(
 
 
 @_SETTINGS
+@example(width=13, least=2, parts=[1, 11, 3, 1, 11, 2])  # what the first ones may have depends on those who wait
 @given(
     st.integers(4, 64),
     st.integers(1, 3),

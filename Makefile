@@ -52,7 +52,7 @@ proto: setup ## regenerate the gRPC stubs
 requirements: setup ## print the table of requirements and the tests that show them
 	@$(PYTHON) tools/requirements.py
 
-bench: ## compare with containerd on this machine (root); PART=pods, pulls, mountns or nested measures only that
+bench: ## compare with containerd on this machine (root); PART=pods, pulls, mountns, classes or nested measures only that
 	@tools/setup $(if $(filter nested,$(PART)),nested,bench)
 	$(PYTHON) -m bench $(if $(PART),--part $(PART))
 

@@ -32,6 +32,7 @@ CLASSES = 1000
 POLLS = 200
 IN_CLASSES: Mapping[str, str] = {"blockio": "slow", "oom": "first", "tasks": "few"}
 """One type that writes limits of disks, one that sets a value of processes, one of the configuration's own."""
+OOM_SCORE = 900
 _CALLS = ("CreateContainer", "StartContainer", "pod up", "pod down")
 
 _BLOCKIO = """\
@@ -62,7 +63,7 @@ def configuration(directory: Path) -> str:
         for number in range(CLASSES)
     )
     return (
-        f'[class_resources]\nblockio_config = "{blockio}"\noom = {{first = 900}}\n'
+        f'[class_resources]\nblockio_config = "{blockio}"\noom = {{first = {OOM_SCORE}}}\n'
         f'[class_resources.types.tasks.classes.few]\ncgroup = {{"pids.max" = "1000"}}\n{many}'
     )
 
@@ -101,6 +102,7 @@ def _work(config: Path, cgroup: str) -> Samples:
         target = Target(level=Level.CONTAINER, id="work", name="bench/work/main", cgroup=cgroup, process=identity)
         spec: dict[str, Any] = {"process": {}, "linux": {}}
         for _ in range(POLLS):
+            procfs.set_oom_score_adj(process.pid, OOM_SCORE)  # as the OCI runtime was told to
             with samples.timed("create"):
                 classes = loaded.resolve(Level.CONTAINER, IN_CLASSES)
                 loaded.edit(classes, spec)

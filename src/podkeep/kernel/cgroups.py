@@ -193,6 +193,17 @@ class Cgroups:
                 found.update(_read_processes(cgroup))
         return sorted(found)
 
+    def members(self, path: str) -> list[int]:
+        """Return the IDs of the processes in the cgroup and below it, sorted; none if it is missing.
+
+        Asks one hierarchy, where :meth:`processes` asks all (a dozen on version 1) and finds also what somebody moved
+        out of some of them.
+        """
+        for directory in self.directories(path):
+            if directory.is_dir():
+                return sorted({pid for cgroup in _bottom_up(directory) for pid in _read_processes(cgroup)})
+        return []
+
     def add(self, path: str, pid: int) -> None:
         """Move the process ``pid`` (0: the calling one) with all its threads into the cgroup, in every hierarchy.
 

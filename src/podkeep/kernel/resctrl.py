@@ -90,6 +90,10 @@ class Resctrl:
         )
         raise FailedPrecondition(f"resctrl is not mounted at {self.root}", hint=hint)
 
+    def allocates(self) -> bool:
+        """Say whether the hardware can allocate anything; what can only monitor has no control groups."""
+        return (self.root / "schemata").exists()
+
     def info(self) -> dict[str, str]:
         """Return the text of the files below ``info/`` by their relative paths, such as ``L3/cbm_mask``.
 

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT = ""
 """The name of the default group."""
-_PSEUDO_LOCK = "pseudo-lock"
+PSEUDO_LOCK = "pseudo-lock"
+"""How the modes begin of groups that hold a part of a cache for one program, and have no schemata."""
 
 Wanted = Mapping[str, Sequence[str]]
 """Names of groups to the lines of their schemata."""
@@ -57,6 +58,7 @@ class ControlGroups:
         :raises ResctrlError: with what the kernel says.
         """
         with self._resctrl.locked(), UndoStack() as undo:
+            self._settle()
             for name in sorted(self.ours() - wanted.keys()):
                 if living := self._remove_unused(name, undo):
                     log.warning("resctrl group %s has no class any more and stays: %d tasks are in it", name, living)
@@ -85,9 +87,9 @@ class ControlGroups:
             changed = ["it is missing"]
         if not changed:
             return
-        log.warning("resctrl group %s is put right: %s", name, "; ".join(changed))
+        log.warning("resctrl group %s is put right: %s", name or "/", "; ".join(changed))
         with self._resctrl.locked(), UndoStack() as undo:
-            if name not in self._resctrl.groups():
+            if name != DEFAULT and name not in self._resctrl.groups():
                 self._create(name, undo)
             self._write({name: lines}, undo)
             self._read_back(name, lines)
@@ -107,6 +109,15 @@ class ControlGroups:
         with self._resctrl.locked(), UndoStack() as undo:
             for name in sorted(self.ours() & set(names)):
                 self._remove_unused(name, undo)
+
+    def _settle(self) -> None:
+        """Complete the notes of groups that a daemon which was killed was about to make, or had removed."""
+        there = self._resctrl.groups()
+        for name, identity in self._notes.groups.items():
+            if name not in there:
+                self._notes.forget(name)
+            elif not identity:
+                self._notes.note(name, self._resctrl.identity(Group(name=name)))
 
     def _is_noted(self, name: str, identity: str) -> bool:
         try:
@@ -183,7 +194,7 @@ class ControlGroups:
 
     def _check_mode(self, name: str) -> None:
         with suppress(ResctrlError):  # a kernel without modes
-            if (mode := self._resctrl.mode(name)).startswith(_PSEUDO_LOCK):
+            if (mode := self._resctrl.mode(name)).startswith(PSEUDO_LOCK):
                 raise FailedPrecondition(
                     f"resctrl group {name or '/'} is {mode}", hint="give the class another name, or remove that group"
                 )

@@ -32,63 +32,66 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notes:
-    """The notes about one resctrl file system. One thread at a time changes them."""
+    """The notes about one resctrl file system. One thread at a time changes them.
+
+    Nothing of the file is kept in memory: during a reload there are two of these.
+    """
 
     def __init__(self, root: Path, resctrl: Path) -> None:
-        """Read the notes in ``root``; what cannot be read makes every group somebody else's."""
+        """Use the file in ``root``; while it cannot be read, every group is somebody else's."""
         self._file = root / FILE
-        self._content = self._read(_Content(boot=procfs.boot_id(), resctrl=str(resctrl)))
+        self._empty = _Content(boot=procfs.boot_id(), resctrl=str(resctrl))
 
     @property
     def groups(self) -> dict[str, str]:
         """Names of groups to their identities; empty: not known, because making it was not finished."""
-        return dict(self._content.groups)
+        return self._read().groups
 
     @property
     def default_changed(self) -> bool:
         """Whether the default group was changed."""
-        return self._content.default_changed
+        return self._read().default_changed
 
     def __bool__(self) -> bool:
-        return bool(self._content.groups) or self._content.default_changed
+        return self._read() != self._empty
 
     def note(self, name: str, identity: str = "") -> None:
         """Note a group: before it is made, and again when its identity is known.
 
         :raises KernelCallError: if the file cannot be written.
         """
-        self._write(groups={**self._content.groups, name: identity})
+        self._change(groups={**self.groups, name: identity})
 
     def forget(self, name: str) -> None:
         """Forget a group.
 
         :raises KernelCallError: if the file cannot be written.
         """
-        if name in self._content.groups:
-            self._write(groups={key: value for key, value in self._content.groups.items() if key != name})
+        groups = self.groups
+        if groups.pop(name, None) is not None:
+            self._change(groups=groups)
 
     def note_default(self, changed: bool) -> None:
         """Note whether the default group is changed.
 
         :raises KernelCallError: if the file cannot be written.
         """
-        if changed != self._content.default_changed:
-            self._write(default_changed=changed)
+        if changed != self.default_changed:
+            self._change(default_changed=changed)
 
-    def _write(self, **changes: object) -> None:
-        content = msgspec.structs.replace(self._content, **changes)
+    def _change(self, **changes: object) -> None:
+        content = msgspec.structs.replace(self._read(), **changes)
         try:
             atomicfile.write(self._file, msgspec.json.encode(content))
         except OSError as error:
             raise KernelCallError(f"write({self._file})", error.errno or 0) from error
-        self._content = content
 
-    def _read(self, empty: _Content) -> _Content:
+    def _read(self) -> _Content:
         try:
             found = msgspec.json.decode(self._file.read_bytes(), type=_Content)
         except FileNotFoundError:
-            return empty
+            return self._empty
         except (OSError, msgspec.DecodeError) as error:
             log.warning("%s cannot be read, so no group of resctrl is taken for podkeep's own: %s", self._file, error)
-            return empty
-        return found if (found.boot, found.resctrl) == (empty.boot, empty.resctrl) else empty
+            return self._empty
+        return found if (found.boot, found.resctrl) == (self._empty.boot, self._empty.resctrl) else self._empty

@@ -23,7 +23,7 @@ from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Origin, Target, problem
 from podkeep.runtime.class_resources.rdt import allocation, configuration, explain, hardware, tasks
 from podkeep.runtime.class_resources.rdt.allocation import Plan
-from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups
+from podkeep.runtime.class_resources.rdt.groups import DEFAULT, PSEUDO_LOCK, ControlGroups
 from podkeep.runtime.class_resources.rdt.hardware import Hardware
 from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 from podkeep.runtime.class_resources.rdt.notes import Notes
@@ -42,6 +42,8 @@ class Classes:
     why_not: str = ""
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Classes that are offered, to the lines of their schemata."""
+    everything: tuple[str, ...] = ()
+    """The lines of a group without limits."""
 
 
 def check(config: ClassResourcesConfig) -> None:
@@ -66,28 +68,26 @@ def load(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> ClassRes
     resctrl = Resctrl(Path(config.resctrl))
     notes = Notes(root, resctrl.root)
     groups = ControlGroups(resctrl, notes)
-    if not config.rdt_config:
-        return Rdt(Classes(why_not=DISABLED), resctrl, cgroups, groups=groups, notes=notes) if notes else None
+    if not config.rdt_config and not notes:
+        return None
     with _as_rdt():
-        classes = _plan(Path(config.rdt_config), resctrl, groups)
+        if config.rdt_config:
+            classes = _plan(Path(config.rdt_config), resctrl, groups)
+        else:
+            unlimited = () if _unavailable(resctrl) else allocation.everything(_hardware(resctrl))
+            classes = Classes(why_not=DISABLED, everything=unlimited)
     return Rdt(classes, resctrl, cgroups, groups=groups, notes=notes)
 
 
 def _plan(file: Path, resctrl: Resctrl, groups: ControlGroups) -> Classes:
     configured = configuration.load(file)
-    try:
-        resctrl.check()
-    except FailedPrecondition as error:
+    if why_not := _unavailable(resctrl):
         # The file is checked in full all the same, and may say that it cannot be without.
         allocation.plan(configured, Hardware())
-        return Classes(why_not=str(error))
-    there = resctrl.groups()
-    texts = [resctrl.schemata(name) for name in (DEFAULT, *sorted(there))]
-    found = hardware.read(
-        resctrl.info(), texts, mount_options=resctrl.options(), bandwidth_maximum=resctrl.bandwidth_maximum()
-    )
+        return Classes(why_not=why_not)
+    found = _hardware(resctrl)
     ours = groups.ours()
-    staying = {name for name in there if name not in ours or tasks.in_use(resctrl, Group(name=name))}
+    staying = {name for name in resctrl.groups() if name not in ours or tasks.in_use(resctrl, Group(name=name))}
     plan = allocation.plan(configured, found, foreign=staying - set(configured.classes))
     for warning in plan.warnings:
         log.warning("%s", warning)
@@ -98,7 +98,35 @@ def _plan(file: Path, resctrl: Resctrl, groups: ControlGroups) -> Classes:
         plan=plan,
         why_not="" if plan.classes else reasons or f"{file} has no classes",
         lines={name: tuple(item.schemata) for name, item in plan.classes.items()},
+        everything=allocation.everything(found),
     )
+
+
+def _hardware(resctrl: Resctrl) -> Hardware:
+    names = sorted(name for name in resctrl.groups() if not _is_pseudo_locked(resctrl, name))
+    return hardware.read(
+        resctrl.info(),
+        [resctrl.schemata(name) for name in (DEFAULT, *names)],
+        mount_options=resctrl.options(),
+        bandwidth_maximum=resctrl.bandwidth_maximum(),
+    )
+
+
+def _unavailable(resctrl: Resctrl) -> str:
+    """Return why there are no control groups; empty: there are."""
+    try:
+        resctrl.check()
+    except FailedPrecondition as error:
+        return str(error)
+    return "" if resctrl.allocates() else f"the hardware can only monitor caches and memory bandwidth ({resctrl.root})"
+
+
+def _is_pseudo_locked(resctrl: Resctrl, name: str) -> bool:
+    """Say whether a group has no schemata that could be read."""
+    try:
+        return resctrl.mode(name).startswith(PSEUDO_LOCK)
+    except ResctrlError:
+        return False  # a kernel without modes
 
 
 class Rdt(ClassResource):
@@ -140,24 +168,28 @@ class Rdt(ClassResource):
 
     def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
         with _as_rdt():
-            wanted = dict(self._classes.lines)
-            plan = self._classes.plan
-            if plan is not None and plan.root is not None:
-                wanted[DEFAULT] = tuple(plan.root.schemata)
-            elif plan is not None and self._notes.default_changed:
-                wanted[DEFAULT] = allocation.everything(plan.hardware)
-            if plan is None and not self._notes:
+            if _unavailable(self._resctrl):
                 return
+            plan = self._classes.plan
+            root = None if plan is None else plan.root
+            wanted = dict(self._classes.lines)
+            if root is not None:
+                wanted[DEFAULT] = tuple(root.schemata)
+            elif self._notes.default_changed:
+                wanted[DEFAULT] = self._classes.everything
             self._groups.establish(wanted)
-            if plan is not None and plan.root is None:
-                self._notes.note_default(False)
+            self._notes.note_default(root is not None)
             for name in self._groups.ours():
                 self._monitoring.sweep(name)
 
     def deactivate(self) -> None:
         with _as_rdt():
-            if self._notes:
-                self._groups.remove_unused(self._notes.groups)
+            if not self._notes or _unavailable(self._resctrl):
+                return
+            self._groups.remove_unused(self._notes.groups)
+            if self._notes.default_changed:
+                self._groups.mend(DEFAULT, self._classes.everything)
+                self._notes.note_default(False)
 
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
         with _as_rdt():

@@ -31,7 +31,7 @@ def threads_of(cgroups: Cgroups, cgroup: str, process: ProcessId | None) -> froz
 
     :raises KernelCallError: if the cgroup cannot be read.
     """
-    processes = set(cgroups.processes(cgroup, recursive=True))
+    processes = set(cgroups.members(cgroup))
     if process is not None and procfs.alive(process):
         processes.add(process.pid)
     found: set[int] = set()

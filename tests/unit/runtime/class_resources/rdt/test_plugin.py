@@ -459,14 +459,50 @@ def test_groups_are_given_back_at_the_end(node: Node) -> None:
     assert node.mounted.groups() == set()
 
 
-def test_the_default_group_gets_everything_back(node: Node) -> None:
-    restricted = TWO_CLASSES + "      system/default:\n        l3Allocation: '50%'\n"
-    node.active(restricted)
-    during = node.mounted.schemata()["L3"]
-    node.active()
+RESTRICTED = TWO_CLASSES + "      system/default:\n        l3Allocation: '50%'\n"
 
-    assert during != {0: "fffff", 1: "fffff"}
+
+@pytest.mark.parametrize("then", ["another file", "no file", "the end"])
+def test_the_default_group_gets_everything_back(node: Node, then: str) -> None:
+    rdt = node.active(RESTRICTED)
+    during = node.mounted.schemata()["L3"]
+
+    if then == "the end":
+        rdt.deactivate()
+    else:
+        restarted = node.load(TWO_CLASSES if then == "another file" else None)
+        assert restarted is not None
+        restarted.activate(set(), previous=None)
+
+    assert during == {0: "f000", 1: "f000"}
     assert node.mounted.schemata()["L3"] == {0: "fffff", 1: "fffff"}
+    assert node.mounted.groups() == ({"gold", "silver"} if then == "another file" else set())
+    if then != "another file":
+        assert node.load(None) is None
+
+
+@pytest.mark.requirement("Q39")
+def test_hardware_that_can_only_monitor_offers_nothing(resctrl: Mount, cgroups: Cgroups, tmp_path: Path) -> None:
+    node = Node(resctrl(hardware.MONITORING_ONLY), cgroups, tmp_path)
+
+    rdt = node.active()
+
+    assert rdt.offers() == {}
+    assert "can only monitor" in rdt.why_not(Level.CONTAINER)
+    rdt.deactivate()
+
+
+def test_a_reload_that_is_taken_back_leaves_groups_the_runtimes_own(node: Node) -> None:
+    rdt = node.active()
+    renewed = node.load(ONLY_SILVER)
+    assert renewed is not None
+    node.mounted.fail("silver/schemata", "write", errno.EIO)
+    with pytest.raises(ResctrlError):
+        renewed.activate(set(), previous=rdt)
+
+    rdt.deactivate()
+
+    assert node.mounted.groups() == set()
 
 
 @pytest.mark.requirement("Q41")

@@ -38,7 +38,7 @@ from podkeep.runtime.class_resources.model import Level, Target
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target, sandbox_target
 from podkeep.runtime.layout import sandbox_cgroup
-from podkeep.runtime.records import ContainerState, Resources, SandboxState
+from podkeep.runtime.records import ContainerState, Resources, Sandbox, SandboxState
 from podkeep.runtime.resource_plan import Write
 from podkeep.runtime.sandboxes import require_ready
 from podkeep.runtime.state import State
@@ -118,6 +118,7 @@ class Updates:
         target = await asyncio.to_thread(container_target, self._cgroups, sandbox, container)
         held = container.status.class_resources
         wanted = await asyncio.to_thread(self._resolve, Level.CONTAINER, held, classes)
+        in_force = {**held, **wanted}
         writes = await asyncio.to_thread(prepare, self._cgroups, target.cgroup, asked, merged)
         if writes or wanted:
             undo = tuple((write.file, write.before) for write in reversed(writes))
@@ -128,16 +129,17 @@ class Updates:
             except Exception:
                 # Not if the daemon stops, while the thread goes on writing: the next one takes the update back.
                 self._note(container_id, update_undo=(), class_change={})
+                if not self._changeable(container_id):
+                    await self._release(target, in_force)
                 raise
         failpoints.reach("update.written")
-        if wanted and not self._changeable(container_id):
-            # Whoever noted its end released it from the classes it had by then.
-            await asyncio.to_thread(self._classes.release, target, wanted)
+        if in_force and not self._changeable(container_id):
+            await self._release(target, in_force)
             self._note(container_id, update_undo=(), class_change={})
             raise FailedPrecondition(f"container {container_id} ended")
-        in_force = {**held, **wanted}
+        changes = {"class_resources": in_force} if wanted else {}
         try:
-            self._note(container_id, update_undo=(), resources=merged, class_change={}, class_resources=in_force)
+            self._note(container_id, update_undo=(), resources=merged, class_change={}, **changes)
         except (ResourceExhausted, Unavailable):
             # What cannot be stored is not in force either.
             await asyncio.to_thread(self._take_back, target, writes, held, wanted)
@@ -146,6 +148,13 @@ class Updates:
     def _changeable(self, container_id: ContainerID) -> bool:
         latest = self._state.find_container(container_id)
         return latest is not None and latest.status.state in _CHANGEABLE
+
+    async def _release(self, target: Target, classes: Mapping[str, str]) -> None:
+        """Release what ended during an update: whoever noted its end released it from what it had by then."""
+        try:
+            await asyncio.to_thread(self._classes.release, target, classes)
+        except PodkeepError as error:
+            log.warning("%s, which ended, keeps a class: %s", target.name, error)
 
     def _resolve(self, level: Level, held: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
         """Return the classes that a change asks for; looks only, blocks."""
@@ -197,10 +206,14 @@ class Updates:
         merged = resource_plan.merge(held, asked)
         cgroup = sandbox_cgroup(sandbox.config.cgroup_parent, sandbox_id)
         writes = await asyncio.to_thread(prepare, self._cgroups, cgroup, asked, merged)
-        classes = sandbox.status.class_resources
-        await asyncio.to_thread(self._carry_out, sandbox_target(sandbox), writes, classes, {})
-        latest = self._state.find_sandbox(sandbox_id)
-        if latest is not None and latest.status.state is SandboxState.READY:
+        classes, target = sandbox.status.class_resources, sandbox_target(sandbox)
+        try:
+            await asyncio.to_thread(self._carry_out, target, writes, classes, {})
+        finally:
+            latest = self._ready(sandbox_id)
+            if latest is None and classes:
+                await self._release(target, classes)
+        if latest is not None:
             status = msgspec.structs.replace(latest.status, resources=resources, overhead=overhead)
             self._state.set_sandbox(sandbox_id, status)
 
@@ -219,10 +232,8 @@ class Updates:
             self._note_sandbox(sandbox_id, class_change={})
             raise
         failpoints.reach("update.written")
-        latest = self._state.find_sandbox(sandbox_id)
-        if latest is None or latest.status.state is not SandboxState.READY:
-            # Whoever stopped it released it from the classes it had by then.
-            await asyncio.to_thread(self._classes.release, target, wanted)
+        if self._ready(sandbox_id) is None:
+            await self._release(target, {**held, **wanted})
             self._note_sandbox(sandbox_id, class_change={})
             raise FailedPrecondition(f"pod sandbox {sandbox_id} was stopped")
         try:
@@ -230,6 +241,10 @@ class Updates:
         except (ResourceExhausted, Unavailable):
             await asyncio.to_thread(self._take_back, target, (), held, wanted)
             raise
+
+    def _ready(self, sandbox_id: SandboxID) -> Sandbox | None:
+        latest = self._state.find_sandbox(sandbox_id)
+        return latest if latest is not None and latest.status.state is SandboxState.READY else None
 
     def _note_sandbox(self, sandbox_id: SandboxID, **changes: Any) -> None:
         latest = self._state.find_sandbox(sandbox_id)

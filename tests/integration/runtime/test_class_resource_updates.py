@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from support.class_types import (
     pod_classes,
     share,
 )
-from support.cri import Pods, error_of, pod
+from support.cri import Pods, error_of, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.registry import Registry
@@ -345,6 +346,35 @@ def test_a_pod_that_is_stopped_meanwhile_is_released(pods: Pods, daemon: Daemon,
         pods.call_all([("UpdatePodSandboxConfig", request), stop])
         assert types.told("watched")[-1][0] == "release"
         assert in_force(pods, sandbox=sandbox) == {}
+        pods.remove(sandbox)
+
+
+def users(pods: Pods) -> list[str]:
+    """Return the IDs of what is in a class, as the daemon says."""
+    info = pods.call("Status", api.StatusRequest(verbose=True)).info
+    return [user["id"] for user in json.loads(info["classResourceUsers"])]
+
+
+def test_limits_that_change_while_it_ends_keep_nothing_in_a_class(pods: Pods, daemon: Daemon) -> None:
+    """What is counted as in use would keep a class in the configuration for ever."""
+    for number in range(5):
+        config = pod(f"brief-{number}")
+        config.class_resources.CopyFrom(pod_classes(share="big"))
+        sandbox = pods.run(config)
+        container = launch(pods, sandbox, share="small")
+        assert sorted(users(pods)) == sorted([sandbox, container])
+        limits = api.LinuxContainerResources(cpu_shares=512 + number)
+        of_container = api.UpdateContainerResourcesRequest(container_id=container, linux=limits)
+        of_pod = api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox, resources=limits)
+        pods.call_all(
+            [
+                ("UpdateContainerResources", of_container),
+                ("UpdatePodSandboxResources", of_pod),
+                ("StopPodSandbox", api.StopPodSandboxRequest(pod_sandbox_id=sandbox)),
+            ]
+        )
+        wait_for(lambda: users(pods) == [], "nothing to be in a class")
+        assert in_force(pods, container=container) == {}
         pods.remove(sandbox)
 
 

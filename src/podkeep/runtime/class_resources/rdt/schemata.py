@@ -50,8 +50,8 @@ def differences(wanted: tuple[str, ...], text: str, *, step: int = 1) -> list[st
     Resources and caches that ``wanted`` does not name may have any value; a cache whose processors are offline is not
     in the file, and not missed.
 
-    :param step: ``bandwidth_gran``. Bandwidth that differs by less is the same: where the hardware keeps it in a form of
-        its own, as Arm's MPAM does, the kernel shows the nearest percentage.
+    :param step: ``bandwidth_gran``. Bandwidth that differs by less is the same: where the hardware keeps it in a form
+        of its own, as Arm's MPAM does, the kernel shows the nearest percentage.
     :raises ValueError: if ``text`` is not understood.
     """
     have = parse(text)

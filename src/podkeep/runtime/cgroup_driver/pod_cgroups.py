@@ -20,7 +20,7 @@ def create(cgroups: Cgroups, parent: str, sandbox: str) -> None:
     :raises PodkeepError: if the kernel, or systemd, refuses.
     """
     if systemd.is_slice(parent):
-        systemd.start_slice(slices.sandbox_slice(parent, sandbox))
+        systemd.start_accounted_slice(slices.sandbox_slice(parent, sandbox))
     else:
         cgroups.create(slices.sandbox_path(parent, sandbox))
 

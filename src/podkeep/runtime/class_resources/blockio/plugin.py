@@ -28,6 +28,8 @@ from podkeep.runtime.class_resources.model import BLOCKIO, ClassResource, Level,
 log = logging.getLogger(__name__)
 
 _GONE = frozenset({errno.ENODEV, errno.ENXIO})
+_OF_SYSTEMD = (".slice", ".scope")
+"""Cgroups whose weights systemd writes itself; crun's containers are in one below their scope."""
 _COST_QOS = "io.cost.qos"
 _NOTHING = Limits(weight=None, devices={}, warnings=())
 
@@ -249,6 +251,10 @@ class BlockIo(ClassResource):
         settings = {setting for values in resolved.devices.values() for setting in values}
         rates = any(setting.is_rate for setting in settings)
         weights = resolved.weight is not None or any(not setting.is_rate for setting in settings)
+        if weights and target.cgroup.endswith(_OF_SYSTEMD):
+            text = f"cgroup {target.cgroup} is systemd's, which resets weights when it reads its units again"
+            hint = "give the weights to its containers, run by crun"
+            raise FailedPrecondition(problem(BLOCKIO, f"{target.name}: {text}"), hint=hint)
         if (rates and not ability.throttles) or (weights and not ability.weight_files):
             hint = (
                 "the controller io must be enabled in the cgroup above, in cgroup.subtree_control"

@@ -99,7 +99,7 @@ class ControlGroups:
 
         :raises ResctrlError: if it is missing.
         """
-        return self._differences(lines, self._resctrl.schemata(name))
+        return schemata.differences(tuple(lines), self._resctrl.schemata(name), step=self._bandwidth_step)
 
     def remove_unused(self, names: Collection[str]) -> None:
         """Remove those of the groups that are ours and have no task; the others stay.
@@ -173,7 +173,7 @@ class ControlGroups:
         for name in wanted:
             self._check_mode(name)
         before = {name: self._resctrl.schemata(name) for name in wanted}
-        pending = [name for name, lines in wanted.items() if self._differences(lines, before[name])]
+        pending = [name for name, lines in wanted.items() if schemata.differences(tuple(lines), before[name])]
         pending.sort(key=lambda name: (gains(before[name], wanted[name]), name))
         while pending:
             refused: list[tuple[str, ResctrlError]] = []
@@ -191,9 +191,6 @@ class ControlGroups:
             if len(refused) == len(pending):
                 raise refused[0][1]
             pending = [name for name, _ in refused]
-
-    def _differences(self, lines: Sequence[str], text: str) -> list[str]:
-        return schemata.differences(tuple(lines), text, step=self._bandwidth_step)
 
     @cached_property
     def _bandwidth_step(self) -> int:

@@ -156,11 +156,12 @@ async def _require_new(pod: Pod, node: Node, identity: PodIdentity) -> None:
 async def _require_classes(pod: Pod, node: Node) -> None:
     """Ask the runtime whether it offers what the pod asks for (KEP-3008, Kubelet)."""
     try:
-        if not class_resources.asks(pod, node.gates):
-            return
-        refusal = class_resources.refusal(pod, node.gates, await node.class_offers.read(fresh=True))
+        asks = class_resources.asks(pod, node.gates)
     except FailedPrecondition as error:
         raise PodRejected(error.message, reason=class_resources.UNAVAILABLE, hint=error.hint) from error
+    if not asks:
+        return
+    refusal = class_resources.refusal(pod, node.gates, await node.class_offers.read(fresh=True))
     if refusal is not None:
         raise PodRejected(refusal.message, reason=class_resources.UNAVAILABLE, hint=refusal.hint)
 

@@ -13,8 +13,7 @@ from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
 MAX_AGE_S = 10.0
-"""Seconds for which an answer is good enough where nothing is refused because of it, about as often as a kubelet asks
-for the runtime's status."""
+"""Seconds for which an answer is good enough to decide about the pod's QoS class, which nothing depends on."""
 
 
 class ClassOffers:

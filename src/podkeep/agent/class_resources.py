@@ -84,10 +84,14 @@ def of_pod(pod: Pod, gates: FeatureGates, offers: Offers) -> dict[str, str]:
 
 
 def asks(pod: Pod, gates: FeatureGates) -> bool:
-    """Return whether ``pod``, or a container of it, asks for a class."""
-    return bool(_of_pod_field(pod)) or any(
-        of_container(pod, container, gates) for _, container in api.containers(pod.spec)
-    )
+    """Return whether ``pod``, or a container of it, asks for a class.
+
+    :raises FailedPrecondition: if a field does and the gate is off.
+    """
+    asked = _of_pod_field(pod)
+    if not gates.enabled(CLASS_RESOURCES):
+        _require_none(asked)
+    return bool(asked) or any(of_container(pod, container, gates) for _, container in api.containers(pod.spec))
 
 
 def refusal(pod: Pod, gates: FeatureGates, offers: Offers) -> Refusal | None:
@@ -95,15 +99,14 @@ def refusal(pod: Pod, gates: FeatureGates, offers: Offers) -> Refusal | None:
 
     Pod and containers are looked up in sets of their own (KEP-3008, Proposal); init and ephemeral containers count.
 
-    :raises FailedPrecondition: if it asks for anything and the gate is off.
+    :raises FailedPrecondition: as :func:`asks`.
     """
+    if not asks(pod, gates):
+        return None
     wanted: dict[tuple[str, str], list[str]] = {}
     for _, container in api.containers(pod.spec):
         for item in of_container(pod, container, gates).items():
             wanted.setdefault(item, []).append(container.name)
-    if not gates.enabled(CLASS_RESOURCES):
-        _require_none(_of_pod_field(pod))
-        return None
     pod_level = _of_pod_field(pod)
     if not offers.reported:
         return _nothing_reported(sorted({*pod_level, *(name for name, _ in wanted)}))

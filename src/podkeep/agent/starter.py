@@ -75,7 +75,7 @@ class Starter:
         await self._volumes(admitted)
         reach("agent.volumes.ready")
         try:
-            config = await self._sandbox_config(attempt, admitted)
+            config = await self._sandbox_config(attempt, admitted, fresh=self._names_pod_classes())
             request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=self._handler)
             await self._node.client.runtime.RunPodSandbox(request)
         except PodkeepError as error:
@@ -120,6 +120,9 @@ class Starter:
             keyring=self._keyring,
         )
 
+    def _names_pod_classes(self) -> bool:
+        return self._pod.spec.resources is not None and bool(self._pod.spec.resources.classes)
+
     async def _container_sandbox(
         self, container: Container, sandbox: SandboxView, admitted: Admitted
     ) -> api_pb2.PodSandboxConfig:
@@ -128,8 +131,13 @@ class Starter:
         except PodkeepError as error:
             raise _failed(container, "CreateContainerConfigError", error.message, error.hint) from error
 
-    async def _sandbox_config(self, attempt: int, admitted: Admitted) -> api_pb2.PodSandboxConfig:
-        offers = await self._node.class_offers.read() if self._node.gates.enabled(CLASS_RESOURCES) else Offers()
+    async def _sandbox_config(
+        self, attempt: int, admitted: Admitted, *, fresh: bool = False
+    ) -> api_pb2.PodSandboxConfig:
+        """Return the sandbox's configuration; with ``fresh`` the runtime is asked anew whether it knows of classes."""
+        offers = Offers()
+        if self._node.gates.enabled(CLASS_RESOURCES):
+            offers = await self._node.class_offers.read(fresh=fresh)
         classes = class_resources.of_pod(self._pod, self._node.gates, offers)
         class_resources.require_reported(classes, offers)
         plan = SandboxPlan(
@@ -190,7 +198,7 @@ class Starter:
         """
         classes = class_resources.of_container(self._pod, container, self._node.gates)
         if classes:
-            class_resources.require_reported(classes, await self._node.class_offers.read())
+            class_resources.require_reported(classes, await self._node.class_offers.read(fresh=True))
         return classes
 
     async def _create(

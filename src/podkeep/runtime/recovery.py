@@ -117,10 +117,10 @@ class Recovery:
         if container.status.state in _HALF_CONTAINER:
             self._finish_container(container)
         elif container.status.state in LIVE_STATES:
-            if _lives(container):
-                self._restore_classes(container)
-            else:
+            if not _lives(container):
                 self._note_end(container)
+            elif container.status.class_resources or container.status.class_change:
+                self._in_time(f"container {container.id}", partial(self._restore_classes, container))
         elif container.status.class_resources or container.status.class_change:
             self._release_classes(container)
 
@@ -159,11 +159,13 @@ class Recovery:
         if (ready and not whole) or (not ready and self._is_half_stopped(sandbox)):
             self._stop_sandbox(sandbox)
         elif whole and (sandbox.status.class_resources or sandbox.status.class_change):
-            status = sandbox.status
-            target = sandbox_target(sandbox)
-            self._sandboxes.classes.restore(target, status.class_resources, status.class_change)
-            if status.class_change:
-                self._state.set_sandbox(sandbox.id, msgspec.structs.replace(status, class_change={}))
+            self._in_time(f"sandbox {sandbox.id}", partial(self._restore_classes_of_pod, sandbox))
+
+    def _restore_classes_of_pod(self, sandbox: Sandbox) -> None:
+        status = sandbox.status
+        self._sandboxes.classes.restore(sandbox_target(sandbox), status.class_resources, status.class_change)
+        if status.class_change:
+            self._state.set_sandbox(sandbox.id, msgspec.structs.replace(status, class_change={}))
 
     def _is_half_stopped(self, sandbox: Sandbox) -> bool:
         status = sandbox.status

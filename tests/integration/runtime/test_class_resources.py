@@ -388,6 +388,44 @@ def test_a_reload_that_takes_a_class_away_from_somebody_is_refused(node: Node) -
     assert "read again" in node.reload()
 
 
+def test_a_reload_that_fails_in_the_middle_changes_nothing(node: Node) -> None:
+    pods = node.start(failpoints="class.activated=error")
+    container = pods.launch(pods.run(), class_resources=asking(oom="likely", weight="little"))
+    node.configure(weights={"little": 60, "much": 700}, oom={"likely": 650}, more='[log]\nformat = "json"')
+    assert "failpoint class.activated reached" in node.reload()
+    assert (score(pods, container), node.weight(pods, container)) == (600, 40)
+    assert not node.daemon.log.read_text().splitlines()[-1].startswith("{")
+    update(pods, container, oom="unlikely")
+    assert score(pods, container) == 300
+
+
+def test_a_reload_that_cannot_reach_a_container_changes_nothing(node: Node) -> None:
+    pods = node.start()
+    sandbox = pods.run()
+    first = pods.launch(sandbox, name="first", class_resources=asking(demo="blue", oom="likely"))
+    second = pods.launch(sandbox, name="second", class_resources=asking(oom="likely", weight="little"))
+    node.configure(weights={"little": 60, "much": 700}, oom={"likely": 650})
+    node.refuse("apply")
+    assert f"class resource {DEMO}: " in node.reload()
+    assert [score(pods, item) for item in (first, second)] == [600, 600]
+    assert node.weight(pods, second) == 40
+    node.refuse("apply", on=False)
+    assert "read again" in node.reload()
+    assert [score(pods, item) for item in (first, second)] == [650, 650]
+    assert node.weight(pods, second) == 60
+
+
+def test_a_daemon_that_is_killed_during_a_reload_carries_it_out_when_it_starts(node: Node) -> None:
+    pods = node.start(failpoints="class.activated=kill")
+    container = pods.launch(pods.run(), class_resources=asking(oom="likely", weight="little"))
+    node.configure(weights={"little": 60, "much": 700})
+    assert node.daemon.process is not None
+    node.daemon.process.send_signal(signal.SIGHUP)
+    assert node.daemon.process.wait(timeout=60) == -signal.SIGKILL
+    pods = node.start()
+    assert (score(pods, container), node.weight(pods, container)) == (600, 60)
+
+
 @pytest.mark.requirement("Q33")
 def test_a_start_without_a_class_in_use_leaves_its_containers_alone(node: Node) -> None:
     pods = node.start()

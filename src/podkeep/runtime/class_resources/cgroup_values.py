@@ -31,10 +31,11 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a class set: what it read before, and what it reads since."""
+    """A file that a class set: what it read before, what it reads since, and what was written."""
 
     before: str
     after: str
+    wrote: str = ""
 
 
 _Notes = dict[str, dict[str, Noted]]
@@ -117,20 +118,27 @@ class CgroupValues:
                 place.reset(name, notes.pop(name).before)
             for name, text in wanted.items():
                 after = place.write_lines(name, text)
-                notes[name] = Noted(before=notes[name].before, after=after)
+                notes[name] = Noted(before=notes[name].before, after=after, wrote=text)
             place.note(owner, notes)
         return back
 
     def wrong(self, cgroup: str, owner: str, wanted: Mapping[str, str]) -> str:
-        """Return which file is not as :meth:`apply` left it, and what it reads; empty if all are."""
+        """Return which file is not as :meth:`apply` leaves it, and what it reads; empty if all are.
+
+        What is written may be another text than when it was, and the files may be others.
+        """
         place = _Place(self._cgroups, cgroup)
         noted = place.noted().get(owner, {})
         for name in wanted:
             if name not in noted:
                 return f"{name} was not set"
+            if noted[name].wrote != wanted[name]:
+                return f"{name} was set to {noted[name].wrote!r} and not to {wanted[name]!r}"
             now = place.content(name)
             if now != noted[name].after:
                 return f"{name} reads {now.strip()!r} instead of {noted[name].after.strip()!r}"
+        if more := sorted(noted.keys() - wanted.keys()):
+            return f"{', '.join(more)} was set, and is not part of it"
         return ""
 
     def release(self, cgroup: str, owner: str) -> None:

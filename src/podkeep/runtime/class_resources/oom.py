@@ -5,7 +5,8 @@ the number in the request's resources, so that what a client derived from other 
 QoS class). Does not own: limits of memory.
 
 A process may raise its own value, and children inherit it. Such a choice is left alone: a change moves the processes
-that have the value of the class before.
+that have the value they were given. That, and the value before the first class, is noted in extended attributes of the
+cgroup, so that a daemon that starts knows it, too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, PodkeepError
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources import names
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _BEFORE = "trusted.podkeep.oom-score-adj"
 """Extended attribute of a container's cgroup: the value that its processes had before they were put into a class."""
+_GIVEN = "trusted.podkeep.oom-score-given"
+"""Extended attribute of a container's cgroup: the value that its processes were given last."""
 _RANGE = range(-1000, 1001)
 _MAX_PASSES = 100
 """Times that a container's processes are looked through before it is taken for one that starts others for ever."""
@@ -43,7 +46,6 @@ class Oom(ClassResource):
         :param floor: the lowest value that this process may give; see ``confinement.oom_score_floor``.
         """
         self._scores = dict(sorted(classes.items()))
-        self._former: Mapping[str, int] = {}
         self._cgroups, self._floor = cgroups, floor
         self._offers = {Level.CONTAINER: Offer(classes=tuple(self._scores))} if classes else {}
 
@@ -80,46 +82,41 @@ class Oom(ClassResource):
         first = target.process
         return None if first is None else lambda pid: procfs.set_oom_score_adj(pid, procfs.oom_score_adj(first.pid))
 
-    def activate(self, _in_use: Collection[str], *, previous: ClassResource | None) -> None:
-        self._former = previous._scores if isinstance(previous, Oom) else {}
-
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        before = self._score_before(class_name, previous)
-        if before == self._score(class_name):
-            return
+        score, given = self._score(class_name), self._noted(target, _GIVEN)
         if previous is None:
-            self._note_before(target, self._score(class_name))
+            self._note_before(target, score)
+        followers = {given} if previous is None or previous not in self._scores else {given, self._score(previous)}
         written: dict[int, int] = {}
         try:
-            self._move_all(target, self._score(class_name), before, written)
-        except KernelCallError:
-            for pid, score in written.items():
-                _write_if_there(pid, score)
+            self._move_all(target, score, None if given is None else followers, written)
+            self._note(target, _GIVEN, score)
+        except PodkeepError:
+            for pid, before in written.items():
+                _write_if_there(pid, before)
             raise
 
     def _note_before(self, target: Target, score: int) -> None:
-        if target.process is None or self._noted(target) is not None:
+        if target.process is None or self._noted(target, _BEFORE) is not None:
             return
         with suppress(NotFound):
             has = procfs.oom_score_adj(target.process.pid)
             if has != score:
-                self._note(target, has)
+                self._note(target, _BEFORE, has)
 
-    def _score_before(self, class_name: str, previous: str | None) -> int | None:
-        """Return the value of the processes that never chose their own; None: whichever they have."""
-        if previous is None:
-            return None
-        scores = self._former if previous == class_name and previous in self._former else self._scores
-        return max(scores[previous], self._floor) if previous in scores else None
+    def _move_all(
+        self, target: Target, score: int, followers: Collection[int | None] | None, written: dict[int, int]
+    ) -> None:
+        """Give ``score`` to the processes that have one of ``followers``, or too little; None: to all.
 
-    def _move_all(self, target: Target, score: int, before: int | None, written: dict[int, int]) -> None:
-        """Give ``score`` to every process that has ``before``, also to those started meanwhile."""
+        Also to those that are started meanwhile. Too little is no choice of theirs: to lower it takes a privilege.
+        """
         for _ in range(_MAX_PASSES):
             moved = False
             for pid in self._processes(target):
                 try:
                     has = procfs.oom_score_adj(pid)
-                    if has == score or (before is not None and has != before):
+                    if has == score or (followers is not None and has > score and has not in followers):
                         continue
                     procfs.set_oom_score_adj(pid, score)
                 except NotFound:
@@ -131,10 +128,11 @@ class Oom(ClassResource):
         raise FailedPrecondition(problem(OOM, f"{target.name} starts processes faster than they can be changed"))
 
     def _processes(self, target: Target) -> list[int]:
-        found = self._cgroups.processes(target.cgroup, recursive=True)
+        # 0 is a process that has no ID in this PID namespace.
+        found = [pid for pid in self._cgroups.members(target.cgroup) if pid > 0]
         if target.process is not None and target.process.pid not in found and procfs.alive(target.process):
-            return [target.process.pid, *found]
-        return list(found)
+            found.append(target.process.pid)
+        return found
 
     def verify(self, target: Target, class_name: str) -> None:
         wanted = self._score(class_name)
@@ -144,8 +142,9 @@ class Oom(ClassResource):
             has = procfs.oom_score_adj(target.process.pid)
         except NotFound:
             return
-        # It may have raised it itself by now.
-        if has < wanted and procfs.alive(target.process):
+        given = self._noted(target, _GIVEN)
+        # It may have raised it itself by now. What it was given may be what the class meant once.
+        if (has < wanted or (has == given and given != wanted)) and procfs.alive(target.process):
             raise FailedPrecondition(
                 problem(OOM, f"{target.name} has oom_score_adj {has}, and class {class_name} is {wanted}"),
                 hint="something else than podkeep changed it",
@@ -153,32 +152,35 @@ class Oom(ClassResource):
 
     def release(self, target: Target, class_name: str) -> None:
         """Give what still lives the value that it had before its first class; else a value ends with its process."""
-        before = self._noted(target)
-        if before is None:
-            return
-        has = self._score(class_name) if class_name in self._scores else None
-        self._move_all(target, before, has, {})
-        self._note(target, None)
+        before, given = self._noted(target, _BEFORE), self._noted(target, _GIVEN)
+        if before is not None:
+            self._move_all(target, before, None if given is None else {given}, {})
+        for attribute in (_BEFORE, _GIVEN):
+            self._note(target, attribute, None)
 
-    def _noted(self, target: Target) -> int | None:
+    def _noted(self, target: Target, attribute: str) -> int | None:
         for directory in self._cgroups.directories(target.cgroup):
-            with suppress(OSError):  # nothing is noted, or the cgroup is gone
-                return int(os.getxattr(directory, _BEFORE))
+            try:
+                return int(os.getxattr(directory, attribute))
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return None  # nothing is noted
         return None
 
-    def _note(self, target: Target, score: int | None) -> None:
+    def _note(self, target: Target, attribute: str, score: int | None) -> None:
         """Note a value with the cgroup, so that a daemon that is killed meanwhile can give it back; None: forget it."""
         directory = next((path for path in self._cgroups.directories(target.cgroup) if path.is_dir()), None)
         if directory is None:
             return
         try:
             if score is not None:
-                os.setxattr(directory, _BEFORE, b"%d" % score)
+                os.setxattr(directory, attribute, b"%d" % score)
             else:
-                os.removexattr(directory, _BEFORE)
+                os.removexattr(directory, attribute)
         except OSError as error:
             if score is not None:
-                raise KernelCallError(f"setxattr({directory}, {_BEFORE})", error.errno or 0) from error
+                raise KernelCallError(f"setxattr({directory}, {attribute})", error.errno or 0) from error
 
     def describe(self) -> dict[str, Any]:
         return {"classes": {name: self._describe(name) for name in self._scores}, "floor": self._floor}

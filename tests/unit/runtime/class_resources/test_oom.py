@@ -104,9 +104,43 @@ def test_a_reload_moves_those_that_have_what_the_class_meant(family: Family) -> 
     kind.apply(family.target, "unlikely")
     procfs.set_oom_score_adj(child.pid, 777)
     coming = made({"unlikely": 300})
-    coming.activate({"unlikely"}, previous=kind)
     coming.apply(family.target, "unlikely", previous="unlikely")
     assert family.scores() == [300, 777]
+
+
+@pytest.mark.parametrize("now", [50, 300])
+def test_a_daemon_that_starts_finds_what_a_class_meant_before(family: Family, now: int) -> None:
+    child = family.more()
+    made().apply(family.target, "unlikely")
+    procfs.set_oom_score_adj(child.pid, 777)
+    coming = made({"unlikely": now})
+    with pytest.raises(FailedPrecondition, match="oom_score_adj 100"):
+        coming.verify(family.target, "unlikely")
+    coming.apply(family.target, "unlikely")
+    coming.verify(family.target, "unlikely")
+    assert family.scores() == [now, 777]
+
+
+@pytest.mark.parametrize(("old", "new"), [("unlikely", "likely"), ("likely", "unlikely")])
+def test_half_a_change_is_taken_back(family: Family, old: str, new: str) -> None:
+    family.more()
+    made().apply(family.target, old)
+    procfs.set_oom_score_adj(family.first.pid, CLASSES[new])
+    made().apply(family.target, old, previous=new)
+    assert family.scores() == [CLASSES[old]] * 2
+
+
+def test_what_still_lives_gets_back_what_it_had(family: Family) -> None:
+    child = family.more()
+    kind = made()
+    kind.apply(family.target, "unlikely")
+    kind.apply(family.target, "likely", previous="unlikely")
+    procfs.set_oom_score_adj(child.pid, 777)
+    for _ in range(2):
+        kind.release(family.target, "likely")
+        assert family.scores() == [FLOOR, 777]
+    kind.apply(family.target, "first")
+    assert family.scores() == [900, 900]
 
 
 def test_a_class_that_is_gone_does_not_hinder_a_change(family: Family) -> None:

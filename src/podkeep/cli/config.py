@@ -28,7 +28,7 @@ def check(invocation: Invocation, file: Path | None) -> None:
     config = invocation.config
     from podkeep.api import feature_gates
     from podkeep.base.config import DEFAULT_PATH
-    from podkeep.cli.diagnosis import finding, programs
+    from podkeep.cli.diagnosis import class_resources, finding, programs
     from podkeep.runtime import settings
 
     path = invocation.config_path or DEFAULT_PATH
@@ -37,7 +37,11 @@ def check(invocation: Invocation, file: Path | None) -> None:
         settings.check(config)
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}: {error.message}", hint=error.hint) from error
-    findings = [*programs.examine(config), *programs.examine_files(config)]
+    findings = [
+        *programs.examine(config),
+        *programs.examine_files(config),
+        *class_resources.examine(config),
+    ]
     for item in findings:
         if item.level is not finding.Level.OK:
             click.echo("\n".join(item.lines(len(item.name))))

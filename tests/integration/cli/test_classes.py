@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from cli.test_verbs import running_pod
 
 from podkeep.kernel.cgroups import Cgroups
 from support.daemon import Daemon
+from support.patience import PATIENCE_S
 
 DEMO = "vendor.example/demo"
 SCRIPT = "sleep 1000"
@@ -219,6 +222,29 @@ def test_a_restart_knows_who_is_in_which_class(demo: Daemon, image: str, tmp_pat
         assert {"name": "few", "users": ["default/web/main"]} in offered["tasks", "container"]["classes"]
     run(demo, "rm", "--all", "--grace-period", "0")  # what ran it may have ended when the daemon was gone
     assert calls(demo)[-1].startswith("release default/web/main lower")
+
+
+def test_a_reload_gives_running_containers_what_their_class_means_now(demo: Daemon, image: str, tmp_path: Path) -> None:
+    def reload(before: str, after: str, said: str) -> None:
+        count = demo.log.read_text().count(said)
+        demo.config.write_text(demo.config.read_text().replace(before, after))
+        os.kill(demo.pid, signal.SIGHUP)
+        deadline = time.monotonic() + PATIENCE_S
+        while demo.log.read_text().count(said) == count:
+            assert time.monotonic() < deadline, demo.log.read_text()
+            time.sleep(0.01)
+
+    with running_pod(demo, tmp_path / "pod.json", manifest(image, {DEMO: "low", "tasks": "few"}, {"tasks": "many"})):
+        process = first_process(demo)
+        assert {"40", "400"} <= values(demo, "pids.max")
+        reload('"40"', '"45"', "read again")
+        assert {"45", "400"} <= values(demo, "pids.max")
+        reload('nice = "3"', 'nice = "4"', "read again")
+        assert os.getpriority(os.PRIO_PROCESS, process) == 4
+        (demo.base / "broken-apply").touch()
+        reload('"45"', '"50"', "the demo is broken")
+        assert {"45", "400"} <= values(demo, "pids.max")  # as before, since another type could not follow
+        (demo.base / "broken-apply").unlink()
 
 
 def test_the_table_and_why_a_type_is_not_offered(demo: Daemon) -> None:

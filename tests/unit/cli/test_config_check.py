@@ -152,3 +152,9 @@ key_file = "{certificate[1]}"
     (tmp_path / "plugins/mine").touch(mode=0o755)
     done = check(tmp_path, text.partition("[registries")[0])
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"{tmp_path}/config.toml: in order")
+
+
+def test_what_class_resources_lack_here_is_told_and_is_no_error(tmp_path: Path) -> None:
+    done = check(tmp_path, '[class_resources.types.x]\nhook = "/nosuch/hook"\n[class_resources.types.x.classes.a]\n')
+    assert done.exit_code == 0
+    assert "its hook /nosuch/hook is not there" in done.stdout

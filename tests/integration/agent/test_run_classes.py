@@ -22,7 +22,9 @@ from support.api_server import ApiServer
 from support.class_types import BIG, SHARE_FILE, SMALL, ClassTypes, in_force
 from support.cri import Pods
 from support.daemon import Daemon
+from support.rdt import RdtNode
 from support.registry import Registry
+from support.resctrl.fixture import Mount
 
 RDT = "rdt.resources.alpha.kubernetes.io"
 BLOCKIO = "blockio.resources.alpha.kubernetes.io"
@@ -175,6 +177,37 @@ def test_annotations_are_in_force_for_containers_of_every_kind(runner: Runner, i
         with Pods(runner.daemon.socket, image) as pods:
             (sandbox,) = pods.sandboxes()
             assert in_force(pods, sandbox=sandbox.id) == {"qos": "BestEffort"}
+        interrupt(process)
+
+
+@pytest.mark.requirement("Q19", "Q20", "Q23", "Q27", "Q82")
+def test_annotations_lead_into_groups_of_rdt(own_runner: Runner, resctrl: Mount, image: str) -> None:
+    """On a stand-in for resctrl; with the annotations of the agent and of today's runtimes on one pod."""
+    rdt = RdtNode(own_runner.daemon, resctrl())
+    own_runner.daemon.start()
+    document = pod(
+        shell(image, FOREVER, "main"),
+        shell(image, FOREVER, "other"),
+        initContainers=[shell(image, FOREVER, "proxy", restartPolicy="Always")],
+    )
+    annotations = {
+        f"{RDT}/default": "silver",
+        f"{RDT}/container.main": "gold",
+        "rdt.resources.beta.kubernetes.io/pod": "bronze",
+    }
+    with own_runner.start(annotated(document, **annotations)) as process:
+        started(own_runner, image, "main", "other", "proxy")
+        with Pods(own_runner.daemon.socket, image) as pods:
+            processes = {name: pods.host_pid(item) for name, item in running(own_runner.daemon, image).items()}
+        groups = {group: rdt.resctrl.tasks(group) for group in ("gold", "silver", "bronze")}
+        assert {
+            name: [group for group, tasks in groups.items() if pid in tasks] for name, pid in processes.items()
+        } == {
+            "main": ["gold"],
+            "other": ["silver"],
+            "proxy": ["silver"],
+        }
+        assert groups["bronze"] == set()
         interrupt(process)
 
 

@@ -19,6 +19,7 @@ from podkeep.kernel.cgroups import Cgroups
 from support.daemon import Daemon
 from support.patience import PATIENCE_S
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "classes.yaml"
 DEMO = "vendor.example/demo"
 SCRIPT = "sleep 1000"
 
@@ -245,6 +246,24 @@ def test_a_reload_gives_running_containers_what_their_class_means_now(demo: Daem
         reload('"45"', '"50"', "the demo is broken")
         assert {"45", "400"} <= values(demo, "pids.max")  # as before, since another type could not follow
         (demo.base / "broken-apply").unlink()
+
+
+@pytest.mark.requirement("Q78")
+def test_the_example_is_so(own_daemon: Daemon, image: str, tmp_path: Path) -> None:
+    text = EXAMPLE.read_text().replace("localhost/busybox:demo", image).replace("imagePullPolicy: Never", "")
+    comment = [line.removeprefix("#").removeprefix("   ") for line in text.splitlines() if line.startswith("#")]
+    start = comment.index("[class_resources]")
+    own_daemon.extra += "\n".join(comment[start : comment.index("", start)])
+    own_daemon.write()
+    with own_daemon, running_pod(own_daemon, tmp_path / "pod.yaml", text, name="classes") as runner:
+        assert {"20", "2000"} <= values(own_daemon, "pids.max")
+        changed = run(own_daemon, "classes", "set", "classes/show", "tasks=many")
+        assert changed == "default/classes/show: tasks=many (was few)\n"
+        assert "20" not in values(own_daemon, "pids.max")
+        run(own_daemon, "exec", "classes", "--", "touch", "/tmp/done")
+        output, _ = runner.communicate(timeout=PATIENCE_S)
+        assert runner.returncode == 0
+        assert b"oom_score_adj: 900" in output
 
 
 def test_the_table_and_why_a_type_is_not_offered(demo: Daemon) -> None:

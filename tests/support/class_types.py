@@ -6,7 +6,8 @@ type    classes              what it does
 oom     low, high            oom_score_adj 100 and 900
 share   big, small           the shares of processors, of containers and of pods
 bolted  iron, steel          immutable; the hook notes it
-watched good, bad, fine      the hook notes it, and refuses ``bad``
+watched good, bad, fine,     the hook notes it, and refuses ``bad``; of ``weak`` it says later that it is not in
+        weak                 force
 ======= ==================== ================================================================
 
 They are applied in the order of their names: ``watched`` refuses when all others were changed.
@@ -34,6 +35,7 @@ told=$(cat)
 printf '%s %s\\n' "$1" "$told" >>"{calls}"
 case "$1 $told" in
 *'"class": "bad"'*) [ "$1" = apply ] && {{ echo "nobody is let in" >&2; exit 3; }} ;;
+*'"class": "weak"'*) [ "$1" = verify ] && {{ echo "it did not hold" >&2; exit 4; }} ;;
 esac
 exit 0
 """
@@ -83,6 +85,7 @@ hook = "{self.hook}"
 [class_resources.types.watched.classes.good]
 [class_resources.types.watched.classes.bad]
 [class_resources.types.watched.classes.fine]
+[class_resources.types.watched.classes.weak]
 """
 
     def told(self, type_name: str) -> list[tuple[str, str, str | None]]:

@@ -173,10 +173,10 @@ class Updates:
         except BaseException:
             _take_back_writes(self._cgroups, target.cgroup, writes)
             raise
-        if not writes or not held:
+        if not held and not wanted:
             return
         try:
-            # A class has the last word on a file that both it and the request's limits name.
+            # What was changed is in force, and a class has the last word on a file that limits name as well.
             self._classes.restore(target, {**held, **wanted}, {})
         except BaseException:
             self._take_back(target, writes, held, wanted)
@@ -227,9 +227,11 @@ class Updates:
         self._note_sandbox(sandbox_id, class_change=wanted)
         failpoints.reach("update.noted")
         try:
-            await asyncio.to_thread(self._classes.change, target, held, wanted)
+            await asyncio.to_thread(self._carry_out, target, (), held, wanted)
         except Exception:
             self._note_sandbox(sandbox_id, class_change={})
+            if self._ready(sandbox_id) is None:
+                await self._release(target, {**held, **wanted})
             raise
         failpoints.reach("update.written")
         if self._ready(sandbox_id) is None:

@@ -88,13 +88,13 @@ def test_what_is_offered(pods: Pods, daemon: Daemon) -> None:
         "qos": (QOS_CLASSES, False, ""),
         "rdt": ({"gold", "silver", "shy"}, False, ""),
         "share": ({"big", "small"}, False, "small"),
-        "watched": ({"good", "bad", "fine"}, False, ""),
+        "watched": ({"good", "bad", "fine", "weak"}, False, ""),
     }
     assert of_pods == {
         "bolted": ({"iron", "steel"}, True, ""),
         "qos": (QOS_CLASSES, False, "BestEffort"),
         "share": ({"big", "small"}, False, ""),
-        "watched": ({"good", "bad", "fine"}, False, ""),
+        "watched": ({"good", "bad", "fine", "weak"}, False, ""),
     }
 
 

@@ -193,6 +193,18 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[PodkeepError], str
         FailedPrecondition,
         "class resource watched: ",
     ),
+    "not in force afterwards": (
+        {"memory_limit_in_bytes": 96 * MIB},
+        {"share": "big", "watched": "weak"},
+        FailedPrecondition,
+        "class resource watched: ",
+    ),
+    "not in force afterwards, without limits": (
+        {},
+        {"share": "big", "watched": "weak"},
+        FailedPrecondition,
+        "class resource watched: ",
+    ),
     "limits that cannot be": ({"cpu_period": 10}, {"share": "big", "watched": "fine"}, InvalidArgument, "linux"),
     "no name": ({"cpu_quota": 20_000}, {"share": ""}, InvalidArgument, "class resource share: "),
 }
@@ -328,7 +340,9 @@ def test_a_pods_refused_update_changes_nothing(pods: Pods, daemon: Daemon) -> No
     assert refused(InvalidArgument, share="big", oom="low").startswith("class resource oom: ")
     assert refused(InvalidArgument, share="huge").startswith("class resource share: ")
     assert "immutable" in refused(InvalidArgument, share="big", bolted="steel")
-    assert refused(FailedPrecondition, share="big", watched="bad").startswith("class resource watched: ")
+    for class_name in ("bad", "weak"):
+        message = refused(FailedPrecondition, share="big", watched=class_name)
+        assert message.startswith("class resource watched: ")
     error_of(lambda: update_pod(pods, "no-such-sandbox", share="big"), NotFound)
     error_of(lambda: update_pod(pods, "", share="big"), InvalidArgument)
     pods.stop_pod(sandbox)

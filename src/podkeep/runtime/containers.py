@@ -237,7 +237,8 @@ class Containers:
                 raise
         try:
             await asyncio.to_thread(self._executor.verify_classes, container, self._state.sandbox(container.sandbox_id))
-        except PodkeepError as error:
+        except Exception as error:
+            # Whatever it was: what is not known to be in its classes does not run on.
             await self._fail_start(container.id, str(error))
             raise
         failpoints.reach("container.started")
@@ -453,7 +454,7 @@ class Containers:
             if kill_rest:
                 await asyncio.to_thread(self._executor.kill_rest, container, sandbox)
             await asyncio.to_thread(self._executor.release_classes, container, sandbox)
-        except PodkeepError as error:
+        except (PodkeepError, OSError) as error:
             # RemoveContainer does it again.
             log.warning("something of container %s, which ended, is left: %s", container_id, error)
             return

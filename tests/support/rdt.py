@@ -85,7 +85,7 @@ class RdtNode:
             text = self.daemon.log.read_text()[before:]
             return text if outcome in text and text.endswith("\n") else ""
 
-        return wait_for(logged, f"a line about the reload with {outcome!r}")
+        return wait_for(logged, f"a line about the reload with {outcome!r}", patience=60)
 
     def members(self, pods: Pods, container: str) -> set[int]:
         """Return the threads of a container."""
@@ -111,9 +111,13 @@ class RdtNode:
             daemon=self.daemon.resources().after_a_restart(),
             groups=frozenset(names),
             monitors=frozenset(str(item.relative_to(path)) for directory in found for item in directory.iterdir()),
-            members=frozenset((name, task) for name in names if name for task in self.resctrl.tasks(name)),
+            members=frozenset((name, task) for name in names if name for task in self._running(name)),
             schemata=tuple((name, (path / name / "schemata").read_text()) for name in names),
         )
+
+    def _running(self, group: str) -> set[int]:
+        """Return the tasks in a group that have not ended; who was not waited for is in its group until then."""
+        return {task for task in self.resctrl.tasks(group) if _runs(task)}
 
     def masks(self, group: str, resource: str = "L3") -> dict[int, int]:
         """Return the masks of a group by domain."""
@@ -140,6 +144,13 @@ def offered(pods: Pods) -> dict[str, api.ClassResourceInfo]:
     """Return what Status reports for containers, by type."""
     answer = pods.call("Status", api.StatusRequest())
     return {item.Name: item for item in answer.status.resources.container_class_resources}
+
+
+def _runs(task: int) -> bool:
+    try:
+        return Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -265,18 +266,26 @@ def test_a_container_that_does_not_get_into_its_group_is_not_made(broken: RdtNod
 
 
 @pytest.mark.requirement("Q42")
-def test_an_update_that_fails_leaves_the_class_as_it_was(broken: RdtNode, mortal: Mortal) -> None:
+@pytest.mark.parametrize("monitors", ["move", "stay", "there are none"])
+def test_an_update_that_fails_leaves_the_class_as_it_was(resctrl: Mount, mortal: Mortal, monitors: str) -> None:
+    machine = replace(
+        INTEL, movable_monitors=monitors == "move", monitoring=None if monitors == "there are none" else Monitoring()
+    )
+    node = RdtNode(mortal.daemon, resctrl(machine))
     pods = mortal.start()
     container = rdt.launch(pods, pods.run(), "sh", "-c", "sleep 1000 & sleep 1000", rdt="silver")
-    wait_for(lambda: _at_least(2, broken.members(pods, container)), "both processes")
-    with rdt.unchanged(broken):
-        broken.resctrl.fail("gold/tasks", "write", errno.EIO)
+    wait_for(lambda: _at_least(2, node.members(pods, container)), "both processes")
+    with rdt.unchanged(node):
+        if monitors == "move":
+            node.resctrl.fail(f"silver/mon_groups/{container}", "rename", errno.EIO)
+        else:
+            node.resctrl.fail("gold/tasks", "write", errno.EIO)
 
         with pytest.raises(PodkeepError, match=r"^class resource rdt: .*Input/output error"):
             rdt.update(pods, container, "gold")
 
         assert in_force(pods, container=container) == {"rdt": "silver"}
-        assert broken.resctrl.tasks("silver") == broken.members(pods, container)
+        assert node.resctrl.tasks("silver") == node.members(pods, container)
 
 
 def test_a_group_that_somebody_removed_or_changed_is_put_right(broken: RdtNode, mortal: Mortal) -> None:

@@ -67,8 +67,8 @@ def command(
 
     ConfigMaps and Secrets in FILE are there for its pods. Ctrl-C stops the pods and removes them, a second Ctrl-C does
     not wait. The exit status is that of the container that failed first, 128+n if signal n ended it. A pod that cannot
-    be started ends the run with an error, unless --retry is given; `podkeep ps` shows what it waits for then. A pod that
-    asks for a class that this node does not offer is rejected in any case.
+    be started ends the run with an error, unless --retry is given; `podkeep ps` shows what it waits for then. A pod
+    that asks for a class that this node does not offer is rejected in any case.
     """
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")

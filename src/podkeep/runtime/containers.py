@@ -236,7 +236,9 @@ class Containers:
                 await self._fail_start(container.id, str(error))
                 raise
         try:
-            await asyncio.to_thread(self._executor.verify_classes, container, self._state.sandbox(container.sandbox_id))
+            if container.status.class_resources:
+                sandbox = self._state.sandbox(container.sandbox_id)
+                await asyncio.to_thread(self._executor.verify_classes, container, sandbox)
         except Exception as error:
             # Whatever it was: what is not known to be in its classes does not run on.
             await self._fail_start(container.id, str(error))

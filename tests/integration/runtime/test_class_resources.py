@@ -426,6 +426,31 @@ def test_a_daemon_that_is_killed_during_a_reload_carries_it_out_when_it_starts(n
     assert (score(pods, container), node.weight(pods, container)) == (600, 60)
 
 
+def test_reloads_while_pods_come_and_go(node: Node) -> None:
+    pods = node.start()
+    before = node.daemon.resources()
+    sandboxes = [pods.run(pod_asking(f"pod{number}", qos="Burstable")) for number in range(4)]
+    asked = asking(oom="likely", weight="little", demo="blue")
+    for little in (50, 60, 70):
+        node.configure(weights={"little": little, "much": 700})
+        creating = [
+            ("CreateContainer", pods.create_request(sandbox, name=f"c{little}", class_resources=asked))
+            for sandbox in sandboxes
+        ]
+        node.daemon.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
+        containers = [answer.container_id for answer in pods.call_all(creating)]
+        pods.call_all([("StartContainer", api.StartContainerRequest(container_id=item)) for item in containers])
+        # Whichever came first: those from before, those in the making, and those of today have what it means now.
+        assert "read again" in node.reload()
+        assert {node.weight(pods, item.id) for item in pods.containers()} == {little}
+        assert {score(pods, item) for item in containers} == {600}
+    for sandbox in sandboxes:
+        pods.remove(sandbox)
+    assert node.daemon.resources() == before
+    actions = [action for action, _, _ in node.told()]
+    assert actions.count("release") == 12
+
+
 @pytest.mark.requirement("Q33")
 def test_a_start_without_a_class_in_use_leaves_its_containers_alone(node: Node) -> None:
     pods = node.start()

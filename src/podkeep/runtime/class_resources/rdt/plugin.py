@@ -237,7 +237,7 @@ class Rdt(ClassResource):
         threads = partial(tasks.threads_of_process, pid)
         with _as_rdt():
             try:
-                tasks.move(self._resctrl, Group(name=class_name), threads)
+                tasks.move(self._resctrl, Group(name=class_name), threads, all_of_them=True)
                 self._monitoring.join(class_name, target.id, threads)
             except ResctrlError as error:
                 if self._resctrl.exists(Group(name=class_name)) or class_name in self._classes.lines:

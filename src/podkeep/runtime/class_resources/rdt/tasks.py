@@ -19,7 +19,7 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.resctrl import Group, Resctrl
 
 _PROC = Path("/proc")
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 """How long moving goes after a container that starts threads all the time."""
 
 Threads = Callable[[], frozenset[int]]
@@ -55,12 +55,18 @@ def outside(resctrl: Resctrl, group: Group, threads: Threads) -> list[int]:
 
     :raises ResctrlError: if the group is missing.
     """
+    return _look(resctrl, group, threads)[0]
+
+
+def _look(resctrl: Resctrl, group: Group, threads: Threads) -> tuple[list[int], frozenset[int]]:
+    """Return who is outside, and all who are inside."""
     # In this order: what is listed first and found in the group then was there while it was listed, so what it started
     # meanwhile, unlisted, is in the group as well.
     listed = threads()
     if not listed:
-        return []
-    return sorted(filter(_lives, listed - resctrl.tasks(group)))
+        return [], frozenset()
+    inside = resctrl.tasks(group)
+    return sorted(filter(_lives, listed - inside)), inside
 
 
 def in_use(resctrl: Resctrl, group: Group) -> int:
@@ -80,18 +86,23 @@ def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool 
     :raises FailedPrecondition: if there are still some outside after :data:`PATIENCE_S` seconds.
     """
     deadline = time.monotonic() + PATIENCE_S
-    moved = 0
-    left = sorted(threads()) if all_of_them else outside(resctrl, group, threads)
-    while left:
+    moved, inside = 0, frozenset[int]()
+    if not all_of_them:
+        left, inside = _look(resctrl, group, threads)
+        if not left:
+            return 0
+    while True:
+        # Listed anew, and moved at once: what starts others all the time is soon gone.
+        moved += sum(resctrl.add_task(group, thread) for thread in sorted(threads() - inside))
+        left, inside = _look(resctrl, group, threads)
+        if not left:
+            return moved
         if time.monotonic() > deadline:
             raise FailedPrecondition(
                 f"{len(left)} threads are still outside resctrl group {group} after {PATIENCE_S:.0f} s, among them"
                 f" {left[0]}: it starts them faster than they can be moved",
                 hint="pause or stop the container",
             )
-        moved += sum(resctrl.add_task(group, thread) for thread in left)
-        left = outside(resctrl, group, threads)
-    return moved
 
 
 def _lives(thread: int) -> bool:

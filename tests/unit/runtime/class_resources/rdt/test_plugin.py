@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from podkeep.kernel import mounts, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.model import ClassResource, Level, Target
-from podkeep.runtime.class_resources.rdt import plugin
+from podkeep.runtime.class_resources.rdt import plugin, tasks
 from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage, Monitoring
 from podkeep.runtime.class_resources.rdt.plugin import Rdt
 from support.resctrl import hardware
@@ -82,16 +83,17 @@ wait()
 """Three processes, with four, two and two threads."""
 
 _FORKING = """
-import os, sys, threading
+import os, signal, threading, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 print("ready", flush=True)
 while True:
-    thread = threading.Thread(target=lambda: None)
-    thread.start()
-    pid = os.fork()
-    if pid:
-        os._exit(0)  # the child goes on
+    threading.Thread(target=time.sleep, args=(0.03,)).start()
+    if os.fork() == 0:
+        time.sleep(0.05)
+        os._exit(0)
+    time.sleep(0.005)
 """
-"""Never the same process for long."""
+"""Some ten processes and threads at a time, none of them for long."""
 
 
 @pytest.fixture
@@ -388,12 +390,12 @@ def test_a_class_that_is_gone_at_a_start_goes_with_its_last_container(
     restarted.activate({"gold"}, previous=None)
     offered = restarted.offers()
     restarted.verify(target, "gold")
-    tasks = node.mounted.tasks("gold")
+    members = node.mounted.tasks("gold")
     node.cgroups.kill(target.cgroup)
     restarted.release(target, "gold")
 
     assert all("gold" not in offer.classes for offer in offered.values())
-    assert tasks
+    assert members
     assert "gold" not in node.mounted.groups()
 
 
@@ -622,6 +624,18 @@ def test_a_command_enters_the_class_of_its_container(
         assert expected <= node.mounted.tasks(f"gold/mon_groups/{_ID}")
 
 
+def test_what_comes_from_another_control_group_is_counted_as_well(node: Node, start: Callable[..., Target]) -> None:
+    rdt, target = node.active(), start()
+    rdt.apply(target, "gold")
+    resctrl = Resctrl(node.mounted.path)
+    assert target.process is not None
+    resctrl.add_task(Group(name="silver"), target.process.pid)
+
+    Monitoring(resctrl).watch("gold", _ID, partial(tasks.threads_of_process, target.process.pid))
+
+    assert target.process.pid in node.mounted.tasks(f"gold/mon_groups/{_ID}")
+
+
 def test_a_command_that_ended_enters_nothing(node: Node, start: Callable[..., Target]) -> None:
     rdt, target = node.active(), start()
     node.cgroups.kill(target.cgroup)
@@ -631,7 +645,7 @@ def test_a_command_that_ended_enters_nothing(node: Node, start: Callable[..., Ta
 
     enter(target.process.pid)
 
-    assert node.mounted.tasks("gold") == set()
+    assert tasks.in_use(Resctrl(node.mounted.path), Group(name="gold")) == 0
 
 
 def test_a_command_does_not_fail_for_a_class_that_is_gone(node: Node, start: Callable[..., Target]) -> None:

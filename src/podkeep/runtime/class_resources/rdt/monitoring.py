@@ -23,6 +23,7 @@ _CACHE = "L3"
 """The resource that is monitored; a domain is one such cache with the memory behind it."""
 _NONE_LEFT = frozenset({errno.ENOSPC, errno.EBUSY})
 """EBUSY: those that are free still have lines in the cache."""
+_GONE = frozenset({errno.ENOENT, errno.ENODEV})
 _NOT_MONITORED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EPERM})
 """The hardware, or the kernel, counts nothing: control groups have no ``mon_groups``."""
 
@@ -75,9 +76,11 @@ class Monitoring:
 
         :raises PodkeepError: as :meth:`watch`.
         """
-        group = Group(name=name, monitor=container)
-        if self._resctrl.exists(group):
-            self._gather(group, threads, all_of_them=True)
+        try:
+            self._gather(Group(name=name, monitor=container), threads, all_of_them=True)
+        except ResctrlError as error:
+            if error.errno not in _GONE:
+                raise
 
     def take_along(self, container: str, source: str, target: str) -> None:
         """Before a container goes to another control group: move its monitoring group there, or remove it.

@@ -200,7 +200,6 @@ class Rdt(ClassResource):
             except BaseException:
                 self._move_back(target, class_name, previous)
                 raise
-            self._remove_retired()
 
     def verify(self, target: Target, class_name: str) -> None:
         with _as_rdt():
@@ -268,7 +267,10 @@ class Rdt(ClassResource):
             log.warning("%s could not be put back into %s: %s", target.name, previous or "the default group", error)
 
     def _remove_retired(self) -> None:
-        """Remove the groups of classes that the configuration does not have any more, after their last task."""
+        """Remove the groups of classes that the configuration does not have any more, after their last task.
+
+        Not when a container only goes to another class: that may be taken back.
+        """
         if retired := self._notes.groups.keys() - self._classes.lines.keys():
             self._groups.remove_unused(retired)
 

@@ -604,6 +604,22 @@ def test_an_unmounted_resctrl_is_noticed_before_anything_is_made(node: Node, tmp
         rdt.release(Target(level=Level.CONTAINER, id=_ID, name="x", cgroup="/gone"), "gold")
 
 
+@pytest.mark.requirement("Q9", "Q33")
+def test_a_container_can_be_taken_back_into_a_class_that_is_gone(node: Node, start: Callable[..., Target]) -> None:
+    target = start()
+    node.active().apply(target, "gold")
+    rdt = node.load(ONLY_SILVER)
+    assert rdt is not None
+    rdt.activate({"gold"}, previous=None)
+
+    rdt.apply(target, "silver", previous="gold")
+    rdt.apply(target, "gold", previous="silver")
+
+    rdt.verify(target, "gold")
+    rdt.release(target, "gold")
+    assert node.mounted.groups() == {"silver"}
+
+
 @pytest.mark.requirement("Q42")
 @pytest.mark.parametrize("counted", [True, False])
 def test_a_command_enters_the_class_of_its_container(

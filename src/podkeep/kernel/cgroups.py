@@ -56,7 +56,10 @@ def detect(root: Path = DEFAULT_ROOT) -> CgroupLayout:
 
 
 class Cgroups:
-    """The cgroup directories of one machine. Holds no state but the layout, so any thread may use it."""
+    """The cgroup directories of one machine. Holds no state but where hierarchies are, so any thread may use it.
+
+    Files are reached by texts, not by :class:`pathlib.Path`: there are dozens for each container.
+    """
 
     def __init__(
         self, root: Path = DEFAULT_ROOT, *, layout: CgroupLayout | None = None, patience_s: float = PATIENCE_S
@@ -67,6 +70,9 @@ class Cgroups:
         """
         self.layout = layout or detect(root)
         self._patience_s = patience_s
+        self._roots = [str(hierarchy) for hierarchy in self.layout.hierarchies]
+        self._controllers: dict[str, str] = {}
+        """The hierarchy of a controller, once a file of it was found."""
 
     @property
     def version(self) -> int:
@@ -83,7 +89,31 @@ class Cgroups:
 
     def exists(self, path: str) -> bool:
         """Say whether the cgroup exists in at least one hierarchy."""
-        return any(directory.is_dir() for directory in self.directories(path))
+        below = _below(path)
+        return any(os.path.isdir(root + below) for root in self._roots)
+
+    def has(self, path: str, name: str) -> bool:
+        """Say whether the cgroup has a file ``name``."""
+        return self._find(path, name) is not None
+
+    def _find(self, path: str, name: str) -> str | None:
+        """Return the hierarchy that has a file; None if none has."""
+        below = _below(path)
+        for root in self._places(name):
+            if os.path.exists(f"{root}{below}/{name}"):
+                self._note_place(name, root)
+                return root
+        return None
+
+    def _places(self, name: str) -> list[str]:
+        """Return the hierarchies that may have a file; a controller, whose name its files begin with, is in one."""
+        known = self._controllers.get(name.partition(".")[0])
+        return self._roots if known is None else [known]
+
+    def _note_place(self, name: str, root: str) -> None:
+        controller, dot, _ = name.partition(".")
+        if dot and controller != "cgroup":
+            self._controllers[controller] = root
 
     def create(self, path: str) -> None:
         """Create the cgroup and its parents, ready for processes; an existing one is left as it is.
@@ -189,7 +219,7 @@ class Cgroups:
         """Return the IDs of the processes in the cgroup (in any hierarchy), sorted; none if it is missing."""
         found: set[int] = set()
         for directory in self.directories(path):
-            for cgroup in _bottom_up(directory) if recursive else [directory]:
+            for cgroup in _bottom_up(directory) if recursive else [str(directory)]:
                 found.update(_read_processes(cgroup))
         return sorted(found)
 
@@ -199,9 +229,10 @@ class Cgroups:
         Asks one hierarchy, where :meth:`processes` asks all (a dozen on version 1) and finds also what somebody moved
         out of some of them.
         """
-        for directory in self.directories(path):
-            if directory.is_dir():
-                return sorted({pid for cgroup in _bottom_up(directory) for pid in _read_processes(cgroup)})
+        below = _below(path)
+        for root in self._roots:
+            if os.path.isdir(root + below):
+                return sorted({pid for cgroup in _bottom_up(root + below) for pid in _read_processes(cgroup)})
         return []
 
     def add(self, path: str, pid: int) -> None:
@@ -217,15 +248,19 @@ class Cgroups:
 
         :raises KernelCallError: if the kernel refuses.
         """
-        file = _relative(path) / name
-        for hierarchy in self.layout.hierarchies:
+        below = _below(path)
+        for root in self._places(name):
+            file = f"{root}{below}/{name}"
             try:
-                return (hierarchy / file).read_text()
+                text = _read(file)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 if error.errno != errno.ENODEV:  # the cgroup was removed while we read
-                    raise KernelCallError(f"read({hierarchy / file})", error.errno or 0) from error
+                    raise KernelCallError(f"read({file})", error.errno or 0) from error
+            else:
+                self._note_place(name, root)
+                return text
         return None
 
     def write(self, path: str, name: str, text: str) -> None:
@@ -233,8 +268,50 @@ class Cgroups:
 
         :raises KernelCallError: if none has it, or the kernel refuses the value.
         """
-        candidates = [directory / name for directory in self.directories(path)]
-        _write(next((file for file in candidates if file.exists()), candidates[0]), text)
+        root = self._find(path, name) or self._places(name)[0]
+        _write(f"{root}{_below(path)}/{name}", text)
+
+    def attribute(self, path: str, name: str) -> bytes | None:
+        """Return what :meth:`set_attribute` noted; None: nothing, or the cgroup is missing.
+
+        :raises KernelCallError: if the kernel refuses.
+        """
+        below = _below(path)
+        for root in self._roots:
+            try:
+                return os.getxattr(root + below, name)
+            except OSError as error:
+                if error.errno == errno.ENODATA:
+                    return None
+                if error.errno not in _GONE:
+                    raise KernelCallError(f"getxattr({root + below}, {name})", error.errno or 0) from error
+        return None
+
+    def set_attribute(self, path: str, name: str, value: bytes | None) -> None:
+        """Note something with the cgroup, for as long as it is there (xattr(7)); None: forget it.
+
+        It is noted in the first hierarchy that has the cgroup: a cgroup is in all, or is ending.
+
+        :param name: ``trusted.``: nobody without CAP_SYS_ADMIN outside of a user namespace reads or writes it.
+        :raises FailedPrecondition: if there is no cgroup to note something with.
+        :raises KernelCallError: if the kernel refuses.
+        """
+        below = _below(path)
+        for root in self._roots:
+            try:
+                if value is None:
+                    os.removexattr(root + below, name)
+                else:
+                    os.setxattr(root + below, name, value)
+            except OSError as error:
+                if error.errno in _GONE:
+                    continue
+                if value is None and error.errno == errno.ENODATA:
+                    return
+                raise KernelCallError(f"setxattr({root + below}, {name})", error.errno or 0) from error
+            return
+        if value is not None:
+            raise FailedPrecondition(f"cgroup {path} is gone")
 
     def kill(self, path: str) -> None:
         """Kill every process in the cgroup and below it, and return when none is left; a missing one is no error.
@@ -262,18 +339,25 @@ class Cgroups:
     def _thaw(self, path: str) -> None:
         for directory in self.directories(path):
             for cgroup in reversed(_bottom_up(directory)):
-                if (cgroup / "freezer.state").exists():
-                    _ignoring_missing(partial(_write, cgroup / "freezer.state", "THAWED"))
+                if os.path.exists(f"{cgroup}/freezer.state"):
+                    _ignoring_missing(partial(_write, f"{cgroup}/freezer.state", "THAWED"))
 
 
+_GONE = frozenset({errno.ENOENT, errno.ENODEV})
 _MKDIR_HINT = "the cgroup tree may be read-only here, or cgroup.max.descendants reached"
 
 
 def _relative(path: str) -> Path:
-    parts = [] if path == "/" else path.split("/")[1:]
-    if not path.startswith("/") or any(part in {"", ".", ".."} or "\0" in part for part in parts):
+    return Path(_below(path)[1:])
+
+
+def _below(path: str) -> str:
+    """Return what comes after the directory of a hierarchy; empty for the root cgroup."""
+    if path == "/":
+        return ""
+    if not path.startswith("/") or "\0" in path or not {"", ".", ".."}.isdisjoint(path[1:].split("/")):
         raise InvalidArgument(f"cgroup path {path!r} is not absolute and normal", hint="write it like /podkeep/pod1")
-    return Path(*parts)
+    return path
 
 
 def _enable_controllers(directory: Path) -> None:
@@ -307,19 +391,19 @@ def _inherit_cpuset(directory: Path) -> bool:
     return True
 
 
-def _bottom_up(directory: Path) -> list[Path]:
+def _bottom_up(directory: str | Path) -> list[str]:
     try:
-        if directory.stat().st_nlink == 2:  # counts the directories below; most cgroups have none, and many files
-            return [directory]
+        if os.stat(directory).st_nlink == 2:  # counts the directories below; most cgroups have none, and many files
+            return [os.fspath(directory)]
     except OSError:
         return []
-    return [Path(path) for path, _, _ in os.walk(directory, topdown=False)]
+    return [path for path, _, _ in os.walk(directory, topdown=False)]
 
 
-def _remove_directory(directory: Path, deadline: float) -> None:
+def _remove_directory(directory: str, deadline: float) -> None:
     while True:
         try:
-            directory.rmdir()
+            os.rmdir(directory)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -331,9 +415,9 @@ def _remove_directory(directory: Path, deadline: float) -> None:
             return
 
 
-def _read_processes(directory: Path) -> list[int]:
+def _read_processes(directory: str) -> list[int]:
     try:
-        return [int(line) for line in (directory / "cgroup.procs").read_text().split()]
+        return [int(line) for line in _read(f"{directory}/cgroup.procs").split()]
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENODEV}:  # ENODEV: removed while we read
             return []
@@ -347,7 +431,12 @@ def _is_zombie(pid: int) -> bool:
         return True
 
 
-def _write(file: Path, text: str) -> None:
+def _read(file: str) -> str:
+    with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - see Cgroups
+        return opened.read().decode()
+
+
+def _write(file: str | Path, text: str) -> None:
     try:
         fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
         try:

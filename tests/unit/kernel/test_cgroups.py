@@ -232,3 +232,50 @@ def test_the_root_stays(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="root cgroup"):
         groups.remove("/")
     assert tmp_path.is_dir()
+
+
+def test_a_file_is_looked_for_where_its_controller_is(tmp_path: Path) -> None:
+    cpu, memory = tmp_path / "cpu", tmp_path / "memory"
+    for directory in (cpu / "pod", memory / "pod"):
+        directory.mkdir(parents=True)
+        (directory / "cgroup.procs").write_text("1\n")
+    (memory / "pod" / "memory.high").write_text("5\n")
+    groups = Cgroups(layout=CgroupLayout(version=1, hierarchies=(cpu, memory)))
+    assert not groups.has("/pod", "memory.low")
+    assert groups.read("/pod", "memory.low") is None
+    with pytest.raises(KernelCallError, match="memory.low"):
+        groups.write("/pod", "memory.low", "1")
+    assert groups.has("/pod", "memory.high")
+    assert groups.read("/pod", "memory.high") == "5\n"
+    groups.write("/pod", "memory.high", "6\n")
+    assert (memory / "pod" / "memory.high").read_text() == "6\n"
+    # A controller is in one hierarchy: what of it the other one seems to have is not asked.
+    (cpu / "pod" / "memory.low").write_text("7\n")
+    assert groups.read("/pod", "memory.low") is None
+    # cgroup.* are in all of them.
+    for directory in (memory, cpu):
+        (directory / "pod" / "cgroup.procs").unlink()
+        assert groups.has("/pod", "cgroup.procs") is (directory == memory)
+    assert groups.read("/pod", "memory.high") == "6\n"
+
+
+def test_something_is_noted_with_a_cgroup_as_long_as_it_is_there(tree: tuple[Cgroups, str]) -> None:
+    groups, path = tree
+    name = "trusted.podkeep.test"
+    assert groups.attribute(path, name) is None
+    groups.set_attribute(path, name, None)
+    with pytest.raises(FailedPrecondition, match="gone"):
+        groups.set_attribute(path, name, b"7")
+    groups.create(path)
+    assert groups.attribute(path, name) is None
+    groups.set_attribute(path, name, None)
+    groups.set_attribute(path, name, b"7")
+    assert groups.attribute(path, name) == b"7"
+    groups.set_attribute(path, name, None)
+    assert groups.attribute(path, name) is None
+    groups.set_attribute(path, name, b"8")
+    groups.remove(path)
+    groups.create(path)
+    assert groups.attribute(path, name) is None
+    with pytest.raises(KernelCallError, match="setxattr"):
+        groups.set_attribute(path, "nonsense", b"7")

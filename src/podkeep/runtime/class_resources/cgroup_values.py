@@ -21,7 +21,7 @@ from podkeep.base.undo import UndoStack
 from podkeep.kernel.cgroups import Cgroups
 
 ATTRIBUTE = "trusted.podkeep.class-resources"
-"""Of a cgroup's directory; ``trusted``: nobody without CAP_SYS_ADMIN outside of a user namespace reads or writes it."""
+"""Of the cgroup; see :meth:`podkeep.kernel.cgroups.Cgroups.set_attribute`."""
 
 _FILE = re.compile(r"(?!cgroup\.)[a-z0-9_]+(\.[A-Za-z0-9_-]+)+")
 _NUMBER = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
@@ -40,6 +40,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
 
 _Notes = dict[str, dict[str, Noted]]
 """By type and file."""
+_DECODER = msgspec.json.Decoder(_Notes)
 
 
 def check_file(name: str, *, key: str) -> None:
@@ -171,35 +172,16 @@ class _Place:
 
     def __init__(self, cgroups: Cgroups, cgroup: str) -> None:
         self.cgroup = cgroup
-        self._version = cgroups.version
-        # As texts: paths are put together dozens of times for each container.
-        self._directories = [str(path) for path in cgroups.directories(cgroup)]
-        self._holders: dict[str, str] = {}
-
-    def read(self, name: str) -> str | None:
-        """Return what a file reads; None: there is none."""
-        holder = self._holders.get(name)
-        for directory in self._directories if holder is None else [holder]:
-            path = f"{directory}/{name}"
-            try:
-                with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see above
-                    text = file.read()
-            except OSError as error:
-                if error.errno not in _GONE:
-                    raise KernelCallError(f"read({path})", error.errno or 0) from error
-            else:
-                self._holders[name] = directory
-                return text
-        return None
+        self._cgroups = cgroups
 
     def content(self, name: str) -> str:
         """Return what a file reads.
 
         :raises FailedPrecondition: if there is none.
         """
-        found = self.read(name)
+        found = self._cgroups.read(self.cgroup, name)
         if found is None:
-            hint = f"this machine has cgroups of version {self._version}, whose files have names of their own"
+            hint = f"this machine has cgroups of version {self._cgroups.version}, whose files have names of their own"
             raise FailedPrecondition(f"cgroup {self.cgroup} has no file {name}", hint=hint)
         return found
 
@@ -209,7 +191,7 @@ class _Place:
         :raises FailedPrecondition: if the kernel made something else of it.
         """
         for line in text.splitlines():  # the kernel takes one in a call
-            self._write(name, line)
+            self._cgroups.write(self.cgroup, name, line)
         now = self.content(name)
         if differs(text, now):
             hint = "write the class with a value that the kernel takes as it is"
@@ -218,52 +200,20 @@ class _Place:
 
     def reset(self, name: str, content: str) -> None:
         """Make a file read ``content`` again; one that is gone needs nothing."""
-        now = self.read(name)
+        now = self._cgroups.read(self.cgroup, name)
         if now is None or now == content:
             return
         for line in resetting(name, content, now):
-            self._write(name, line)
-
-    def _write(self, name: str, line: str) -> None:
-        path = f"{self._holders[name]}/{name}"  # it was read before
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, line.encode())
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise KernelCallError(f"write({path}, {line!r})", error.errno or 0) from error
+            self._cgroups.write(self.cgroup, name, line)
 
     def noted(self) -> _Notes:
         """Return the notes of all types."""
-        for directory in self._directories:
-            try:
-                return msgspec.json.decode(os.getxattr(directory, ATTRIBUTE), type=_Notes)
-            except OSError as error:
-                if error.errno != errno.ENODATA and error.errno not in _GONE:
-                    raise KernelCallError(f"getxattr({directory}, {ATTRIBUTE})", error.errno or 0) from error
-        return {}
+        text = self._cgroups.attribute(self.cgroup, ATTRIBUTE)
+        return {} if text is None else _DECODER.decode(text)
 
     def note(self, owner: str, files: Mapping[str, Noted]) -> None:
         """Note what ``owner`` sets; nothing: it sets none."""
         notes = {type_name: noted for type_name, noted in self.noted().items() if type_name != owner}
         if files:
             notes[owner] = dict(files)
-        # The first directory is where it is looked for first; a cgroup is in all hierarchies, or is ending.
-        directory = next((path for path in self._directories if os.path.isdir(path)), None)
-        if directory is not None:
-            _set_attribute(directory, msgspec.json.encode(notes) if notes else b"")
-        elif files:
-            raise FailedPrecondition(f"cgroup {self.cgroup} is gone")
-
-
-def _set_attribute(directory: str, value: bytes) -> None:
-    try:
-        if value:
-            os.setxattr(directory, ATTRIBUTE, value)
-        else:
-            os.removexattr(directory, ATTRIBUTE)
-    except OSError as error:
-        if value or (error.errno != errno.ENODATA and error.errno not in _GONE):
-            raise KernelCallError(f"setxattr({directory}, {ATTRIBUTE})", error.errno or 0) from error
+        self._cgroups.set_attribute(self.cgroup, ATTRIBUTE, msgspec.json.encode(notes) if notes else None)

@@ -12,7 +12,6 @@ cgroup, so that a daemon that starts knows it, too.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
@@ -159,28 +158,12 @@ class Oom(ClassResource):
             self._note(target, attribute, None)
 
     def _noted(self, target: Target, attribute: str) -> int | None:
-        for directory in self._cgroups.directories(target.cgroup):
-            try:
-                return int(os.getxattr(directory, attribute))
-            except FileNotFoundError:
-                continue
-            except OSError:
-                return None  # nothing is noted
-        return None
+        text = self._cgroups.attribute(target.cgroup, attribute)
+        return None if text is None else int(text)
 
     def _note(self, target: Target, attribute: str, score: int | None) -> None:
         """Note a value with the cgroup, so that a daemon that is killed meanwhile can give it back; None: forget it."""
-        directory = next((path for path in self._cgroups.directories(target.cgroup) if path.is_dir()), None)
-        if directory is None:
-            return
-        try:
-            if score is not None:
-                os.setxattr(directory, attribute, b"%d" % score)
-            else:
-                os.removexattr(directory, attribute)
-        except OSError as error:
-            if score is not None:
-                raise KernelCallError(f"setxattr({directory}, {attribute})", error.errno or 0) from error
+        self._cgroups.set_attribute(target.cgroup, attribute, None if score is None else b"%d" % score)
 
     def describe(self) -> dict[str, Any]:
         return {"classes": {name: self._describe(name) for name in self._scores}, "floor": self._floor}

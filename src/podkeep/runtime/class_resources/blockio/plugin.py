@@ -11,7 +11,7 @@ import errno
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,11 @@ class BlockIo(ClassResource):
 
     def offers(self) -> Mapping[Level, Offer]:
         """Return all classes for containers; for pods those that the kernel can impose on a pod's cgroup."""
-        if not self._controller():
+        return self._offers
+
+    @cached_property
+    def _offers(self) -> Mapping[Level, Offer]:
+        if not self._has_controller:
             return {}
         by_level = {
             Level.CONTAINER: tuple(self._configuration.classes),
@@ -82,7 +86,7 @@ class BlockIo(ClassResource):
 
     def why_not(self, level: Level) -> str:
         """Return why no class is offered at ``level``."""
-        if not self._controller():
+        if not self._has_controller:
             return f"the cgroup controller {'io' if self._cgroups.version == 2 else 'blkio'} is missing"
         if level in self.offers():
             return ""
@@ -131,8 +135,10 @@ class BlockIo(ClassResource):
             with UndoStack() as undo:
                 before = self._read(target.cgroup, then)
                 undo.push(f"put back block I/O of {target.name}", partial(self._carry_out, target.cgroup, before))
-                then = self._carry_out(target.cgroup, then)
-                self._require_same(target, then)
+                # Usually the OCI runtime has written all of it: then what was read says so already.
+                if before != then:
+                    then = self._carry_out(target.cgroup, then)
+                    self._require_same(target, then)
         except KernelCallError as error:
             raise Internal(problem(BLOCKIO, f"{target.name}, class {class_name}: {error.message}")) from error
         with self._lock:
@@ -194,13 +200,11 @@ class BlockIo(ClassResource):
     def _fits_pods(self, class_: Class) -> bool:
         return self._cgroups.version == 2 or not class_.throttles
 
-    def _controller(self) -> bool:
+    @cached_property
+    def _has_controller(self) -> bool:
         if self._cgroups.version == 2:
             return "io" in (self._cgroups.read("/", "cgroup.controllers") or "").split()
-        return self._has("/", *limits.RATE_FILES_V1.values())
-
-    def _has(self, cgroup: str, *files: str) -> bool:
-        return any(all((path / file).exists() for file in files) for path in self._cgroups.directories(cgroup))
+        return all(self._cgroups.has("/", file) for file in limits.RATE_FILES_V1.values())
 
     def _takes_weights(self) -> bool:
         return bool(self._machine_ability().weight_files)
@@ -209,15 +213,15 @@ class BlockIo(ClassResource):
         """Return what cgroups of this machine have, without one at hand: the root has neither limits nor weights."""
         files: set[str] = set()
         if self._cgroups.version == 1:
-            if self._has("/", "blkio.bfq.io_service_bytes"):
+            if self._cgroups.has("/", "blkio.bfq.io_service_bytes"):
                 files = {limits.BFQ_WEIGHT_V1, limits.BFQ_WEIGHT_DEVICE_V1}
         else:
             if "bfq" in self._devices.schedulers():
                 files.add(limits.BFQ_WEIGHT)
-            if self._has("/", _COST_QOS):
+            if self._cgroups.has("/", _COST_QOS):
                 files.add(limits.COST_WEIGHT)
         return explain.ability_for(
-            self._cgroups.version, frozenset(files), self._devices, throttles=self._controller(), cost=self._cost()
+            self._cgroups.version, frozenset(files), self._devices, throttles=self._has_controller, cost=self._cost()
         )
 
     def _ability(self, resolved: Limits, cgroup: str) -> Ability:
@@ -233,8 +237,8 @@ class BlockIo(ClassResource):
         ]
         return Ability(
             version=version,
-            throttles=self._has(cgroup, throttle),
-            weight_files=frozenset(file for file in weights if self._has(cgroup, file)),
+            throttles=self._cgroups.has(cgroup, throttle),
+            weight_files=frozenset(file for file in weights if self._cgroups.has(cgroup, file)),
             bfq=frozenset(number for number in weighed if self._devices.scheduler(number) == "bfq"),
             cost=self._cost() if weighed else frozenset(),
         )
@@ -288,8 +292,10 @@ class BlockIo(ClassResource):
         return (number in _GONE and not self._devices.exists(write.key)) or number == errno.EOPNOTSUPP
 
     def _require_same(self, target: Target, then: limits.Content) -> None:
-        found = self._present(self._read(target.cgroup, then))
-        text = limits.difference(found, self._present(then))
+        found = self._read(target.cgroup, then)
+        if found == then:
+            return
+        text = limits.difference(self._present(found), self._present(then))
         if text:
             raise FailedPrecondition(
                 problem(BLOCKIO, f"{target.name}: {text}"), hint="something else writes this cgroup's files"

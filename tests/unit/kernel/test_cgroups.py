@@ -243,7 +243,7 @@ def test_a_file_is_looked_for_where_its_controller_is(tmp_path: Path) -> None:
     groups = Cgroups(layout=CgroupLayout(version=1, hierarchies=(cpu, memory)))
     assert not groups.has("/pod", "memory.low")
     assert groups.read("/pod", "memory.low") is None
-    with pytest.raises(KernelCallError, match="memory.low"):
+    with pytest.raises(KernelCallError, match=r"memory\.low"):
         groups.write("/pod", "memory.low", "1")
     assert groups.has("/pod", "memory.high")
     assert groups.read("/pod", "memory.high") == "5\n"

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +16,8 @@ import pytest
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import procfs
 from podkeep.runtime.oci import entering
+
+PATIENCE_S = 30
 
 
 def test_enters_before_the_program_runs_and_stays_the_same_process(tmp_path: Path) -> None:
@@ -59,3 +66,34 @@ def test_a_refusal_ends_it_before_it_ran(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there(enter: entering.Enter | None) -> None:
     with pytest.raises(FileNotFoundError):
         entering.popen(["/nonexistent/crun"], enter, env={"PATH": "/bin"})
+
+
+def test_who_is_killed_while_a_program_waits_leaves_nothing_waiting(tmp_path: Path) -> None:
+    mark, noted = tmp_path / "mark", tmp_path / "pid"
+    script = """
+import os, signal, sys
+from pathlib import Path
+from podkeep.runtime.oci import entering
+def die(pid):
+    Path(sys.argv[2]).write_text(str(pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+entering.popen(["/bin/touch", sys.argv[1]], die, start_new_session=True)
+"""
+    assert subprocess.run([sys.executable, "-c", script, str(mark), str(noted)], check=False).returncode == -9
+    pid = int(noted.read_text())
+    deadline = time.monotonic() + PATIENCE_S
+    while _runs(pid) and time.monotonic() < deadline:
+        select.select([], [], [], 0.01)
+    try:
+        assert not _runs(pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert not mark.exists()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

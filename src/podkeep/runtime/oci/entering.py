@@ -10,23 +10,24 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from podkeep.base.errors import Internal
-
 Enter: TypeAlias = Callable[[int], None]
 """Puts the process of this ID where it belongs, or raises."""
 
-_WAITING = ("/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "sh")
-"""A shell that stops itself, and becomes the program when it may go on. Forking and waiting in this process instead is
-nothing that a process with threads may do."""
+_WAITING = ("/bin/sh", "-c", 'read go <"$0" || exit; exec "$@"')
+"""A shell that becomes the program when it is told to go on, and ends if who could tell it has ended: nothing may be left
+waiting by a daemon that is killed. Forking and waiting in this process instead is nothing that a process with threads
+may do."""
 
 
 def popen(argv: Sequence[str], enter: Enter | None, **options: Any) -> subprocess.Popen[bytes]:
     """Start ``argv`` as :class:`subprocess.Popen` does, after ``enter`` was called with its process ID.
+
+    The program inherits the end of a pipe in which there is nothing any more; OCI runtimes pass nothing on that they are
+    not told to.
 
     :raises FileNotFoundError: if there is no such program.
     :raises PodkeepError: what ``enter`` raised; the program has not run then.
@@ -36,23 +37,21 @@ def popen(argv: Sequence[str], enter: Enter | None, **options: Any) -> subproces
     if shutil.which(argv[0], path=options.get("env", os.environ).get("PATH")) is None:
         # Later it would be the exit code of a command that never was.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
-    process = subprocess.Popen([*_WAITING, *argv], **options)
+    told, tell = os.pipe2(os.O_CLOEXEC)
     try:
-        _wait_until_stopped(process.pid)
-        enter(process.pid)
-    except BaseException:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
-        raise
-    process.send_signal(signal.SIGCONT)
+        waiting = [*_WAITING, f"/proc/self/fd/{told}", *argv]
+        process = subprocess.Popen(waiting, pass_fds=(told,), **options)
+        try:
+            enter(process.pid)
+            os.write(tell, b"go\n")
+        except BaseException:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+            raise
+    finally:
+        os.close(told)
+        os.close(tell)
     return process
-
-
-def _wait_until_stopped(pid: int) -> None:
-    # WNOWAIT: should it have ended, that is for Popen to see.
-    state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    if state is None or state.si_code != os.CLD_STOPPED:
-        raise Internal(f"process {pid}, which was to run a command, ended before it could")

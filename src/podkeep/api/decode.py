@@ -169,7 +169,9 @@ def _base64(value: Any, path: str, errors: FieldErrors) -> Any:
 
 
 def _expected(wanted: str, value: Any, path: str, errors: FieldErrors) -> Any:
-    errors.add(path, f"expected {wanted}, got {_type_name(value)}")
+    # What was meant as a text and is none: YAML takes 1, on and no for something else.
+    advice = ": write it in quotes" if wanted == "str" and isinstance(value, bool | int | float) else ""
+    errors.add(path, f"expected {wanted}, got {_type_name(value)}{advice}")
     return _WRONG
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from podkeep.base.printable import printable
+
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class FieldError:
@@ -24,8 +26,11 @@ class FieldErrors:
         self.found: list[FieldError] = []
 
     def add(self, path: str, problem: str) -> None:
-        """Note that the field at ``path`` is wrong."""
-        self.found.append(FieldError(path=path, problem=problem))
+        """Note that the field at ``path`` is wrong.
+
+        Both may quote the object: what is not printable, such as a new line, is escaped.
+        """
+        self.found.append(FieldError(path=printable(path), problem=printable(problem)))
 
     def required(self, path: str, value: object) -> bool:
         """Note an empty required field; return whether it is there."""

@@ -103,12 +103,22 @@ def test_names_of_classes_that_are_none(value: str) -> None:
     ("classes", "expected"),
     [
         ({"rdt": None}, f'spec.containers[0].resources.classes[rdt]: Invalid value: "": {NO_CLASS}'),
-        ({"rdt": 1}, "spec.containers[0].resources.classes[rdt]: expected str, got int"),
+        ({"rdt": 1}, "spec.containers[0].resources.classes[rdt]: expected str, got int: write it in quotes"),
+        # YAML 1.1, which Kubernetes speaks: on, off, yes and no are booleans.
+        ({"turbo": True}, "spec.containers[0].resources.classes[turbo]: expected str, got bool: write it in quotes"),
         (["rdt"], "spec.containers[0].resources.classes: expected object, got list"),
     ],
 )
 def test_classes_that_are_no_map_of_texts(classes: Any, expected: str) -> None:
     assert problems(document(classes)) == [expected]
+
+
+@pytest.mark.requirement("Q56")
+def test_what_is_not_printable_is_shown_as_what_it_is() -> None:
+    where = "spec.containers[0].resources.classes"
+    assert problems(document({"a": "a\n"})) == [f'{where}[a]: Invalid value: "a\\n": {NO_CLASS}']
+    (problem,) = problems(document({"a\x1b": "b"}))
+    assert problem.startswith(f'{where}[a\\x1b]: Invalid value: "a\\x1b": ')
 
 
 @pytest.mark.requirement("Q54", "Q56", "Q23")

@@ -57,12 +57,12 @@ VOLUME = {"volumes": [{"name": "v", "emptyDir": {}}]}
         (pod({"containers": {"name": "c"}}), "spec.containers: expected list, got object"),
         (pod({"containers": [None]}), "spec.containers[0]: expected object, got null"),
         (pod(container={"command": "sh"}), "spec.containers[0].command: expected list, got str"),
-        (pod(container={"args": ["a", 1]}), "spec.containers[0].args[1]: expected str, got int"),
+        (pod(container={"args": ["a", 1]}), "spec.containers[0].args[1]: expected str, got int: write it in quotes"),
         (
             pod(container={"env": [{"name": "A", "value": True}]}),
-            "spec.containers[0].env[0].value: expected str, got bool",
+            "spec.containers[0].env[0].value: expected str, got bool: write it in quotes",
         ),
-        (pod(labels={"a/b": 1}), "metadata.labels[a/b]: expected str, got int"),
+        (pod(labels={"a/b": 1}), "metadata.labels[a/b]: expected str, got int: write it in quotes"),
         (
             pod({"restartPolicy": "Sometimes"}),
             'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "Never", "OnFailure"',

@@ -109,7 +109,9 @@ def _first_wait(pod: Pod, observed: Observed) -> str:
 
 def _phase(facts: StatusFacts, inits: tuple[ContainerStatus, ...], mains: tuple[ContainerStatus, ...]) -> PodPhase:
     if facts.finished:
-        return "Failed" if facts.failed else "Succeeded"
+        # One that was stopped before its containers ended has not done its work (kubelet, status manager).
+        done = all(status.state.terminated for status in mains)
+        return "Succeeded" if done and not facts.failed else "Failed"
     started = [status for status in mains if status.state.running or status.state.terminated or status.restart_count]
     return "Running" if mains and len(started) == len(mains) else "Pending"
 

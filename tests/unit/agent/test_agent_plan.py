@@ -243,6 +243,13 @@ def test_the_status_of_a_pod_that_ended() -> None:
     assert (ended.exit_code, ended.reason, ended.message) == (137, "Error", "bye")
 
 
+def test_a_pod_that_was_stopped_before_its_containers_ended_did_not_succeed() -> None:
+    never = pod_status(make(), observed(), facts(finished=True))
+    half = pod_status(make(), observed(exited("a")), facts(finished=True))
+    both = pod_status(make(), observed(exited("a"), exited("b")), facts(finished=True))
+    assert (never.phase, half.phase, both.phase) == ("Failed", "Failed", "Succeeded")
+
+
 def test_the_exit_code_is_that_of_the_first_failure() -> None:
     pod = make("Never", inits={"side": "Always"})
     assert exit_code(pod, observed(exited("a"), exited("b"), exited("side", 143))) == 0

@@ -18,16 +18,16 @@ Enter: TypeAlias = Callable[[int], None]
 """Puts the process of this ID where it belongs, or raises."""
 
 _WAITING = ("/bin/sh", "-c", 'read go <"$0" || exit; exec "$@"')
-"""A shell that becomes the program when it is told to go on, and ends if who could tell it has ended: nothing may be left
-waiting by a daemon that is killed. Forking and waiting in this process instead is nothing that a process with threads
-may do."""
+"""A shell that becomes the program when it is told to go on, and ends if who could tell it has ended: a daemon that is
+killed leaves nothing waiting. A process with threads may not fork and wait itself.
+"""
 
 
 def popen(argv: Sequence[str], enter: Enter | None, **options: Any) -> subprocess.Popen[bytes]:
     """Start ``argv`` as :class:`subprocess.Popen` does, after ``enter`` was called with its process ID.
 
-    The program inherits the end of a pipe in which there is nothing any more; OCI runtimes pass nothing on that they are
-    not told to.
+    The program inherits the end of a pipe in which there is nothing any more; OCI runtimes pass on nothing but what
+    they are told to.
 
     :raises FileNotFoundError: if there is no such program.
     :raises PodkeepError: what ``enter`` raised; the program has not run then.

@@ -210,11 +210,23 @@ class _Supervisor:
         try:
             return await worker.run()
         except PodRejected as error:
-            self._fail(error)
-            return PodResult(exit_code=1, status=rejected(worker.pod, error))
+            status = rejected(worker.pod, error)
+            self._fail(self._located(worker.pod, error))
+            return PodResult(exit_code=1, status=status)
         except PodkeepError as error:
-            self._fail(error)
+            self._fail(self._located(worker.pod, error))
             return None
+
+    def _located(self, pod: Pod, error: PodkeepError) -> PodkeepError:
+        """Put the pod and the container in front of an error, as of their output, where there are others of them."""
+        from podkeep.agent.events import StepFailed
+
+        where = [pod.metadata.name] if len(self._workers) > 1 else []
+        if isinstance(error, StepFailed) and len(pod.spec.containers) + len(pod.spec.init_containers) > 1:
+            where += [error.container] if error.container else []
+        if where:
+            error.message = f"{'/'.join(where)}: {error.message}"
+        return error
 
     async def _follow(self) -> None:
         try:

@@ -111,11 +111,11 @@ class Listener:
     def event(self, event: Event) -> None:
         """Print a warning that nothing else will tell: neither an error nor a container that waits."""
         if event.reason == "FailedToRetrieveImagePullSecret":
-            echo_line(f"podkeep: {event.message}", err=True)
+            echo_line(f"podkeep: {_joined(self._pod, event.message)}", err=True)
 
     def waiting(self, container: str, reason: str, message: str) -> None:
         """Say that a container waits to be tried again, and why; the same only once."""
-        said = f"{self._name(container)}: {reason}: {message}" if container else f"{reason}: {message}"
+        said = _joined(self._name(container) if container else self._pod, reason, message)
         if said not in self._said:
             self._said.add(said)
             echo_line(f"podkeep: {said}", err=True)
@@ -126,3 +126,7 @@ class Listener:
 
     def _name(self, container: str) -> str:
         return f"{self._pod}/{container}" if self._pod else container
+
+
+def _joined(*parts: str) -> str:
+    return ": ".join(part for part in parts if part)

@@ -288,7 +288,7 @@ def test_a_rejected_pod_is_told_with_its_status_and_leaves_nothing(runner: Runne
     problem = 'class resource share: this node has no class "nosuch" for containers, it has big, small (container main)'
     assert done.returncode == 1
     assert done.stderr.splitlines()[-2:] == [
-        f"podkeep: Pod was rejected: {problem}",
+        f"podkeep: rejected: Pod was rejected: {problem}",
         "hint: `podkeep classes` shows what this node offers",
     ]
     items = json.loads(done.stdout)["items"]
@@ -299,7 +299,16 @@ def test_a_rejected_pod_is_told_with_its_status_and_leaves_nothing(runner: Runne
         "message": f"Pod was rejected: {problem}",
         "qosClass": "BestEffort",
     }
+    assert items[1]["status"]["phase"] == "Failed"
     assert runner.rows() == []
+
+
+def test_an_error_says_which_pod_and_container_of_the_manifest_it_is_about(runner: Runner, image: str) -> None:
+    refused = shell(image, "true", "second", **classed_as(watched="bad"))
+    single = runner.run(pod(shell(image, FOREVER), refused))
+    assert single.stderr.startswith("podkeep: second: Error: class resource watched: ")
+    several = runner.run(pod(shell(image, FOREVER), name="one"), pod(refused, name="two"))
+    assert several.stderr.startswith("podkeep: two: Error: class resource watched: ")
 
 
 @pytest.mark.requirement("Q31")

@@ -235,6 +235,17 @@ class Cgroups:
                 return sorted({pid for cgroup in _bottom_up(root + below) for pid in _read_processes(cgroup)})
         return []
 
+    def threads(self, path: str) -> list[int]:
+        """Return the IDs of all threads in the cgroup and below it, sorted; none if it is missing.
+
+        Asks one hierarchy. Unlike ``/proc/PID/task`` this leaves none out because another one ends meanwhile.
+        """
+        below, name = _below(path), "tasks" if self.version == 1 else "cgroup.threads"
+        for root in self._roots:
+            if os.path.isdir(root + below):
+                return sorted({thread for cgroup in _bottom_up(root + below) for thread in _read_ids(cgroup, name)})
+        return []
+
     def add(self, path: str, pid: int) -> None:
         """Move the process ``pid`` (0: the calling one) with all its threads into the cgroup, in every hierarchy.
 
@@ -416,12 +427,16 @@ def _remove_directory(directory: str, deadline: float) -> None:
 
 
 def _read_processes(directory: str) -> list[int]:
+    return _read_ids(directory, "cgroup.procs")
+
+
+def _read_ids(directory: str, name: str) -> list[int]:
     try:
-        return [int(line) for line in _read(f"{directory}/cgroup.procs").split()]
+        return [int(line) for line in _read(f"{directory}/{name}").split()]
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENODEV}:  # ENODEV: removed while we read
             return []
-        raise KernelCallError(f"read({directory}/cgroup.procs)", error.errno or 0) from error
+        raise KernelCallError(f"read({directory}/{name})", error.errno or 0) from error
 
 
 def _is_zombie(pid: int) -> bool:

@@ -3,11 +3,16 @@
 The kernel keeps the group in the task itself, and a new task gets its creator's. Here it is found out: what exists
 when something is moved or listed is seen then, and a task that is seen for the first time is where its creator is. The
 one difference: a task whose creator ended before either was seen is where its new parent is.
+
+/proc leaves out children and threads that live while others of theirs end (proc(5), ``children``), so a creator is also
+looked for from below.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -53,17 +58,47 @@ class Membership(Generic[Place]):
         """
         _stat(tid)
         self._see()
+        self._trace(tid)
         return self._known[tid].place if tid in self._known else self._root
 
     def in_place(self, *places: Place) -> list[int]:
         """Return the tasks in places other than the root, in order."""
         self._see()
+        if any(known.place in places for known in self._known.values()):
+            self._trace_all()
         return sorted(tid for tid, known in self._known.items() if known.place in places)
 
     def in_root(self, *others: Place) -> list[int]:
         """Return the tasks in the root, or in ``others``, in order."""
         self._see()
         return sorted(tid for tid in _all() if self._is_in(tid, (self._root, *others)))
+
+    def _trace(self, tid: int) -> None:
+        """Find a task that was overlooked: by its process if it is a thread, else by its parent."""
+        line: list[tuple[int, int]] = []
+        while tid and tid not in self._known:
+            try:
+                started, process = _stat(tid)
+                line.append((tid, started))
+                tid = process if tid != process else _parent(tid)
+            except ProcessLookupError:
+                return
+        if tid:
+            self._known |= {task: _Known(started, self._known[tid].place) for task, started in line}
+
+    def _trace_all(self) -> None:
+        """Find all that were overlooked."""
+        made: dict[int, list[int]] = {}
+        for process in _processes():
+            with suppress(ProcessLookupError):
+                made.setdefault(_parent(process), []).append(process)
+        waiting = list(self._known)
+        while waiting:
+            process = waiting.pop()
+            for task in (*made.get(process, ()), *_threads(process)):
+                if task not in self._known:
+                    self._trace(task)
+                    waiting.append(task)
 
     def _is_in(self, tid: int, places: tuple[Place, ...]) -> bool:
         return tid not in self._known or self._known[tid].place in places
@@ -95,10 +130,13 @@ class Membership(Generic[Place]):
                     waiting.append(task)
 
 
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
 def _all() -> Iterator[int]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            yield from _threads(int(entry.name))
+    for process in _processes():
+        yield from _threads(process)
 
 
 def _threads(process: int) -> list[int]:
@@ -113,6 +151,17 @@ def _children(process: int, tid: int) -> list[int]:
         return [int(pid) for pid in Path(f"/proc/{process}/task/{tid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def _parent(pid: int) -> int:
+    """Return the process that made another one.
+
+    :raises ProcessLookupError: if there is no such process.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError as error:
+        raise ProcessLookupError(f"No task {pid}") from error
 
 
 def _started(tid: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -70,6 +71,28 @@ def test_kill_gets_every_process_of_a_family(tree: tuple[Cgroups, str]) -> None:
     groups.kill(path)
     assert process.wait(10) == -signal.SIGKILL
     assert groups.processes(path, recursive=True) == []
+
+
+def test_threads_are_those_of_the_cgroup_and_below(tree: tuple[Cgroups, str]) -> None:
+    groups, path = tree
+    groups.create(f"{path}/a")
+    assert groups.threads(f"{path}/missing") == groups.threads(path) == []
+    outer, inner = start(groups, path), start(groups, f"{path}/a")
+    threads = "import threading, time\nthreading.Thread(target=time.sleep, args=(300,)).start()\nprint(flush=True)"
+    with subprocess.Popen([sys.executable, "-c", f"input()\n{threads}"], stdin=-1, stdout=-1) as several:
+        groups.add(f"{path}/a", several.pid)
+        assert several.stdin is not None
+        assert several.stdout is not None
+        several.stdin.write(b"go\n")
+        several.stdin.flush()
+        several.stdout.readline()
+
+        expected = sorted([inner.pid, *map(int, os.listdir(f"/proc/{several.pid}/task"))])
+        assert len(expected) == 3
+        assert groups.threads(f"{path}/a") == expected
+        assert groups.threads(path) == sorted([outer.pid, *expected])
+        groups.kill(path)
+    assert (outer.wait(10), inner.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
 
 
 def test_frozen_processes_are_killed_too(tree: tuple[Cgroups, str]) -> None:

@@ -68,7 +68,7 @@ class Monitoring:
             if error.errno != errno.EEXIST:
                 raise
             is_new = False
-        self._gather(group, threads, all_of_them=is_new)
+        tasks.move(self._resctrl, group, threads, all_of_them=is_new)
         return True
 
     def join(self, name: str, container: str, threads: Threads) -> None:
@@ -77,7 +77,7 @@ class Monitoring:
         :raises PodkeepError: as :meth:`watch`.
         """
         try:
-            self._gather(Group(name=name, monitor=container), threads, all_of_them=True)
+            tasks.move(self._resctrl, Group(name=name, monitor=container), threads, all_of_them=True)
         except ResctrlError as error:
             if error.errno not in _GONE:
                 raise
@@ -125,16 +125,6 @@ class Monitoring:
             )
             for domain, events in sorted(counted.items())
         )
-
-    def _gather(self, group: Group, threads: Threads, *, all_of_them: bool) -> None:
-        try:
-            tasks.move(self._resctrl, group, threads, all_of_them=all_of_them)
-        except ResctrlError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            # Something came into the cgroup from outside, or was taken out of the control group, since we looked.
-            tasks.move(self._resctrl, Group(name=group.name), threads)
-            tasks.move(self._resctrl, group, threads)
 
     def _say_exhausted(self, container: str, error: ResctrlError) -> None:
         if not self._exhausted:

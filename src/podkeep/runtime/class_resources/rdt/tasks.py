@@ -7,6 +7,7 @@ children along, but what they start later is where they are.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -16,10 +17,10 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.procfs import ProcessId
-from podkeep.kernel.resctrl import Group, Resctrl
+from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
 
 _PROC = Path("/proc")
-PATIENCE_S = 20.0
+PATIENCE_S = 5.0
 """How long moving goes after a container that starts threads all the time."""
 
 Threads = Callable[[], frozenset[int]]
@@ -31,14 +32,10 @@ def threads_of(cgroups: Cgroups, cgroup: str, process: ProcessId | None) -> froz
 
     :raises KernelCallError: if the cgroup cannot be read.
     """
-    processes = set(cgroups.members(cgroup))
+    # 0 is a thread that has no ID in this PID namespace.
+    found = {thread for thread in cgroups.threads(cgroup) if thread > 0}
     if process is not None and procfs.alive(process):
-        processes.add(process.pid)
-    found: set[int] = set()
-    for pid in processes:
-        # 0 is a process that has no ID in this PID namespace.
-        if pid > 0:
-            found.update(threads_of_process(pid))
+        found |= threads_of_process(process.pid)
     return frozenset(found)
 
 
@@ -93,7 +90,7 @@ def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool 
             return 0
     while True:
         # Listed anew, and moved at once: what starts others all the time is soon gone.
-        moved += sum(resctrl.add_task(group, thread) for thread in sorted(threads() - inside))
+        moved += sum(_put(resctrl, group, thread) for thread in sorted(threads() - inside))
         left, inside = _look(resctrl, group, threads)
         if not left:
             return moved
@@ -103,6 +100,20 @@ def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool 
                 f" {left[0]}: it starts them faster than they can be moved",
                 hint="pause or stop the container",
             )
+
+
+def _put(resctrl: Resctrl, group: Group, thread: int) -> bool:
+    """Move a thread and return whether it still lived.
+
+    A thread has its creator's control group of when the kernel began to make it, and is seen when that is done. So one
+    can come to light outside after its creator was moved, and a monitoring group takes it by way of its control group.
+    """
+    try:
+        return resctrl.add_task(group, thread)
+    except ResctrlError as error:
+        if not group.monitor or error.errno != errno.EINVAL:
+            raise
+    return resctrl.add_task(Group(name=group.name), thread) and resctrl.add_task(group, thread)
 
 
 def _lives(thread: int) -> bool:

@@ -270,7 +270,10 @@ class _Daemon:
             Path(self._config.runtime.socket).unlink(missing_ok=True)
 
     def _load_classes(self, config: Config) -> ClassResources:
-        return loading.load(config.class_resources, cgroups=self._cgroups, root=self._layout.root)
+        systemd_cgroup = config.runtime.cgroup_driver == "systemd"
+        return loading.load(
+            config.class_resources, cgroups=self._cgroups, root=self._layout.root, systemd=systemd_cgroup
+        )
 
     def _replace_classes(self, config: Config) -> None:
         self._classes.replace(self._load_classes(config))

@@ -33,6 +33,7 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.removal import remove_tree
 from podkeep.runtime import pod_files, relabel, sysctls
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
+from podkeep.runtime.class_resources.model import QOS, Level
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target, sandbox_target
 from podkeep.runtime.confinement import Confinement, oom_score_floor
@@ -90,7 +91,8 @@ class SandboxExecutor:
             sandbox = msgspec.structs.replace(sandbox, status=made)
             self._write_interface_sysctls(sandbox)
             failpoints.reach("sandbox.namespaces")
-            pod_cgroups.create(self.cgroups, sandbox.config.cgroup_parent, sandbox.id)
+            classed = any(item.name != QOS for item in self.classes.offers(Level.POD))
+            pod_cgroups.create(self.cgroups, sandbox.config.cgroup_parent, sandbox.id, classed=classed)
             failpoints.reach("sandbox.cgroups")
             self.classes.apply(sandbox_target(sandbox), sandbox.status.class_resources)
             failpoints.reach("sandbox.classed")

@@ -14,13 +14,15 @@ CRUN_SUBGROUP = "container"
 """What crun calls it unless the annotation ``run.oci.systemd.subgroup`` says otherwise (crun(1))."""
 
 
-def create(cgroups: Cgroups, parent: str, sandbox: str) -> None:
+def create(cgroups: Cgroups, parent: str, sandbox: str, *, classed: bool = False) -> None:
     """Make a sandbox's cgroup below ``parent``.
 
+    :param classed: it may get class resources, before there is a container.
     :raises PodkeepError: if the kernel, or systemd, refuses.
     """
     if systemd.is_slice(parent):
-        systemd.start_accounted_slice(slices.sandbox_slice(parent, sandbox))
+        start = systemd.start_accounted_slice if classed else systemd.start_slice
+        start(slices.sandbox_slice(parent, sandbox))
     else:
         cgroups.create(slices.sandbox_path(parent, sandbox))
 

@@ -50,10 +50,11 @@ def check(config: ClassResourcesConfig) -> None:
         blockio.check(config)
 
 
-def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path) -> ClassResources:
+def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path, systemd: bool = False) -> ClassResources:
     """Return the types of a configuration, which are not in force yet.
 
     :param root: the runtime's persistent directory.
+    :param systemd: the cgroups of pods are slices of systemd's.
     :raises InvalidArgument: naming the key, or the file and the line.
     :raises PodkeepError: if a type needs what the machine does not have, and its file says that it must.
     """
@@ -63,7 +64,7 @@ def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path) -> Class
         floor = oom_score_floor(procfs.capability_bounding_set())
         types.append(Oom(config.oom, cgroups=cgroups, floor=floor))
     types += custom.load(config, cgroups)
-    types += _load_files(config, cgroups, root)
+    types += _load_files(config, cgroups, root, systemd=systemd)
     present = {item.name for item in types}
     disabled = {name: reason for name, reason in _DISABLED.items() if name not in present}
     loaded = ClassResources(types, config.container_defaults, config.pod_defaults, disabled=disabled)
@@ -72,7 +73,7 @@ def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path) -> Class
     return loaded
 
 
-def _load_files(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> list[ClassResource]:
+def _load_files(config: ClassResourcesConfig, cgroups: Cgroups, root: Path, *, systemd: bool) -> list[ClassResource]:
     found: list[ClassResource | None] = []
     # What an earlier configuration made must be given back, too.
     if config.rdt_config or (root / notes.FILE).exists():
@@ -82,7 +83,7 @@ def _load_files(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> l
     if config.blockio_config:
         from podkeep.runtime.class_resources.blockio import plugin as blockio
 
-        found.append(blockio.load(config, cgroups))
+        found.append(blockio.load(config, cgroups, systemd=systemd))
     return [item for item in found if item is not None]
 
 

@@ -109,6 +109,16 @@ def test_a_partition_stands_for_its_disk() -> None:
     assert found.warnings == ("line 3: /dev/vda1 is a partition: the limit is that of /dev/vda, all of it",)
 
 
+@pytest.mark.requirement("Q45")
+def test_a_pattern_of_a_disk_may_match_its_partitions_too() -> None:
+    rules = "  - Devices: [/dev/vda*]\n    Weight: 10\n  - Devices: [/dev/vda1]\n    Weight: 20\n"
+    class_ = configuration.parse(f"Classes:\n  c:\n{rules}", source="f").classes["c"]
+    disk = Match(path="/dev/vda", device=VDA, partition=False)
+    part = Match(path="/dev/vda1", device=VDA, partition=True)
+    found = limits.resolve(class_, {"/dev/vda*": (disk, part), "/dev/vda1": (part,)})
+    assert found.warnings == ("line 5: /dev/vda1 is a partition: the limit is that of /dev/vda, all of it",)
+
+
 def texts(now: limits.Content, then: limits.Content) -> list[tuple[str, str]]:
     return [(write.file, write.text) for write in limits.changes(now, then)]
 

@@ -181,6 +181,40 @@ def test_a_refused_write_takes_back_the_others(tmp_path: Path, loop: LoopDevice,
     blocks.verify(target, first)
 
 
+class WithoutThrottling(Cgroups):
+    """Cgroups whose disks know no rates: the kernel is asked to weigh instead, which it refuses without a scheduler."""
+
+    def write(self, path: str, name: str, text: str) -> None:
+        """Write, or let the kernel say EOPNOTSUPP."""
+        super().write(path, "blkio.bfq.weight_device" if name == READ_BPS else name, text)
+
+
+@pytest.mark.requirement("Q9")
+def test_a_disk_that_cannot_be_throttled_is_no_warning(tmp_path: Path, loop: LoopDevice, target: Target) -> None:
+    loop.schedule("none")
+    blocks = blockio(tmp_path, classes(loop), WithoutThrottling())
+    with pytest.raises(Internal, match=r"class bronze: write.*ENOTSUP "):
+        blocks.apply(target, "bronze")
+    assert files(target) == DEFAULTS
+
+
+@pytest.mark.requirement("Q9")
+def test_a_class_that_is_gone_can_be_gone_back_to(tmp_path: Path, loop: LoopDevice, target: Target) -> None:
+    blockio(tmp_path, classes(loop)).apply(target, "bronze")
+    before = files(target)
+    # A daemon that starts without the class; changes fail later, at another type.
+    blocks = blockio(tmp_path, classes(loop).replace("bronze:", "silver:"))
+    for _ in range(2):
+        blocks.apply(target, "gold", previous="bronze")
+        assert files(target) != before
+        blocks.apply(target, "bronze", previous="gold")
+        assert files(target) == before
+    blocks.release(target, "bronze")
+    assert files(target) == DEFAULTS
+    with pytest.raises(InvalidArgument, match="has no class 'bronze'"):
+        blocks.apply(target, "bronze")
+
+
 @pytest.mark.requirement("Q45", "Q50")
 def test_what_has_no_effect_is_a_warning(
     tmp_path: Path, loop: LoopDevice, target: Target, caplog: pytest.LogCaptureFixture
@@ -241,6 +275,23 @@ def test_links_by_model_and_serial(tmp_path: Path, loop: LoopDevice, target: Tar
     blocks.verify(target, "c")
     blocks.apply(target, "c", previous="c")
     assert files(target) == DEFAULTS
+
+
+@pytest.mark.requirement("Q47")
+def test_a_link_in_the_middle_that_leads_to_another_disk(
+    tmp_path: Path, loop: LoopDevice, other: LoopDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podkeep.runtime.class_resources.blockio.devices._RACY_NS", 0)
+    by_id, mapper = tmp_path / "by-id", tmp_path / "mapper"
+    for directory in (by_id, mapper):
+        directory.mkdir()
+    (by_id / "dm-name-data").symlink_to("../mapper/data")
+    (mapper / "data").symlink_to(loop.path)
+    devices, pattern = Devices(), f"{by_id}/*"
+    assert [match.device.number for match in devices.match([pattern])[pattern]] == [loop.number]
+    (mapper / "new").symlink_to(other.path)
+    (mapper / "new").rename(mapper / "data")
+    assert [match.device.number for match in devices.match([pattern])[pattern]] == [other.number]
 
 
 @pytest.mark.requirement("Q45")
@@ -314,6 +365,22 @@ def test_version_1_offers_pods_what_it_can_impose_on_them(tmp_path: Path, loop: 
     assert only.why_not(Level.CONTAINER) == ""
 
 
+def test_systemd_leaves_no_weights_to_pods(tmp_path: Path, loop: LoopDevice) -> None:
+    file = tmp_path / "blockio.yaml"
+    file.write_text("Classes:\n  weighed:\n  - Weight: 300\n")
+    config = ClassResourcesConfig(blockio_config=str(file))
+    blocks = plugin.load(config, Cgroups(), systemd=True)
+    assert blocks is not None
+    assert set(blocks.offers()) == {Level.CONTAINER}
+    assert "systemd" in blocks.why_not(Level.POD)
+    with pytest.raises(FailedPrecondition, match=r"class weighed has weights, which systemd resets"):
+        blocks.check(Level.POD, "weighed")
+    file.write_text(classes(loop))
+    mixed = plugin.load(config, Cgroups(), systemd=True)
+    assert mixed is not None
+    assert mixed.offers()[Level.POD].classes == ("free",)
+
+
 def test_a_file_without_classes_offers_nothing(tmp_path: Path) -> None:
     blocks = blockio(tmp_path, "")
     assert blocks.offers() == {}
@@ -380,7 +447,8 @@ def test_a_file_is_explained(tmp_path: Path, loop: LoopDevice) -> None:
                 "readBytesPerSecond": 1_000_000,
                 "readOperationsPerSecond": 100,
             }
-        ]
+        ],
+        "containersOnly": "throttles, which cgroup version 1 cannot do to a pod as a whole",
     }
 
 

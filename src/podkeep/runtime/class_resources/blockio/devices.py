@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from podkeep.runtime.class_resources.blockio import patterns
 _RACY_NS = 2_000_000_000
 """A directory that changed so shortly before it was read may change again without a new time stamp."""
 _MOST_KEPT = 4096
+_MOST_LINKS = 40
+"""As many as the kernel follows (path_resolution(7))."""
 _SYS_BLOCK = Path("/sys/dev/block")
 
 
@@ -101,15 +103,16 @@ class Devices:
             target = os.readlink(f"{_SYS_BLOCK}/{number}")
         except OSError:
             return None
-        key = (number, target)
-        if key not in self._disks:
+        device = self._disks.get((number, target))
+        if device is None:
             disk = _disk_of(number)
             if disk is None:
                 return None
             if len(self._disks) >= _MOST_KEPT:
                 self._disks.clear()
-            self._disks[key] = Device(number=disk, name=device_name(*map(int, disk.split(":"))))
-        return self._disks[key]
+            device = Device(number=disk, name=device_name(*map(int, disk.split(":"))))
+            self._disks[number, target] = device
+        return device
 
     def facts(self, number: str) -> Facts:
         """Return what sysfs says of a disk; nothing if it is gone."""
@@ -153,16 +156,28 @@ def _look_up(pattern: str) -> _Found:
             stamps[directory] = _stamp(directory)  # before it is read: a change in between is seen the next time
 
     for path in patterns.expand(pattern, visit):
-        real = os.path.realpath(path)
-        visit(os.path.dirname(real))
         try:
-            status = os.stat(real)
+            for link in _links(path):
+                visit(os.path.dirname(link))
+            status = os.stat(path)
         except OSError:
             continue
         if stat.S_ISBLK(status.st_mode):
             numbers[path] = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     durable = all(stamp is None or started - stamp[2] > _RACY_NS for stamp in stamps.values())
     return _Found(numbers=tuple(numbers.items()), stamps=tuple(stamps.items()), durable=durable)
+
+
+def _links(path: str) -> Iterator[str]:
+    """Yield the paths that a path leads to, link by link.
+
+    :raises OSError: if they lead nowhere.
+    """
+    for _ in range(_MOST_LINKS):
+        if not os.path.islink(path):
+            return
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+        yield path
 
 
 def _stamp(directory: str) -> tuple[int, int, int] | None:

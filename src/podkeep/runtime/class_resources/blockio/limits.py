@@ -8,7 +8,7 @@ Interface Files"), bfq-iosched.rst.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ BFQ_WEIGHT_V1 = "blkio.bfq.weight"
 BFQ_WEIGHT_DEVICE_V1 = "blkio.bfq.weight_device"
 BFQ_WEIGHT = "io.bfq.weight"
 COST_WEIGHT = "io.weight"
+
+WEIGHT_FILES = frozenset({BFQ_WEIGHT_V1, BFQ_WEIGHT_DEVICE_V1, BFQ_WEIGHT, COST_WEIGHT})
 
 RATE_FILES_V1 = {
     Setting.READ_BPS: "blkio.throttle.read_bps_device",
@@ -104,13 +106,14 @@ def resolve(class_: Class, matches: Matches) -> Limits:
     for rule in class_.rules:
         if not rule.devices:
             weight = rule.values.get(Setting.WEIGHT, weight)
+        disks = {match.device for pattern in rule.devices for match in matches[pattern] if not match.partition}
         for pattern in rule.devices:
             found = matches[pattern]
             if not found:
                 warnings.append(f"line {rule.line}: {pattern} matches no block device")
             for match in found:
                 devices.setdefault(match.device, {}).update(rule.values)
-                if match.partition:
+                if match.partition and match.device not in disks:
                     text = f"{match.path} is a partition: the limit is that of {match.device.name}, all of it"
                     warnings.append(f"line {rule.line}: {text}")
     return Limits(weight=weight, devices=devices, warnings=tuple(dict.fromkeys(warnings)))
@@ -185,12 +188,6 @@ def _rates_v2(limits: Limits) -> dict[str, str]:
     return lines
 
 
-def files_of(ability: Ability) -> list[str]:
-    """Return the files that a class owns here."""
-    rates: Iterable[str] = RATE_FILES_V1.values() if ability.version == 1 else [IO_MAX]
-    return [*(rates if ability.throttles else ()), *sorted(ability.weight_files)]
-
-
 def read(file: str, text: str) -> dict[str, str]:
     """Return keys and values of a file's content."""
     if file == BFQ_WEIGHT_V1:
@@ -238,7 +235,7 @@ def _text(file: str, key: str, value: str | None) -> str:
         return f"{key} {DEFAULT_WEIGHT}"
     if file == IO_MAX:
         return f"{key} {_UNLIMITED}"
-    return f"{key} {DEFAULT if file in {BFQ_WEIGHT, BFQ_WEIGHT_DEVICE_V1, COST_WEIGHT} else 0}"
+    return f"{key} {DEFAULT if file in WEIGHT_FILES else 0}"
 
 
 def difference(found: Content, then: Content) -> str:

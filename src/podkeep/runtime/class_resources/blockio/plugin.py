@@ -34,14 +34,15 @@ _COST_QOS = "io.cost.qos"
 _NOTHING = Limits(weight=None, devices={}, warnings=())
 
 
-def load(config: ClassResourcesConfig, cgroups: Cgroups) -> BlockIo | None:
+def load(config: ClassResourcesConfig, cgroups: Cgroups, *, systemd: bool = False) -> BlockIo | None:
     """Read the file that the configuration names; None if it names none.
 
+    :param systemd: the cgroups of pods are slices of systemd's.
     :raises InvalidArgument: naming file and line, if it cannot be used.
     """
     if not config.blockio_config:
         return None
-    return BlockIo(configuration.load(Path(config.blockio_config)), cgroups, Devices())
+    return BlockIo(configuration.load(Path(config.blockio_config)), cgroups, Devices(), systemd=systemd)
 
 
 def check(config: ClassResourcesConfig) -> None:
@@ -56,13 +57,16 @@ def check(config: ClassResourcesConfig) -> None:
 class BlockIo(ClassResource):
     """The type, with the classes of one file; see :class:`podkeep.runtime.class_resources.model.ClassResource`."""
 
-    def __init__(self, classes: Configuration, cgroups: Cgroups, devices: Devices) -> None:
+    def __init__(self, classes: Configuration, cgroups: Cgroups, devices: Devices, *, systemd: bool = False) -> None:
         self._configuration = classes
         self._cgroups = cgroups
+        self._systemd = systemd
         self._devices = devices
         self._lock = threading.Lock()
         self._applied: dict[str, tuple[str, limits.Content]] = {}
         """By target: its class, and what was written for it, also if other devices are there by now."""
+        self._former: dict[str, tuple[str, limits.Content]] = {}
+        """By target: the class that it had and that is not configured any more, and what its cgroup said then."""
         self._logged: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -80,7 +84,9 @@ class BlockIo(ClassResource):
             return {}
         by_level = {
             Level.CONTAINER: tuple(self._configuration.classes),
-            Level.POD: tuple(name for name, class_ in self._configuration.classes.items() if self._fits_pods(class_)),
+            Level.POD: tuple(
+                name for name, class_ in self._configuration.classes.items() if not self._not_pods(class_)
+            ),
         }
         return {level: Offer(classes=classes) for level, classes in by_level.items() if classes}
 
@@ -91,7 +97,8 @@ class BlockIo(ClassResource):
         if level in self.offers():
             return ""
         if self._configuration.classes:
-            return "cgroup version 1 throttles containers, not what is in a pod's cgroup together; version 2 can"
+            reasons = dict.fromkeys(map(self._not_pods, self._configuration.classes.values()))
+            return f"every class {' or '.join(reasons)}"
         return f"{self._configuration.source} has no classes"
 
     def check(self, level: Level, class_name: str) -> None:
@@ -100,10 +107,8 @@ class BlockIo(ClassResource):
         :raises FailedPrecondition: if it has weights and nothing here takes any, or is none for pods here.
         """
         class_ = self._class(class_name)
-        if level is Level.POD and not self._fits_pods(class_):
-            raise FailedPrecondition(
-                problem(BLOCKIO, f"class {class_name} throttles, which cgroup version 1 cannot do to a pod")
-            )
+        if level is Level.POD and (reason := self._not_pods(class_)):
+            raise FailedPrecondition(problem(BLOCKIO, f"class {class_name} {reason}"))
         if class_.weighs and not self._takes_weights():
             raise FailedPrecondition(
                 problem(BLOCKIO, f"class {class_name} has weights, and no I/O scheduler of this node heeds any"),
@@ -122,15 +127,30 @@ class BlockIo(ClassResource):
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
         """Write the limits of a class, clear those of any other, and read them back.
 
-        :param previous: not needed: all that the files say is replaced, or put back after a failure.
+        All that the files say is replaced, or put back after a failure. A class that is not configured any more can be
+        gone back to by who had it.
+
+        :raises InvalidArgument: if there is no such class.
         :raises FailedPrecondition: if the cgroup lacks a file, or the kernel made something else of a value.
         :raises Internal: if the kernel refuses.
         """
+        with self._lock:
+            former, then = self._former.get(target.id, ("", {}))
+        if class_name == former and class_name not in self._configuration.classes:
+            self._write(target, class_name, then)
+            return
         resolved = self._resolve(class_name)
         ability = self._ability(resolved, target.cgroup)
         then = limits.wanted(resolved, ability)
         self._warn(class_name, [*resolved.warnings, *limits.without_effect(resolved, ability)])
         self._require_files(target, resolved, ability)
+        before = self._write(target, class_name, then)
+        if previous is not None and previous not in self._configuration.classes:
+            with self._lock:
+                self._former[target.id] = (previous, before)
+
+    def _write(self, target: Target, class_name: str, then: limits.Content) -> limits.Content:
+        """Let files say ``then``, and return what they said before; they say that again if this fails."""
         try:
             with UndoStack() as undo:
                 before = self._read(target.cgroup, then)
@@ -143,6 +163,7 @@ class BlockIo(ClassResource):
             raise Internal(problem(BLOCKIO, f"{target.name}, class {class_name}: {error.message}")) from error
         with self._lock:
             self._applied[target.id] = (class_name, then)
+        return before
 
     def verify(self, target: Target, class_name: str) -> None:
         """Check that the cgroup's files say what was written; lines of devices that are gone went with them.
@@ -162,6 +183,7 @@ class BlockIo(ClassResource):
         """Clear what the class set, if the cgroup is still there."""
         with self._lock:
             self._applied.pop(target.id, None)
+            self._former.pop(target.id, None)
         if not self._cgroups.exists(target.cgroup):
             return
         try:
@@ -174,9 +196,11 @@ class BlockIo(ClassResource):
     def describe(self) -> dict[str, Any]:
         """Return what the classes set on this node now."""
         ability = self._machine_ability()
-        classes = {
-            name: explain.describe(self._resolve(name), ability, self._devices) for name in self._configuration.classes
-        }
+        classes = {}
+        for name, class_ in self._configuration.classes.items():
+            reason = self._not_pods(class_)
+            described = explain.describe(self._resolve(name), ability, self._devices)
+            classes[name] = described | ({"containersOnly": reason} if reason else {})
         return {"file": self._configuration.source, "cgroupVersion": self._cgroups.version, "classes": classes}
 
     def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
@@ -197,8 +221,13 @@ class BlockIo(ClassResource):
         class_ = self._class(class_name)
         return limits.resolve(class_, self._devices.match(limits.patterns_of(class_)))
 
-    def _fits_pods(self, class_: Class) -> bool:
-        return self._cgroups.version == 2 or not class_.throttles
+    def _not_pods(self, class_: Class) -> str:
+        """Return why a class is none for pods here; empty if it is one."""
+        if class_.throttles and self._cgroups.version == 1:
+            return "throttles, which cgroup version 1 cannot do to a pod as a whole"
+        if class_.weighs and self._systemd:
+            return "has weights, which systemd resets for the slices of pods"
+        return ""
 
     @cached_property
     def _has_controller(self) -> bool:
@@ -289,7 +318,9 @@ class BlockIo(ClassResource):
 
     def _is_beyond(self, write: Write, number: int) -> bool:
         """Say whether a write failed because the disk went away, or its scheduler that heeds weights."""
-        return (number in _GONE and not self._devices.exists(write.key)) or number == errno.EOPNOTSUPP
+        if number == errno.EOPNOTSUPP:
+            return write.file in limits.WEIGHT_FILES
+        return number in _GONE and not self._devices.exists(write.key)
 
     def _require_same(self, target: Target, then: limits.Content) -> None:
         found = self._read(target.cgroup, then)

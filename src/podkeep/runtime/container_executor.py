@@ -152,18 +152,25 @@ class ContainerExecutor:
         """The class resources of the node."""
         return self.sandboxes.classes
 
-    def verify_classes(self, container: Container, sandbox: Sandbox) -> None:
-        """Check that a container whose program was started is in its classes; one that has ended already is.
+    def start(self, container: Container, sandbox: Sandbox, driver: Driver) -> None:
+        """Let a created container run its program, and check that it is in its classes.
 
-        :raises PodkeepError: if it is not.
+        :raises PodkeepError: if it does not run; or it does, and is not in its classes.
         """
+        process = container.status.process
+        try:
+            driver.start(container.id)
+        except PodkeepError:
+            # A daemon that was killed right after it started the program did not come to note it.
+            if process is None or not driver.has_started(process):
+                raise
         if not container.status.class_resources:
             return
         target = container_target(self.sandboxes.cgroups, sandbox, container)
         try:
             self.classes.verify(target, container.status.class_resources)
         except PodkeepError:
-            if target.process is None or procfs.alive(target.process):
+            if process is None or procfs.alive(process):  # what has ended already is in no class any more
                 raise
 
     def release_classes(self, container: Container, sandbox: Sandbox) -> None:

@@ -31,7 +31,7 @@ from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.monitor import ExitMonitor, Watched
-from podkeep.runtime.oci.driver import Driver, ExecLimits, ExecResult
+from podkeep.runtime.oci.driver import ExecLimits, ExecResult
 from podkeep.runtime.records import (
     Container,
     ContainerConfig,
@@ -124,11 +124,7 @@ class Containers:
                 raise _name_taken(key, existing.id)
             image = self._image(config.image)
             volume_images = image_volumes.find_images(config, self._images.find)
-            classes: dict[str, str] = {}
-            if config.class_resources:
-                classes = await asyncio.to_thread(
-                    self._executor.classes.resolve, Level.CONTAINER, config.class_resources
-                )
+            classes = self._executor.classes.resolve(Level.CONTAINER, config.class_resources)
             container = Container(
                 id=ContainerID(new_id()),
                 sandbox_id=sandbox_id,
@@ -221,24 +217,14 @@ class Containers:
         require_ready(sandbox)
         self._starting.add(container_id)
         try:
-            await self._start_program(container, self._sandboxes.driver(sandbox))
+            await self._start_program(container, sandbox)
         finally:
             self._note_early_end(container_id)
 
-    async def _start_program(self, container: Container, driver: Driver) -> None:
-        started = time.time_ns()
+    async def _start_program(self, container: Container, sandbox: Sandbox) -> None:
+        started, driver = time.time_ns(), self._sandboxes.driver(sandbox)
         try:
-            await asyncio.to_thread(driver.start, container.id)
-        except PodkeepError as error:
-            # A daemon that was killed right after it started the program did not come to note it.
-            process = container.status.process
-            if process is None or not driver.has_started(process):
-                await self._fail_start(container.id, str(error))
-                raise
-        try:
-            if container.status.class_resources:
-                sandbox = self._state.sandbox(container.sandbox_id)
-                await asyncio.to_thread(self._executor.verify_classes, container, sandbox)
+            await asyncio.to_thread(self._executor.start, container, sandbox, driver)
         except Exception as error:
             # Whatever it was: what is not known to be in its classes does not run on.
             await self._fail_start(container.id, str(error))

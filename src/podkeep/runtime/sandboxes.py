@@ -158,9 +158,7 @@ class Sandboxes:
         existing = self._state.sandbox_by_key(config.key())
         if existing is not None:
             return _same(existing, config)
-        classes: dict[str, str] = {}
-        if config.class_resources:
-            classes = await asyncio.to_thread(self._executor.classes.resolve, Level.POD, config.class_resources)
+        classes = self._executor.classes.resolve(Level.POD, config.class_resources)
         sandbox = self._reserve(config, classes)
         # Its ID is known outside by now, to CNI plugins for example: a stop waits until there is something to stop.
         async with self._locks[sandbox.id]:

@@ -66,6 +66,9 @@ class Target:
 class ClassResource(Protocol):
     """One type. Methods block and may be called on several threads at once, for one target on one at a time.
 
+    ``offers``, ``why_not`` and ``check`` are called on the event loop, too: they look at memory, or at a few files of
+    the kernel, and wait for nothing.
+
     A type derives from this class, and has what does nothing here only if it has something to do.
     """
 
@@ -107,6 +110,15 @@ class ClassResource(Protocol):
 
     def release(self, target: Target, class_name: str) -> None:
         """Take ``target`` out of its class, if it still lives, and give back what was made for it; safe to repeat."""
+
+    def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
+        """Return what takes back the change from ``previous`` to ``class_name``; asked for before :meth:`apply`.
+
+        ``previous`` may be a class that is not configured any more: what it meant is what can be seen of it now.
+        """
+        if previous is None:
+            return lambda: self.release(target, class_name)
+        return lambda: self.apply(target, previous, previous=class_name)
 
     def entering(self, target: Target, class_name: str) -> Callable[[int], None] | None:
         """Return what puts a process, by its ID, into the class of a container in which it is about to run a command.

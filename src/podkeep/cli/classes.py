@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import InvalidArgument, Unimplemented
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
 from podkeep.cli import classes_check, classes_completion, connection
 from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
-from podkeep.cli.pods import namespace_option
+from podkeep.cli.pods import Target, namespace_option
 
 if TYPE_CHECKING:
     from podkeep.cli.classlist import ClassReport
     from podkeep.cri.client import CriClient
+    from podkeep.cri.v1 import api_pb2
 
 
 @click.group(name="classes", invoke_without_command=True)
@@ -91,7 +92,7 @@ def set_(invocation: Invocation, target: str, assignments: tuple[str, ...], name
     """Change classes of a container, or with POD alone those of the pod as a whole.
 
     All or none of them are changed, and other types keep their class. The class "default" is the one that the node
-    chose.
+    chose. A container can also be NAMESPACE/POD/CONTAINER, as in the list of classes.
 
     \b
     Examples:
@@ -99,16 +100,17 @@ def set_(invocation: Invocation, target: str, assignments: tuple[str, ...], name
       podkeep classes set -n shop web blockio=default
     """
     wanted = parse(assignments)
-    pod, _, container = target.partition("/")
+    meant = read_target(target, namespace)
+    name = "/".join(part for part in (meant.namespace, meant.pod, meant.container) if part)
 
-    async def change(client: CriClient) -> tuple[str, dict[str, str], dict[str, str]]:
-        level = "container" if container else "pod"
-        _check_level(await ask(client), level, wanted, target)
-        if container:
-            return await _change_container(client, pod, namespace, container, wanted)
-        return await _change_pod(client, pod, namespace, wanted)
+    async def change(client: CriClient) -> tuple[dict[str, str], dict[str, str]]:
+        _check_level(await ask(client), wanted, meant)
+        sandbox = await _find_pod(client, meant)
+        if meant.container is None:
+            return await _change_pod(client, sandbox, wanted)
+        return await _change_container(client, sandbox, meant.container, wanted, name)
 
-    name, before, after = connection.run(invocation, change)
+    before, after = connection.run(invocation, change)
     if output == "json":
         forms.echo_json({"name": name, "before": before, "classes": after})
         return
@@ -132,6 +134,22 @@ def parse(assignments: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def read_target(text: str, namespace: str) -> Target:
+    """Return what ``POD[/CONTAINER]`` or ``NAMESPACE/POD/CONTAINER`` names; without a container, the pod as a whole.
+
+    :param namespace: that of ``-n``.
+    :raises InvalidArgument: if it is neither, or names another namespace than ``-n`` does.
+    """
+    parts = text.split("/")
+    if not all(parts) or len(parts) > 3:
+        raise InvalidArgument(f"{text!r} is not POD[/CONTAINER]", hint="write it like web/main, or web for the pod")
+    if len(parts) == 3:
+        if namespace not in {"default", parts[0]}:
+            raise InvalidArgument(f"{text} is not in namespace {namespace}", hint="leave one of them out")
+        namespace = parts.pop(0)
+    return Target(pod=parts[0], namespace=namespace, container=parts[1] if len(parts) == 2 else None)
+
+
 def described(type_name: str, before: str | None, after: str) -> str:
     """Return what a change did, for a person."""
     if before == after:
@@ -139,53 +157,65 @@ def described(type_name: str, before: str | None, after: str) -> str:
     return f"{type_name}={after} (was {before or 'in no class'})"
 
 
-def _check_level(report: ClassReport, level: str, wanted: Mapping[str, str], target: str) -> None:
+def _check_level(report: ClassReport, wanted: Mapping[str, str], target: Target) -> None:
     """Say where a type is to be had, if it is at the other level only; anything else the runtime says better."""
+    level = "pod" if target.container is None else "container"
     for type_name in wanted:
         offered = report.offered(type_name)
         if offered and level not in offered:
             [other] = offered
-            hint = (
-                f"name the container: {target}/NAME"
-                if level == "pod"
-                else f"name the pod alone: {target.partition('/')[0]}"
-            )
+            alone = f"name the pod alone: {target.pod}"
+            hint = alone if target.container else f"name the container: {target.pod}/NAME"
             raise InvalidArgument(f"class resource {type_name}: offered for {other}s only", hint=hint)
 
 
-async def _change_container(
-    client: CriClient, pod: str, namespace: str, container: str, wanted: Mapping[str, str]
-) -> tuple[str, dict[str, str], dict[str, str]]:
-    from podkeep.cli.pods import Target, find_target
+async def _find_pod(client: CriClient, target: Target) -> api_pb2.PodSandbox:
+    from podkeep.cli.pods import choose_pod
     from podkeep.cri.v1 import api_pb2
 
-    found = await find_target(client, Target(pod=pod, namespace=namespace, container=container))
+    items = (await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())).items
+    try:
+        return choose_pod(items, target.pod, target.namespace)
+    except NotFound as error:
+        # The list of classes shows a pod as NAMESPACE/POD, which is POD/CONTAINER here.
+        if any((item.metadata.namespace, item.metadata.name) == (target.pod, target.container) for item in items):
+            hint = f"for pod {target.container} as a whole: -n {target.pod} {target.container}"
+            raise NotFound(error.message, hint=hint) from error
+        raise
+
+
+async def _change_container(
+    client: CriClient, sandbox: api_pb2.PodSandbox, container: str, wanted: Mapping[str, str], name: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    from podkeep.cli.pods import find_container
+    from podkeep.cri.v1 import api_pb2
+
+    found = await find_container(client, sandbox, container)
+    if found.state == api_pb2.CONTAINER_EXITED:
+        hint = "when it is started again it is in those that its pod's manifest names"
+        raise FailedPrecondition(f"container {name} has ended: it is in no class any more", hint=hint)
     request = api_pb2.ContainerStatusRequest(container_id=found.id, verbose=True)
     before = _in_force((await client.runtime.ContainerStatus(request)).info)
     classes = api_pb2.ContainerClassResources(classes=wanted)
     await client.runtime.UpdateContainerResources(
         api_pb2.UpdateContainerResourcesRequest(container_id=found.id, class_resources=classes)
     )
-    after = _in_force((await client.runtime.ContainerStatus(request)).info)
-    return f"{namespace}/{pod}/{container}", before, after
+    return before, _in_force((await client.runtime.ContainerStatus(request)).info)
 
 
 async def _change_pod(
-    client: CriClient, pod: str, namespace: str, wanted: Mapping[str, str]
-) -> tuple[str, dict[str, str], dict[str, str]]:
-    from podkeep.cli.pods import find_pod
+    client: CriClient, sandbox: api_pb2.PodSandbox, wanted: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
     from podkeep.cri.v1 import api_pb2
 
-    found = await find_pod(client, pod, namespace)
-    request = api_pb2.PodSandboxStatusRequest(pod_sandbox_id=found.id, verbose=True)
+    request = api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox.id, verbose=True)
     before = _in_force((await client.runtime.PodSandboxStatus(request)).info)
     classes = api_pb2.PodClassResources(**{"class": wanted})  # a word of Python
-    config = api_pb2.PodSandboxConfig(metadata=found.metadata, class_resources=classes)
+    config = api_pb2.PodSandboxConfig(metadata=sandbox.metadata, class_resources=classes)
     await client.runtime.UpdatePodSandboxConfig(
-        api_pb2.UpdatePodSandboxConfigRequest(pod_sandbox_id=found.id, config=config)
+        api_pb2.UpdatePodSandboxConfigRequest(pod_sandbox_id=sandbox.id, config=config)
     )
-    after = _in_force((await client.runtime.PodSandboxStatus(request)).info)
-    return f"{namespace}/{pod}", before, after
+    return before, _in_force((await client.runtime.PodSandboxStatus(request)).info)
 
 
 def _in_force(info: Mapping[str, str]) -> dict[str, str]:

@@ -160,6 +160,9 @@ def test_classes_are_changed_and_what_happened_is_said(demo: Daemon, image: str,
             f"default/web/main: {DEMO}=lower (was low)\ndefault/web/main: tasks=many (was in no class)\n"
         )
         assert os.getpriority(os.PRIO_PROCESS, process) == 7
+        assert run(demo, "classes", "set", "default/web/main", "tasks=many") == (
+            "default/web/main: tasks=many already\n"
+        )
         assert run(demo, "classes", "set", "web", "tasks=many") == "default/web: tasks=many (was few)\n"
         assert "40" not in values(demo, "pids.max")
         again = json.loads(run(demo, "classes", "set", "-o", "json", "web", "tasks=many"))
@@ -171,12 +174,27 @@ def test_classes_are_changed_and_what_happened_is_said(demo: Daemon, image: str,
             (["web/main", "fixed=b"], "class resource fixed: the class of a container is immutable"),
             (["web", f"{DEMO}=low"], "offered for containers only\nhint: name the container: web/NAME"),
             (["nosuch", "tasks=few"], "no pod nosuch in namespace default"),
+            (
+                ["default/web", "tasks=few"],
+                "no pod default in namespace default\nhint: for pod web as a whole: -n default web",
+            ),
+            (["default/other", "tasks=few"], "no pod default in namespace default\nhint: `podkeep ps -a`"),
             (["web/nosuch", "tasks=few"], "pod web has no container nosuch"),
         ):
             done = demo.run("classes", "set", *words)
             assert (done.returncode, done.stdout) == (1, "")
             assert said in done.stderr
         assert os.getpriority(os.PRIO_PROCESS, process) == 7
+
+
+def test_a_container_that_ended_has_no_class_to_change(demo: Daemon, image: str, tmp_path: Path) -> None:
+    pod = json.loads(manifest(image, {}, {}))
+    setup = {"name": "setup", "image": image, "command": ["true"], "resources": {"classes": {"tasks": "few"}}}
+    pod["spec"]["initContainers"] = [setup]
+    with running_pod(demo, tmp_path / "pod.json", json.dumps(pod)):
+        done = demo.run("classes", "set", "web/setup", "tasks=many")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("podkeep: container default/web/setup has ended: it is in no class any more\n")
 
 
 @pytest.mark.requirement("Q2", "Q79")

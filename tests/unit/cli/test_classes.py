@@ -10,6 +10,7 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cli import classes, classes_check, classlist
+from podkeep.cli.pods import Target
 from podkeep.cri.v1 import api_pb2
 from podkeep.runtime.class_resources import yamlfile
 from support.resctrl.fixture import Mount
@@ -97,6 +98,20 @@ def test_words_of_set() -> None:
             classes.parse([wrong])
     with pytest.raises(InvalidArgument, match="rdt is named twice: gold and silver"):
         classes.parse(["rdt=gold", "rdt=silver"])
+
+
+def test_what_classes_are_set_of() -> None:
+    """A container can be named as the list of classes shows it."""
+    assert classes.read_target("web", "default") == Target(pod="web", namespace="default", container=None)
+    assert classes.read_target("web/main", "shop") == Target(pod="web", namespace="shop", container="main")
+    assert classes.read_target("shop/web/main", "default") == Target(pod="web", namespace="shop", container="main")
+    assert classes.read_target("shop/web/main", "shop") == Target(pod="web", namespace="shop", container="main")
+    # A variable of a shell that is not set must not make the pod's class of a container's.
+    for wrong in ("web/", "/main", "", "/", "shop//main", "a/b/c/d"):
+        with pytest.raises(InvalidArgument, match=r"is not POD\[/CONTAINER\]"):
+            classes.read_target(wrong, "default")
+    with pytest.raises(InvalidArgument, match="shop/web/main is not in namespace other"):
+        classes.read_target("shop/web/main", "other")
 
 
 def test_what_a_change_did() -> None:

@@ -280,3 +280,13 @@ def test_any_pod_may_ask_for_any_class_and_the_documentation_says_so(namespace: 
     assert class_resources.refusal(pod, ON, OFFERS) is None
     section = DOCUMENT.read_text().partition("## Who may ask for a class")[2].partition("\n## ")[0]
     assert "there is no permission for classes yet" in section
+
+
+@pytest.mark.requirement("Q66", "Q74")
+def test_classes_are_no_objects_and_the_documentation_says_why() -> None:
+    """What a class is named by is two texts in a Pod: an object has one name, so the two would not fit."""
+    pod = make(classes={"vendor.example/turbo": "fast", "rdt": "fast"})
+    assert pod.spec.containers[0].resources.classes == {"vendor.example/turbo": "fast", "rdt": "fast"}
+    section = DOCUMENT.read_text().partition("### Not chosen: classes as objects of the API")[2].partition("\n## ")[0]
+    for word in ("RuntimeClass", "RBAC", "two names", "on which nodes", "quotas"):
+        assert word in section

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.class_resources.rdt import notes
+from podkeep.runtime.class_resources.model import RDT_NOTES
 from support import rdt
 from support.class_types import in_force
 from support.cri import error_of
@@ -296,7 +296,7 @@ def test_a_file_system_that_was_mounted_anew_has_nothing_of_ours(resctrl: Mount,
 def test_notes_that_cannot_be_read_make_every_group_somebody_elses(node: RdtNode, mortal: Mortal) -> None:
     mortal.start()
     mortal.daemon.kill()
-    Path(mortal.daemon.layout.root / notes.FILE).write_text("{")
+    Path(mortal.daemon.layout.root / RDT_NOTES).write_text("{")
 
     mortal.start()
     node.write("")

@@ -16,10 +16,9 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources import custom, oom
-from podkeep.runtime.class_resources.model import BLOCKIO, OOM, RDT, ClassResource, Level
+from podkeep.runtime.class_resources.model import BLOCKIO, OOM, RDT, RDT_NOTES, ClassResource, Level
 from podkeep.runtime.class_resources.oom import Oom
 from podkeep.runtime.class_resources.qos import Qos
-from podkeep.runtime.class_resources.rdt import notes
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.confinement import oom_score_floor
 
@@ -76,7 +75,7 @@ def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path, systemd:
 def _load_files(config: ClassResourcesConfig, cgroups: Cgroups, root: Path, *, systemd: bool) -> list[ClassResource]:
     found: list[ClassResource | None] = []
     # What an earlier configuration made must be given back, too.
-    if config.rdt_config or (root / notes.FILE).exists():
+    if config.rdt_config or (root / RDT_NOTES).exists():
         from podkeep.runtime.class_resources.rdt import plugin as rdt
 
         found.append(rdt.load(config, cgroups, root))

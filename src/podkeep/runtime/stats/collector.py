@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,11 +21,13 @@ from podkeep.kernel.cgroup_stats import Detail, StatsReader, Usage
 from podkeep.kernel.netdev import Interface
 from podkeep.kernel.procfs import Descriptors
 from podkeep.runtime.class_resources.model import RDT
-from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage, Monitoring
 from podkeep.runtime.records import Container, Sandbox
 from podkeep.runtime.stats.layers import Layers, LayerSize
 from podkeep.runtime.stats.rates import Rates, Sample, now
 from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget
+
+if TYPE_CHECKING:
+    from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -94,11 +97,15 @@ class Collector:
     """Reads; remembers nothing but what the rates and layers do."""
 
     def __init__(
-        self, reader: StatsReader, rates: Rates, layers: Layers, data: Path, *, monitoring: Monitoring | None = None
+        self, reader: StatsReader, rates: Rates, layers: Layers, data: Path, *, resctrl: Path | None = None
     ) -> None:
-        """``data`` is a directory on the file system of the writable layers."""
+        """Make a collector.
+
+        :param data: a directory on the file system of the writable layers.
+        :param resctrl: where resctrl is mounted, if it is.
+        """
         self._reader, self._rates, self._layers, self._data = reader, rates, layers, data
-        self._monitoring = monitoring
+        self._resctrl = resctrl
 
     def containers(self, targets: Sequence[ContainerTarget]) -> list[ContainerReading]:
         """Read containers, one after the other."""
@@ -206,9 +213,13 @@ class Collector:
 
     def _domains(self, container: Container) -> tuple[DomainUsage, ...]:
         class_name = container.status.class_resources.get(RDT)
-        if class_name is None or self._monitoring is None:
+        if class_name is None or self._resctrl is None:
             return ()
-        return self._monitoring.usage(class_name, container.id)
+        # Imported where they are needed: most nodes have no such classes.
+        from podkeep.kernel.resctrl import Resctrl
+        from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
+
+        return Monitoring(Resctrl(self._resctrl)).usage(class_name, container.id)
 
 
 def _sum(held: Sequence[Descriptors], open_files_limit: int | None) -> Processes:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from podkeep.kernel.cgroup_files import DeviceIo, Psi
 from podkeep.kernel.netdev import Interface
-from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
 from podkeep.runtime.records import Container, Resources, Sandbox
 from podkeep.runtime.stats.collector import ContainerMetrics, FileSystem
+
+if TYPE_CHECKING:
+    from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
 
 _SECOND_NS = 1_000_000_000
 POD_CONTAINER = "POD"

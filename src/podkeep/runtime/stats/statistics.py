@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from podkeep.kernel.cgroup_stats import StatsReader
-from podkeep.kernel.resctrl import Resctrl
-from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.records import Container, ContainerState, Sandbox
 from podkeep.runtime.state import State
@@ -39,7 +37,7 @@ class Statistics:
         self._state = state
         layers = Layers()
         self.targets = Targets(layout)
-        self.collector = Collector(reader, Rates(), layers, layout.root, monitoring=Monitoring(Resctrl(resctrl)))
+        self.collector = Collector(reader, Rates(), layers, layout.root, resctrl=resctrl)
         self._sampler = Sampler(state, self.targets, self.collector, layers, on_pass)
 
     def start(self) -> None:

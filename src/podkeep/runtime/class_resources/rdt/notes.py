@@ -14,11 +14,9 @@ import msgspec
 from podkeep.base import atomicfile
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel import procfs
+from podkeep.runtime.class_resources.model import RDT_NOTES
 
 log = logging.getLogger(__name__)
-
-FILE = "rdt-groups.json"
-"""In the runtime's persistent directory."""
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +37,7 @@ class Notes:
 
     def __init__(self, root: Path, resctrl: Path) -> None:
         """Use the file in ``root``; while it cannot be read, every group is somebody else's."""
-        self._file = root / FILE
+        self._file = root / RDT_NOTES
         self._empty = _Content(boot=procfs.boot_id(), resctrl=str(resctrl))
 
     @property

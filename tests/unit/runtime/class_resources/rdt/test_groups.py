@@ -16,9 +16,10 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
 from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.runtime.class_resources.model import RDT_NOTES
 from podkeep.runtime.class_resources.rdt import groups as module
 from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups, Wanted
-from podkeep.runtime.class_resources.rdt.notes import FILE, Notes
+from podkeep.runtime.class_resources.rdt.notes import Notes
 from support.resctrl.hardware import INTEL, Cache, Hardware, Monitoring
 from support.resctrl.mount import Resctrl as Mounted
 
@@ -41,7 +42,7 @@ def control(mounted: Mounted, root: Path) -> ControlGroups:
 
 
 def noted(root: Path) -> set[str]:
-    return set(json.loads((root / FILE).read_bytes())["groups"])
+    return set(json.loads((root / RDT_NOTES).read_bytes())["groups"])
 
 
 def everything(mounted: Mounted) -> dict[str, object]:
@@ -119,7 +120,7 @@ def test_notes_that_say_nothing_of_now_leave_all_groups_to_others(
     mounted: Mounted, tmp_path: Path, text: bytes
 ) -> None:
     (mounted.path / "gold").mkdir()
-    (tmp_path / FILE).write_bytes(text)
+    (tmp_path / RDT_NOTES).write_bytes(text)
 
     control(mounted, tmp_path).establish({})
 
@@ -285,7 +286,7 @@ def test_a_failed_write_of_the_kernel_is_taken_back(mounted: Mounted, tmp_path: 
 def test_notes_that_cannot_be_written_stop_it_before_a_group_is_made(mounted: Mounted, tmp_path: Path) -> None:
     groups = control(mounted, tmp_path / "missing")
 
-    with pytest.raises(KernelCallError, match=FILE):
+    with pytest.raises(KernelCallError, match=RDT_NOTES):
         groups.establish(GOLD_AND_SILVER)
 
     assert mounted.groups() == set()

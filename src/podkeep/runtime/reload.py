@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -28,19 +28,30 @@ RELOADABLE = frozenset({"log", "images", "registries", "class_resources"})
 _NOT_BEFORE_RESTART = frozenset({"images.snapshot_driver"})
 """Keys in them that it does not: drivers are tried, and made, when the store is opened."""
 
+_SHOWN_KEYS = 20
+"""Keys that a line of the log has at most."""
+
 
 def changed_keys(one: Config, other: Config) -> tuple[str, ...]:
-    """Return the keys whose values differ, such as ``runtime.socket``, sorted; pure."""
-    first, second = _flat("", msgspec.to_builtins(one)), _flat("", msgspec.to_builtins(other))
-    return tuple(sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key)))
+    """Return the keys whose values differ, such as ``runtime.socket``, sorted; pure.
+
+    A table that only one of them has, such as a registry or a type of class resources, is one key.
+    """
+    return tuple(sorted(_changed("", msgspec.to_builtins(one), msgspec.to_builtins(other))))
 
 
-def _flat(prefix: str, table: dict[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        result |= _flat(f"{name}.", value) if isinstance(value, dict) and value else {name: value}
-    return result
+def _changed(prefix: str, one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
+    for key in one.keys() | other.keys():
+        first, second = one.get(key), other.get(key)
+        if isinstance(first, dict) and isinstance(second, dict):
+            yield from _changed(f"{prefix}{key}.", first, second)
+        elif first != second:
+            yield f"{prefix}{key}"
+
+
+def _listed(keys: Sequence[str]) -> str:
+    shown = ", ".join(keys[:_SHOWN_KEYS]) or "nothing"
+    return f"{shown} and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else shown
 
 
 class Reload:
@@ -115,7 +126,7 @@ class Reload:
         )
         logs.configure(config.log.level, sys.stderr, style=config.log.format)
         self._images.reconfigure(images, config.registries)
-        log.info("configuration read again; applied: %s", ", ".join(applied) or "nothing")
+        log.info("configuration read again; applied: %s", _listed(applied))
         if waiting:
-            log.warning("changed and not in force before a restart: %s", ", ".join(waiting))
+            log.warning("changed and not in force before a restart: %s", _listed(waiting))
         service.ready(f"serving {self._config.runtime.socket}")

@@ -24,14 +24,39 @@ def test_changes_are_named_by_key() -> None:
     )
     assert changed_keys(config.Config(), other) == (
         "log.level",
-        "registries",
-        "registries.a.b:5.ca_file",
-        "registries.a.b:5.cert_file",
-        "registries.a.b:5.insecure",
-        "registries.a.b:5.key_file",
-        "registries.a.b:5.mirrors",
+        "registries.a.b:5",
         "runtime.socket",
     )
+    again = config.Config(registries={"a.b:5": config.RegistryConfig(insecure=False)})
+    assert changed_keys(other, again) == ("log.level", "registries.a.b:5.insecure", "runtime.socket")
+    assert changed_keys(again, config.Config()) == ("registries.a.b:5",)
+
+
+def test_a_line_of_the_log_does_not_list_a_thousand_classes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    classes = {f"c{number:04}": config.CustomClass(cgroup={"cpu.shares": "2"}) for number in range(1000)}
+    types = {"many": config.CustomType(classes=classes)}
+    few = {"many": config.CustomType(classes={"c0000": classes["c0000"]})}
+    first, second, third = (
+        config.Config(class_resources=config.ClassResourcesConfig(types=each)) for each in ({}, few, types)
+    )
+    assert changed_keys(first, third) == ("class_resources.types.many",)
+
+    async def scenario() -> None:
+        store = ImageStore.open(tmp_path / "images", config=config.ImagesConfig(), registries={})
+        try:
+            reload = Reload(second, lambda: third, store)
+            reload.start()
+            await reload.close()
+        finally:
+            store.close()
+
+    asyncio.run(scenario())
+    logged = caplog.text + capfd.readouterr().err
+    assert "class_resources.types.many.classes.c0001" in logged
+    assert "class_resources.types.many.classes.c0020 and 979 more" in logged
+    assert "class_resources.types.many.classes.c0021" not in logged
 
 
 def test_values_that_cannot_work_are_not_put_into_force(tmp_path: Path) -> None:

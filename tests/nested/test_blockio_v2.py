@@ -244,7 +244,10 @@ def test_weights_of_bfq(node: Node) -> None:
         assert [seen[limits.BFQ_WEIGHT] for seen in found["containers"][0]] == [weighed, default, weighed, weighed]
         found = node.does(pod="weighed", containers=[], podChanges=["free", "weighed"], reload=True)
         if node.driver == "systemd":
-            assert "class resource blockio: no class 'weighed' for pods; hint: offered: free, pod, slow" in found["refused"]
+            assert (
+                "class resource blockio: no class 'weighed' for pods; hint: offered: free, pod, slow"
+                in found["refused"]
+            )
         else:
             assert [seen[limits.BFQ_WEIGHT] for seen in found["pod"]] == [weighed, default, weighed, weighed]
     finally:

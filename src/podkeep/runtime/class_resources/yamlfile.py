@@ -9,6 +9,8 @@ not. Merge keys (``<<``) and aliases work.
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,8 +195,7 @@ def load(path: Path) -> Node:
         document of YAML.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = _content(path)
         if len(data) > MAX_BYTES:
             raise InvalidArgument(f"{path}: larger than {MAX_BYTES >> 10} KiB")
         return parse(data.decode(), source=str(path))
@@ -202,6 +203,18 @@ def load(path: Path) -> Node:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _content(path: Path) -> bytes:
+    """Return what a file begins with, one byte more than it may have; a pipe in its place is not waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise InvalidArgument(f"{path}: not a regular file")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES + 1)
+    finally:
+        os.close(fd)
 
 
 def parse(text: str, *, source: str) -> Node:

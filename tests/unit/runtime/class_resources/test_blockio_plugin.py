@@ -198,6 +198,64 @@ def test_a_disk_that_cannot_be_throttled_is_no_warning(tmp_path: Path, loop: Loo
     assert files(target) == DEFAULTS
 
 
+class Flapping(Cgroups):
+    """Cgroups for a disk that comes and goes: at first the kernel is asked for a number that no disk has."""
+
+    def __init__(self, missing: int) -> None:
+        super().__init__()
+        self.missing = missing
+
+    def write(self, path: str, name: str, text: str) -> None:
+        """Write, or let the kernel say ENODEV."""
+        if self.missing:
+            self.missing -= 1
+            text = f"240:77 {text.partition(' ')[2]}"
+        super().write(path, name, text)
+
+
+@pytest.mark.requirement("Q45")
+def test_a_disk_that_comes_and_goes_while_it_is_written(tmp_path: Path, loop: LoopDevice, target: Target) -> None:
+    blocks = blockio(tmp_path, classes(loop), Flapping(missing=3))
+    blocks.apply(target, "bronze")
+    assert files(target)[READ_BPS] == f"{loop.number} 1000000"
+    blocks.verify(target, "bronze")
+
+
+@pytest.mark.requirement("Q9")
+def test_a_disk_that_is_there_and_never_takes_a_limit(tmp_path: Path, loop: LoopDevice, target: Target) -> None:
+    blocks = blockio(tmp_path, classes(loop), Flapping(missing=1_000_000))
+    with pytest.raises(Internal, match=r"class bronze: write.*ENODEV"):
+        blocks.apply(target, "bronze")
+    assert files(target) == DEFAULTS
+
+
+@pytest.mark.requirement("Q50")
+def test_weights_that_nothing_heeds_are_refused(tmp_path: Path, loop: LoopDevice, other: LoopDevice) -> None:
+    loop.schedule("none")
+    text = f"""
+Classes:
+  named:
+    - Devices: [{loop.path}]
+      Weight: 300
+  both:
+    - Devices: [{loop.path}, {other.path}]
+      Weight: 300
+  elsewhere:
+    - Devices: [/dev/nothing-here*]
+      Weight: 300
+    - Devices: [{loop.path}]
+      ThrottleReadBps: 1M
+  all:
+    - Weight: 300
+"""
+    blocks = blockio(tmp_path, text)
+    other.schedule("bfq")
+    for name in ("both", "elsewhere", "all"):
+        blocks.check(Level.CONTAINER, name)
+    with pytest.raises(FailedPrecondition, match=f"class named has weights.*no disk.*{loop.name}/queue/scheduler"):
+        blocks.check(Level.CONTAINER, "named")
+
+
 @pytest.mark.requirement("Q9")
 def test_a_class_that_is_gone_can_be_gone_back_to(tmp_path: Path, loop: LoopDevice, target: Target) -> None:
     blockio(tmp_path, classes(loop)).apply(target, "bronze")
@@ -298,8 +356,10 @@ def test_a_link_in_the_middle_that_leads_to_another_disk(
 def test_what_is_no_disk_is_left_out(tmp_path: Path, target: Target) -> None:
     os.mknod(tmp_path / "node", 0o600 | 0o060000, os.makedev(240, 77))
     (tmp_path / "broken").symlink_to("/dev/nothing-here")
-    found = Devices().match([f"{tmp_path}/*", "/dev/null", "/dev", "/nothing/here"])
-    assert found == {f"{tmp_path}/*": (), "/dev/null": (), "/dev": (), "/nothing/here": ()}
+    (tmp_path / "loop").symlink_to("loop")
+    # Links of processes can lead where nobody may look, and where nothing is, as those of the kernel's threads.
+    patterns = [f"{tmp_path}/*", "/dev/null", "/dev", "/nothing/here", "/proc/[0-9]*/*"]
+    assert Devices().match(patterns) == dict.fromkeys(patterns, ())
 
 
 @pytest.mark.requirement("Q45")

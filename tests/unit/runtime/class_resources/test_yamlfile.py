@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,11 @@ def test_files(tmp_path: Path) -> None:
         yamlfile.load(path)
     path.write_text("a: 1\n")
     assert yamlfile.load(path).entries()["a"].text() == "1"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rdt.yaml")
+    with pytest.raises(InvalidArgument, match=r"rdt\.yaml: not a regular file$"):
+        yamlfile.load(tmp_path / "rdt.yaml")
+    with pytest.raises(InvalidArgument, match=r": not a regular file$"):
+        yamlfile.load(Path("/dev/zero"))

@@ -26,6 +26,7 @@ COST_WEIGHT = "io.weight"
 
 WEIGHT_FILES = frozenset({BFQ_WEIGHT_V1, BFQ_WEIGHT_DEVICE_V1, BFQ_WEIGHT, COST_WEIGHT})
 
+
 RATE_FILES_V1 = {
     Setting.READ_BPS: "blkio.throttle.read_bps_device",
     Setting.WRITE_BPS: "blkio.throttle.write_bps_device",
@@ -156,6 +157,11 @@ def without_effect(limits: Limits, ability: Ability) -> list[str]:
         for device, _ in _weighed(limits)
         if device.number not in ability.bfq | ability.cost
     ]
+
+
+def weighed(limits: Limits) -> list[Device]:
+    """Return the disks that have a weight of their own."""
+    return [device for device, _ in _weighed(limits)]
 
 
 def is_idle(limits: Limits, ability: Ability) -> bool:

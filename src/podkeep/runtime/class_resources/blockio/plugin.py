@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,6 +29,10 @@ from podkeep.runtime.class_resources.model import BLOCKIO, ClassResource, Level,
 log = logging.getLogger(__name__)
 
 _GONE = frozenset({errno.ENODEV, errno.ENXIO})
+_LEAVING = _GONE | {errno.ENOMEM}
+"""What the kernel says of a disk that is just being removed, but still in sysfs."""
+_PATIENCE_S = 0.5
+_PAUSE_S = 0.005
 _OF_SYSTEMD = (".slice", ".scope")
 """Cgroups whose weights systemd writes itself; crun's containers are in one below their scope."""
 _COST_QOS = "io.cost.qos"
@@ -109,11 +114,23 @@ class BlockIo(ClassResource):
         class_ = self._class(class_name)
         if level is Level.POD and (reason := self._not_pods(class_)):
             raise FailedPrecondition(problem(BLOCKIO, f"class {class_name} {reason}"))
-        if class_.weighs and not self._takes_weights():
-            raise FailedPrecondition(
-                problem(BLOCKIO, f"class {class_name} has weights, and no I/O scheduler of this node heeds any"),
-                hint="choose bfq for a disk: `echo bfq > /sys/block/vda/queue/scheduler`",
-            )
+        if class_.weighs:
+            self._require_heed(class_name)
+
+    def _require_heed(self, class_name: str) -> None:
+        """Check that some disk heeds weights of the class; those that it has for disks that are not here are none."""
+        resolved, ability = self._resolve(class_name), self._machine_ability()
+        weighed = limits.weighed(resolved)
+        if resolved.weight is None and not weighed:
+            return
+        heeding = ability.bfq | ability.cost
+        if any(device.number in heeding for device in weighed) or (resolved.weight is not None and heeding):
+            return
+        name = weighed[0].name.removeprefix("/dev/") if weighed else "vda"
+        raise FailedPrecondition(
+            problem(BLOCKIO, f"class {class_name} has weights, and no disk that they are for heeds any"),
+            hint=f"choose a scheduler that does: `echo bfq > /sys/block/{name}/queue/scheduler`",
+        )
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         """Return the OCI configuration with ``linux.resources.blockIO``."""
@@ -235,9 +252,6 @@ class BlockIo(ClassResource):
             return "io" in (self._cgroups.read("/", "cgroup.controllers") or "").split()
         return all(self._cgroups.has("/", file) for file in limits.RATE_FILES_V1.values())
 
-    def _takes_weights(self) -> bool:
-        return bool(self._machine_ability().weight_files)
-
     def _machine_ability(self) -> Ability:
         """Return what cgroups of this machine have, without one at hand: the root has neither limits nor weights."""
         files: set[str] = set()
@@ -308,13 +322,25 @@ class BlockIo(ClassResource):
         kept = {file: dict(lines) for file, lines in then.items()}
         for write in limits.changes(self._read(cgroup, then), then):
             try:
-                self._cgroups.write(cgroup, write.file, write.text)
+                self._write_surely(cgroup, write)
             except KernelCallError as error:
                 if write.key == limits.DEFAULT or not self._is_beyond(write, error.errno):
                     raise
                 if kept[write.file].pop(write.key, None) is not None:
                     log.warning("class resource blockio: %s: %s", write.key, error.message)
         return kept
+
+    def _write_surely(self, cgroup: str, write: Write) -> None:
+        """Write; again while the kernel does not know a disk that is there: it is about to go, or has just come."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return self._cgroups.write(cgroup, write.file, write.text)
+            except KernelCallError as error:
+                there = write.key != limits.DEFAULT and self._devices.exists(write.key)
+                if error.errno not in _LEAVING or not there or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_S)
 
     def _is_beyond(self, write: Write, number: int) -> bool:
         """Say whether a write failed because the disk went away, or its scheduler that heeds weights."""

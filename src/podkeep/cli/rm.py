@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.cli import connection
 from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
@@ -34,23 +35,38 @@ def command(
 ) -> None:
     """Stop and remove pods.
 
-    Nothing that was made for them stays: containers, volumes, addresses, user IDs.
+    Nothing that was made for them stays: containers, volumes, addresses, user IDs. One that cannot be removed keeps no
+    other from it.
     """
     if all_ == bool(pods):
         raise click.UsageError("name the pods, or give --all")
+    removed: list[tuple[str, str]] = []
+    failures: list[PodkeepError] = []
 
-    async def remove(client: CriClient) -> list[tuple[str, str]]:
+    async def remove(client: CriClient) -> None:
         from podkeep.agent.remove import list_pods, remove_pod
 
         wanted = await list_pods(client, invocation.config) if all_ else [(namespace, pod) for pod in pods]
-        for pod_namespace, pod in wanted:
-            await remove_pod(client, invocation.config, pod, pod_namespace, grace_period)
-            if output != "json":
-                click.echo(f"removed {pod_namespace}/{pod}")
-        return wanted
+        for where, pod in wanted:
+            try:
+                await remove_pod(client, invocation.config, pod, where, grace_period)
+            except Unavailable:
+                raise
+            except PodkeepError as error:
+                if f"{where}/{pod}" not in error.message:
+                    error.message = f"pod {where}/{pod}: {error.message}"
+                failures.append(error)
+            else:
+                removed.append((where, pod))
+                if output != "json":
+                    click.echo(f"removed {where}/{pod}")
 
-    removed = connection.run(invocation, remove)
+    connection.run(invocation, remove)
     if output == "json":
         forms.echo_json({"removed": [{"namespace": where, "name": pod} for where, pod in removed]})
-    elif not removed:
+    elif not removed and not failures:
         click.echo("no pods", err=True)
+    if failures:
+        for error in failures[:-1]:
+            click.echo(forms.error_text(error), err=True)
+        raise failures[-1]

@@ -56,13 +56,15 @@ class Tree:
 
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
+        self._top: Directory | None = None
+        """Everything there is, until a group comes or goes: files are made when they are read."""
 
     def find(self, path: str) -> File | Directory:
         """Return what is at a path.
 
         :raises Refused: ENOENT.
         """
-        found: File | Directory = self._root()
+        found: File | Directory = self._all()
         for name in path.split("/"):
             if name:
                 if not isinstance(found, Directory) or name not in found.entries:
@@ -78,6 +80,7 @@ class Tree:
         directory = self.find(parent)
         if not isinstance(directory, Directory) or directory.make is None:
             raise Refused(errno.EPERM)
+        self._top = None
         directory.make(name)
 
     def remove(self, parent: str, name: str) -> None:
@@ -88,6 +91,7 @@ class Tree:
         directory = self.find(parent)
         if not isinstance(directory, Directory) or name not in directory.groups or directory.remove is None:
             raise Refused(errno.EPERM)
+        self._top = None
         directory.remove(name)
 
     def move(self, old: str, new: str) -> None:
@@ -107,11 +111,12 @@ class Tree:
                 raise Refused(errno.EPERM, "Source must be a MON group")
             if not isinstance(target, Directory) or not to.endswith("/mon_groups") or target.group is None:
                 raise Refused(errno.EPERM, "Destination must be a mon_groups subdirectory")
+        self._top = None
         self.groups.move_monitoring(moved.group, target.group, name)
 
     def identity(self, path: str) -> tuple[int, str]:
         """Return what stays the same as long as something is there: the serial of its group, and the path below it."""
-        found: File | Directory = self._root()
+        found: File | Directory = self._all()
         serial, below = self.groups.root.serial, ""
         for name in path.split("/"):
             if name:
@@ -121,6 +126,11 @@ class Tree:
                 if is_group and isinstance(found, Directory) and found.group is not None:
                     serial, below = found.group.serial, ""
         return serial, below
+
+    def _all(self) -> Directory:
+        if self._top is None:
+            self._top = self._root()
+        return self._top
 
     def _root(self) -> Directory:
         groups = self.groups

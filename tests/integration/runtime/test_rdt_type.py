@@ -1,4 +1,4 @@
-"""The type rdt on a stand-in of resctrl, with real cgroups and processes."""
+"""The type rdt by itself: on a stand-in of resctrl, with real cgroups and processes."""
 
 from __future__ import annotations
 

@@ -6,11 +6,12 @@ and many pods in them. Returns a table; the document is the caller's business.
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,29 @@ Classes:
       ThrottleReadBps: 100M
       ThrottleWriteBps: 100M
 """
+
+
+class Metered(Samples):
+    """Times, and the CPU time that a daemon took meanwhile: what else the machine does is not in it."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self._tasks = Path(f"/proc/{pid}/task")
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        before = self._nanoseconds()
+        with super().timed(name):
+            yield
+        self.add(_cpu(name), (self._nanoseconds() - before) / 1e6)
+
+    def _nanoseconds(self) -> int:
+        """Of all threads that live; the daemon keeps those it starts."""
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in self._tasks.iterdir())
+
+
+def _cpu(call: str) -> str:
+    return f"{call}, CPU"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +103,7 @@ def measure(directory: Path, cgroup_parent: str, image: str, plan: Plan) -> str:
         within = replace(without, classes=IN_CLASSES)
         for options in (without, within):
             warm_up(pods, options)
-        sides = (Samples(), Samples())
+        sides = (Metered(daemon.pid), Metered(daemon.pid))
         _progress(f"classes: {plan.pairs} pods of each kind in turn")
         for number in range(plan.pairs):
             kinds = list(zip((without, within), sides, strict=True))
@@ -133,9 +157,11 @@ def _discover(pods: Pods, options: PodOptions, plan: Plan) -> Samples:
 def _table(without: Samples, within: Samples, work: Samples, polls: Samples, plan: Plan) -> str:
     rows = []
     for call in _CALLS:
-        first, second = without.summary(call), within.summary(call)
-        cells = [Cell.milliseconds(first).text, Cell.milliseconds(second).text]
-        rows.append([f"{call[0].upper()}{call[1:]}", *cells, f"{second.p50 - first.p50:+.1f} ms"])
+        title = f"{call[0].upper()}{call[1:]}"
+        cells = [Cell.milliseconds(side.summary(call)).text for side in (without, within)]
+        rows.append([title, *cells, f"{_difference(without, within, call):+.1f} ms"])
+        cells = [_precise(side.summary(_cpu(call))) for side in (without, within)]
+        rows.append([f"{title}, CPU time of podkeep", *cells, f"{_difference(without, within, _cpu(call)):+.2f} ms"])
     for step, title in (("create", "CreateContainer"), ("start", "StartContainer"), ("end", "the end")):
         rows.append([f"Work for classes in {title}", "–", _precise(work.summary(step)), "–"])
     sizes = f"{CLASSES} classes, {plan.alive} pods"
@@ -148,6 +174,12 @@ def _table(without: Samples, within: Samples, work: Samples, polls: Samples, pla
     ]
     table = report.table(("", "in no class", f"in {len(IN_CLASSES)} classes", "difference"), rows)
     return f"{table}\n\n{report.facts_list(facts)}"
+
+
+def _difference(without: Samples, within: Samples, name: str) -> float:
+    """The median of what two pods that follow each other differ in, so that hardly anything else changed meanwhile."""
+    pairs = zip(without.values(name), within.values(name), strict=True)
+    return statistics.median(second - first for first, second in pairs)
 
 
 def _precise(summary: Summary) -> str:

@@ -60,5 +60,9 @@ class Samples:
     def summaries(self) -> dict[str, Summary]:
         return {name: Summary.of(values) for name, values in self._values.items()}
 
+    def values(self, name: str) -> list[float]:
+        """What was measured, in its order."""
+        return list(self._values.get(name, []))
+
     def summary(self, name: str) -> Summary:
         return Summary.of(self._values.get(name, []))

@@ -8,15 +8,15 @@ for a reload; :func:`check` also by ``podkeep config check``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import InvalidArgument
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.class_resources import custom, oom
-from podkeep.runtime.class_resources.model import BLOCKIO, OOM, RDT, RDT_NOTES, ClassResource, Level
+from podkeep.runtime.class_resources import custom, oom, qos
+from podkeep.runtime.class_resources.model import BLOCKIO, OOM, QOS, RDT, RDT_NOTES, ClassResource, Level
 from podkeep.runtime.class_resources.oom import Oom
 from podkeep.runtime.class_resources.qos import Qos
 from podkeep.runtime.class_resources.registry import ClassResources
@@ -38,15 +38,49 @@ def check(config: ClassResourcesConfig) -> None:
     """
     oom.check(config.oom)
     custom.check(config)
+    named = _named(config)
+    for level, defaults in ((Level.CONTAINER, config.container_defaults), (Level.POD, config.pod_defaults)):
+        for name, class_name in defaults.items():
+            _check_default(level, name, class_name, named)
+
+
+def _named(config: ClassResourcesConfig) -> dict[str, tuple[frozenset[Level], Collection[str]]]:
+    """Return by type for which levels it can be, and its classes, whatever this machine has of them.
+
+    :raises InvalidArgument: naming a file and its line.
+    """
+    both, containers = frozenset(Level), frozenset({Level.CONTAINER})
+    named: dict[str, tuple[frozenset[Level], Collection[str]]] = {QOS: (both, qos.CLASSES)}
+    if config.oom:
+        named[OOM] = (containers, config.oom)
+    for name, item in config.types.items():
+        named[name] = (frozenset(map(Level, item.levels)), item.classes)
     # Imported where they are needed: most daemons have neither, and are small and start at once.
     if config.rdt_config:
-        from podkeep.runtime.class_resources.rdt import configuration
+        from podkeep.runtime.class_resources.rdt import configuration as rdt
 
-        configuration.load(Path(config.rdt_config))
+        named[RDT] = (containers, rdt.load(Path(config.rdt_config)).classes)
     if config.blockio_config:
-        from podkeep.runtime.class_resources.blockio import plugin as blockio
+        from podkeep.runtime.class_resources.blockio import configuration as blockio
 
-        blockio.check(config)
+        named[BLOCKIO] = (both, blockio.load(Path(config.blockio_config)).classes)
+    return named
+
+
+def _check_default(
+    level: Level, name: str, class_name: str, named: Mapping[str, tuple[frozenset[Level], Collection[str]]]
+) -> None:
+    key = f"class_resources.{level.value}_defaults.{name}"
+    if name not in named:
+        if name not in _DISABLED:
+            raise InvalidArgument(f"{key}: there is no type {name!r}", hint=f"there are: {', '.join(sorted(named))}")
+        return
+    levels, classes = named[name]
+    if level not in levels:
+        [other] = levels
+        raise InvalidArgument(f"{key}: the type is for {other.value}s only")
+    if class_name not in classes:
+        raise InvalidArgument(f"{key}: there is no class {class_name!r}", hint=f"there are: {', '.join(classes)}")
 
 
 def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path, systemd: bool = False) -> ClassResources:
@@ -99,7 +133,5 @@ def _check_defaults(
                     f"{key}: there is no class {class_name!r}",
                     hint=f"there are: {', '.join(offered[name].offer.classes)}",
                 )
-        elif reason := disabled.get(name) or loaded.why_not(level, name):
-            log.warning("%s has no effect: %s", key, reason)
         else:
-            raise InvalidArgument(f"{key}: there is no type {name!r} for {level.value}s")
+            log.warning("%s has no effect: %s", key, disabled.get(name) or loaded.why_not(level, name))

@@ -58,12 +58,46 @@ def test_defaults_are_classes_there_are(tmp_path: Path, caplog: pytest.LogCaptur
     assert classes.resolve(Level.POD, {"qos": "default"}) == {"qos": "BestEffort"}
     with pytest.raises(InvalidArgument, match=r"class_resources.container_defaults.oom: there is no class 'high'.*low"):
         load(tmp_path, oom={"low": 500}, container_defaults={"oom": "high"})
-    with pytest.raises(InvalidArgument, match=r"class_resources.pod_defaults.nosuch: there is no type 'nosuch'"):
-        load(tmp_path, pod_defaults={"nosuch": "high"})
     assert caplog.records == []
     # The same configuration may be on nodes with and without the hardware.
     load(tmp_path, container_defaults={"rdt": "gold"})
+    loading.check(ClassResourcesConfig(container_defaults={"rdt": "gold"}))
     assert "class_resources.container_defaults.rdt has no effect: RDT is disabled" in caplog.text
+
+
+@pytest.mark.requirement("Q79")
+@pytest.mark.parametrize(
+    ("defaults", "message", "hint"),
+    [
+        ({"container_defaults": {"nosuch": "a"}}, "container_defaults.nosuch: there is no type 'nosuch'", ""),
+        ({"pod_defaults": {"nosuch": "a"}}, "pod_defaults.nosuch: there is no type 'nosuch'", ""),
+        ({"container_defaults": {"oom": "nosuch"}}, "container_defaults.oom: there is no class 'nosuch'", "low"),
+        ({"container_defaults": {"oom": "default"}}, "container_defaults.oom: there is no class 'default'", "low"),
+        ({"container_defaults": {"blockio": "fast"}}, "container_defaults.blockio: there is no class 'fast'", "slow"),
+        ({"container_defaults": {"rdt": "lead"}}, "container_defaults.rdt: there is no class 'lead'", "gold"),
+        ({"container_defaults": {"qos": "best"}}, "container_defaults.qos: there is no class 'best'", "BestEffort"),
+        ({"pod_defaults": {"oom": "low"}}, "pod_defaults.oom: the type is for containers only", ""),
+        ({"pod_defaults": {"rdt": "gold"}}, "pod_defaults.rdt: the type is for containers only", ""),
+        ({"container_defaults": {"demo": "a"}}, "container_defaults.demo: the type is for pods only", ""),
+        ({"pod_defaults": {"demo": "b"}}, "pod_defaults.demo: there is no class 'b'", "a"),
+    ],
+)
+def test_defaults_are_checked_without_the_machine(
+    tmp_path: Path, defaults: dict[str, dict[str, str]], message: str, hint: str
+) -> None:
+    (tmp_path / "blockio.yaml").write_text("Classes:\n  slow:\n")
+    (tmp_path / "rdt.yaml").write_text("partitions:\n  a:\n    classes:\n      gold: {}\n")
+    config = {
+        "oom": {"low": 500},
+        "types": {"demo": DEMO},
+        "blockio_config": str(tmp_path / "blockio.yaml"),
+        "rdt_config": str(tmp_path / "rdt.yaml"),
+    }
+    loading.check(ClassResourcesConfig(**config))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument) as caught:
+        loading.check(ClassResourcesConfig(**config, **defaults))  # type: ignore[arg-type]
+    assert caught.value.message.startswith(f"class_resources.{message}")
+    assert hint in caught.value.hint
 
 
 @pytest.mark.requirement("Q80")

@@ -50,15 +50,6 @@ def load(config: ClassResourcesConfig, cgroups: Cgroups, *, systemd: bool = Fals
     return BlockIo(configuration.load(Path(config.blockio_config)), cgroups, Devices(), systemd=systemd)
 
 
-def check(config: ClassResourcesConfig) -> None:
-    """Check the file that the configuration names, if it does, without a look at the machine.
-
-    :raises InvalidArgument: naming file and line, if it cannot be used.
-    """
-    if config.blockio_config:
-        configuration.load(Path(config.blockio_config))
-
-
 class BlockIo(ClassResource):
     """The type, with the classes of one file; see :class:`podkeep.runtime.class_resources.model.ClassResource`."""
 

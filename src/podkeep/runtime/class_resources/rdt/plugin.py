@@ -46,16 +46,6 @@ class Classes:
     """The lines of a group without limits."""
 
 
-def check(config: ClassResourcesConfig) -> None:
-    """Check the file by itself.
-
-    :raises InvalidArgument: with the file and the line.
-    """
-    if config.rdt_config:
-        with _as_rdt():
-            configuration.load(Path(config.rdt_config))
-
-
 def load(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> ClassResource | None:
     """Read the configuration and plan for this machine; nothing is in force yet.
 

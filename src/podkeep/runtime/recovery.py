@@ -130,9 +130,10 @@ class Recovery:
         if not status.class_resources and not status.class_change:
             return
         target = container_target(self._sandboxes.cgroups, self._state.sandbox(container.sandbox_id), container)
-        self._sandboxes.classes.restore(target, status.class_resources, status.class_change)
+        held = self._sandboxes.classes.restore(target, status.class_resources, status.class_change)
         if status.class_change:
-            self._state.set_container(container.id, msgspec.structs.replace(status, class_change={}))
+            status = msgspec.structs.replace(status, class_change={}, class_resources=held)
+            self._state.set_container(container.id, status)
 
     def _release_classes(self, container: Container) -> None:
         self._containers.release_classes(container, self._state.sandbox(container.sandbox_id))
@@ -163,9 +164,10 @@ class Recovery:
 
     def _restore_classes_of_pod(self, sandbox: Sandbox) -> None:
         status = sandbox.status
-        self._sandboxes.classes.restore(sandbox_target(sandbox), status.class_resources, status.class_change)
+        held = self._sandboxes.classes.restore(sandbox_target(sandbox), status.class_resources, status.class_change)
         if status.class_change:
-            self._state.set_sandbox(sandbox.id, msgspec.structs.replace(status, class_change={}))
+            status = msgspec.structs.replace(status, class_change={}, class_resources=held)
+            self._state.set_sandbox(sandbox.id, status)
 
     def _is_half_stopped(self, sandbox: Sandbox) -> bool:
         status = sandbox.status

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -117,15 +117,16 @@ class Updates:
         sandbox = self._state.sandbox(container.sandbox_id)
         target = await asyncio.to_thread(container_target, self._cgroups, sandbox, container)
         held = container.status.class_resources
-        wanted = await asyncio.to_thread(self._resolve, Level.CONTAINER, held, classes)
+        wanted = await asyncio.to_thread(self._resolve, Level.CONTAINER, held, classes) if classes else {}
         in_force = {**held, **wanted}
         writes = await asyncio.to_thread(prepare, self._cgroups, target.cgroup, asked, merged)
+        take_back: Callable[[], None] = _nothing
         if writes or wanted:
             undo = tuple((write.file, write.before) for write in reversed(writes))
             self._note(container_id, update_undo=undo, class_change=wanted)
             failpoints.reach("update.noted")
             try:
-                await asyncio.to_thread(self._carry_out, target, writes, held, wanted)
+                take_back = await asyncio.to_thread(self._carry_out, target, writes, held, wanted)
             except Exception:
                 # Not if the daemon stops, while the thread goes on writing: the next one takes the update back.
                 self._note(container_id, update_undo=(), class_change={})
@@ -142,7 +143,9 @@ class Updates:
             self._note(container_id, update_undo=(), resources=merged, class_change={}, **changes)
         except (ResourceExhausted, Unavailable):
             # What cannot be stored is not in force either.
-            await asyncio.to_thread(self._take_back, target, writes, held, wanted)
+            await asyncio.to_thread(take_back)
+            if in_force and not self._changeable(container_id):
+                await self._release(target, in_force)
             raise
 
     def _changeable(self, container_id: ContainerID) -> bool:
@@ -164,34 +167,33 @@ class Updates:
 
     def _carry_out(
         self, target: Target, writes: Sequence[Write], held: Mapping[str, str], wanted: Mapping[str, str]
-    ) -> None:
-        """Change limits and classes, or nothing; blocks."""
+    ) -> Callable[[], None]:
+        """Change limits and classes, or nothing, and return what takes it back; both block."""
         carry_out(self._cgroups, target.cgroup, writes)
         try:
             failpoints.reach("update.limited")
-            self._classes.change(target, held, wanted)
+            classes_back = self._classes.change(target, held, wanted)
         except BaseException:
             _take_back_writes(self._cgroups, target.cgroup, writes)
             raise
-        if not held and not wanted:
-            return
-        try:
-            # What was changed is in force, and a class has the last word on a file that limits name as well.
-            self._classes.restore(target, {**held, **wanted}, {})
-        except BaseException:
-            self._take_back(target, writes, held, wanted)
-            raise
 
-    def _take_back(
-        self, target: Target, writes: Sequence[Write], held: Mapping[str, str], wanted: Mapping[str, str]
-    ) -> None:
-        """Undo what was carried out; goes on after a failure, which is logged. Blocks."""
+        def take_back() -> None:
+            classes_back()
+            if held:
+                try:
+                    self._classes.restore(target, held, {})
+                except PodkeepError as error:
+                    log.warning("%s keeps a class of a failed update: %s", target.name, error)
+            _take_back_writes(self._cgroups, target.cgroup, writes)
+
         if held or wanted:
             try:
-                self._classes.restore(target, held, wanted)
-            except PodkeepError as error:
-                log.warning("%s keeps a class of a failed update: %s", target.name, error)
-        _take_back_writes(self._cgroups, target.cgroup, writes)
+                # What was changed is in force, and a class has the last word on a file that limits name as well.
+                self._classes.restore(target, {**held, **wanted}, {})
+            except BaseException:
+                take_back()
+                raise
+        return take_back
 
     def _note(self, container_id: ContainerID, **changes: Any) -> None:
         latest = self._state.find_container(container_id)
@@ -227,7 +229,7 @@ class Updates:
         self._note_sandbox(sandbox_id, class_change=wanted)
         failpoints.reach("update.noted")
         try:
-            await asyncio.to_thread(self._carry_out, target, (), held, wanted)
+            take_back = await asyncio.to_thread(self._carry_out, target, (), held, wanted)
         except Exception:
             self._note_sandbox(sandbox_id, class_change={})
             if self._ready(sandbox_id) is None:
@@ -241,7 +243,9 @@ class Updates:
         try:
             self._note_sandbox(sandbox_id, class_change={}, class_resources={**held, **wanted})
         except (ResourceExhausted, Unavailable):
-            await asyncio.to_thread(self._take_back, target, (), held, wanted)
+            await asyncio.to_thread(take_back)
+            if self._ready(sandbox_id) is None:
+                await self._release(target, {**held, **wanted})
             raise
 
     def _ready(self, sandbox_id: SandboxID) -> Sandbox | None:
@@ -252,6 +256,10 @@ class Updates:
         latest = self._state.find_sandbox(sandbox_id)
         if latest is not None:
             self._state.set_sandbox(sandbox_id, msgspec.structs.replace(latest.status, **changes))
+
+
+def _nothing() -> None:
+    """What takes back nothing."""
 
 
 def prepare(cgroups: Cgroups, cgroup: str, asked: Resources, merged: Resources) -> tuple[Write, ...]:

@@ -123,6 +123,10 @@ class CgroupValues:
             place.note(owner, notes)
         return back
 
+    def wrote(self, cgroup: str, owner: str) -> dict[str, str]:
+        """Return what :meth:`apply` was last told to make of the files."""
+        return {name: each.wrote for name, each in _Place(self._cgroups, cgroup).noted().get(owner, {}).items()}
+
     def wrong(self, cgroup: str, owner: str, wanted: Mapping[str, str]) -> str:
         """Return which file is not as :meth:`apply` leaves it, and what it reads; empty if all are.
 

@@ -8,7 +8,7 @@ are beside these (``loading.py``, which calls :func:`load`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -146,18 +146,27 @@ class CustomResource(ClassResource):
         :raises KernelCallError: if the kernel refuses a value.
         """
         with _named(self._name):
-            meaning = self._meaning(class_name)
-            with UndoStack() as undo:
-                back = self._values.apply(target.cgroup, self._name, meaning.cgroup)
-                undo.push(f"put back files of {target.cgroup}", back)
-                if self._hook is not None:
-                    # Whatever it did until it failed is its own to take back, when it is told what is in force.
-                    if previous is None:
-                        undo.push(f"release {target.name}", partial(self._call, Action.RELEASE, target, class_name))
-                    else:
-                        again = partial(self._call, Action.APPLY, target, previous, previous=class_name)
-                        undo.push(f"give {target.name} back class {previous}", again)
-                    self._call(Action.APPLY, target, class_name, previous=previous)
+            self._apply(target, class_name, self._meaning(class_name).cgroup, previous)
+
+    def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
+        """Let a class that the configuration no longer has mean what was written for it."""
+        if previous is None or previous in self._definition.classes:
+            return super().way_back(target, class_name, previous)
+        wrote = self._values.wrote(target.cgroup, self._name)
+        return lambda: self._apply(target, previous, wrote, class_name)
+
+    def _apply(self, target: Target, class_name: str, files: Mapping[str, str], previous: str | None) -> None:
+        with UndoStack() as undo:
+            back = self._values.apply(target.cgroup, self._name, files)
+            undo.push(f"put back files of {target.cgroup}", back)
+            if self._hook is not None:
+                # Whatever it did until it failed is its own to take back, when it is told what is in force.
+                if previous is None:
+                    undo.push(f"release {target.name}", partial(self._call, Action.RELEASE, target, class_name))
+                else:
+                    again = partial(self._call, Action.APPLY, target, previous, previous=class_name)
+                    undo.push(f"give {target.name} back class {previous}", again)
+                self._call(Action.APPLY, target, class_name, previous=previous)
 
     def verify(self, target: Target, class_name: str) -> None:
         """Compare what the files read with what they read when they were written, and ask the hook.

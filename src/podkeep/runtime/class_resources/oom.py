@@ -82,13 +82,23 @@ class Oom(ClassResource):
         return None if first is None else lambda pid: procfs.set_oom_score_adj(pid, procfs.oom_score_adj(first.pid))
 
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        score, given = self._score(class_name), self._noted(target, _GIVEN)
-        if previous is None:
+        followers = {self._score(previous)} if previous in self._scores else set()
+        self._give(target, self._score(class_name), followers, first=previous is None)
+
+    def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
+        given = self._noted(target, _GIVEN)
+        if previous is None or previous in self._scores or given is None:
+            return super().way_back(target, class_name, previous)
+        return partial(self._give, target, given, {self._score(class_name)})
+
+    def _give(self, target: Target, score: int, followers: Collection[int], *, first: bool = False) -> None:
+        """Give ``score`` to the processes that were given another, or have one of ``followers``; all or none."""
+        given = self._noted(target, _GIVEN)
+        if first:
             self._note_before(target, score)
-        followers = {given} if previous is None or previous not in self._scores else {given, self._score(previous)}
         written: dict[int, int] = {}
         try:
-            self._move_all(target, score, None if given is None else followers, written)
+            self._move_all(target, score, None if given is None else {given, *followers}, written)
             self._note(target, _GIVEN, score)
         except PodkeepError:
             for pid, before in written.items():
@@ -104,7 +114,7 @@ class Oom(ClassResource):
                 self._note(target, _BEFORE, has)
 
     def _move_all(
-        self, target: Target, score: int, followers: Collection[int | None] | None, written: dict[int, int]
+        self, target: Target, score: int, followers: Collection[int] | None, written: dict[int, int]
     ) -> None:
         """Give ``score`` to the processes that have one of ``followers``, or too little; None: to all.
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from podkeep.base import failpoints
@@ -20,6 +21,7 @@ from podkeep.base.undo import UndoStack
 from podkeep.kernel import procfs
 from podkeep.runtime.class_resources.annotations import Annotation
 from podkeep.runtime.class_resources.catalog import Catalog, OfferedType
+from podkeep.runtime.class_resources.commands import Commands
 from podkeep.runtime.class_resources.guard import Guard, TargetLocks
 from podkeep.runtime.class_resources.model import ClassResource, Level, Target, problem
 
@@ -56,6 +58,7 @@ class ClassResources:
         )
         self._guard = Guard()
         self._assigned: dict[tuple[Level, str], Assignment] = {}
+        self._commands = Commands()
         self._locks = TargetLocks()
         self.generation = 0
         """Changes with every reload, so that what is derived from the offers can be kept until then."""
@@ -97,21 +100,27 @@ class ClassResources:
 
         :param config: the container's, as it was created; what says a class that is gone stays as it was then.
         """
-        catalog, steps = self._catalog, []
+        catalog, enters = self._catalog, False
         for name in sorted(classes):
             item = catalog.types.get(name)
             if item is None:
                 continue
             if catalog.has(target.level, name, classes[name]):
                 config = item.edit(classes[name], config)
-            if (step := item.entering(target, classes[name])) is not None:
-                steps.append(step)
+            enters = enters or item.entering(target, classes[name]) is not None
+        return config, partial(self._enter, target, classes) if enters else None
 
-        def enter(pid: int) -> None:
-            for step in steps:
-                step(pid)
-
-        return config, enter if steps else None
+    def _enter(self, target: Target, classes: Mapping[str, str], pid: int) -> None:
+        """Put a process that will run a command into the classes that ``target`` has now, and into later ones."""
+        with self._working_on(target):
+            assigned = self._assigned.get((target.level, target.id))
+            classes = classes if assigned is None else assigned.classes
+            if assigned is not None:
+                self._commands.note(target, pid)
+            for name in sorted(classes):
+                item = self._catalog.types.get(name)
+                if item is not None and (step := item.entering(target, classes[name])) is not None:
+                    step(pid)
 
     def apply(self, target: Target, classes: Mapping[str, str]) -> None:
         """Put a new container or pod into its classes, all of them or none.
@@ -125,29 +134,56 @@ class ClassResources:
                 wanted = classes[name]
                 item = self._catalog.type_with(target.level, name, wanted)
                 item.apply(target, wanted)
-                undo.push(f"release {target.name} from {name}={wanted}", _returning(item, target, wanted, None))
+                undo.push(f"release {target.name} from {name}={wanted}", partial(item.release, target, wanted))
                 failpoints.reach(f"class.applied.{name}")
-            self._assigned[target.level, target.id] = Assignment(target=target, classes=dict(classes))
+            self._note(target, classes)
 
-    def change(self, target: Target, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    def change(self, target: Target, current: Mapping[str, str], wanted: Mapping[str, str]) -> Callable[[], None]:
         """Change the classes of ``wanted``, resolved names, and leave those of other types; all of them or none.
 
         :param current: the classes in force.
+        :returns: what takes it back, also into classes that are not configured any more; a failure of it is logged.
         :raises InvalidArgument: if a type is immutable.
         :raises PodkeepError: if a type refuses; ``current`` is in force again then.
         """
-        if not wanted:
-            return
-        with self._working_on(target), UndoStack() as undo:
-            self._catalog.check_change(target.level, current, wanted)
-            for name in sorted(wanted):
-                new, old = wanted[name], current.get(name)
-                item = self._catalog.type_with(target.level, name, new)
-                item.apply(target, new, previous=old)
-                undo.push(f"take back {name}={new} of {target.name}", _returning(item, target, new, old))
-                failpoints.reach(f"class.changed.{name}")
-            classes = {**current, **wanted}
-            self._assigned[target.level, target.id] = Assignment(target=target, classes=classes)
+        undo = UndoStack()
+        if wanted:
+            with self._working_on(target):
+                self._catalog.check_change(target.level, current, wanted)
+                try:
+                    for name in sorted(wanted):
+                        self._change(target, name, wanted[name], current.get(name), undo)
+                except BaseException:
+                    undo.run()
+                    raise
+                self._note(target, {**current, **wanted})
+        return partial(self._take_back, target, current, undo)
+
+    def _change(self, target: Target, name: str, new: str, old: str | None, undo: UndoStack) -> None:
+        item = self._catalog.type_with(target.level, name, new)
+        way_back = item.way_back(target, new, old)
+        if old is not None:
+            undo.push(f"take back commands in {target.name}", lambda: self._give_commands(item, target, old))
+        # First: what they start from now on has the class, and what they started before is found, here or there.
+        self._give_commands(item, target, new)
+        item.apply(target, new, previous=old)
+        undo.push(f"take back {name}={new} of {target.name}", way_back)
+        failpoints.reach(f"class.changed.{name}")
+
+    def _give_commands(self, item: ClassResource, target: Target, class_name: str) -> None:
+        if (step := item.entering(target, class_name)) is not None:
+            self._commands.give(target, step)
+
+    def _take_back(self, target: Target, classes: Mapping[str, str], undo: UndoStack) -> None:
+        with self._working_on(target):
+            undo.run()
+            self._note(target, classes)
+
+    def _note(self, target: Target, classes: Mapping[str, str]) -> None:
+        if classes:
+            self._assigned[target.level, target.id] = Assignment(target=target, classes=dict(classes))
+        else:
+            self._assigned.pop((target.level, target.id), None)
 
     def verify(self, target: Target, classes: Mapping[str, str]) -> None:
         """Check that everything that was applied is in force.
@@ -168,6 +204,7 @@ class ClassResources:
         """
         with self._working_on(target):
             self._assigned.pop((target.level, target.id), None)
+            self._commands.forget(target)
             failed: PodkeepError | None = None
             for name in sorted(classes):
                 item = self._catalog.types.get(name)
@@ -194,46 +231,57 @@ class ClassResources:
                 used = {classes[name] for classes in in_use if name in classes}
                 item.activate(used, previous=None)
 
-    def restore(self, target: Target, classes: Mapping[str, str], change: Mapping[str, str]) -> None:
-        """Bring what lived on while no daemon ran into the classes of its record.
+    def restore(self, target: Target, classes: Mapping[str, str], change: Mapping[str, str]) -> dict[str, str]:
+        """Bring what lived on while no daemon ran into the classes of its record, and return those it is in.
 
         Types and classes that the configuration does not have any more stay as they are: what runs is not ended for
-        them.
+        them. A change from one of them can only be finished.
 
         :param change: the classes of a change that nobody finished.
         :raises PodkeepError: the first error of a type; every type gets its turn.
         """
+        in_force = dict(classes)
         with self._working_on(target):
-            self._assigned[target.level, target.id] = Assignment(target=target, classes=dict(classes))
+            self._note(target, classes)
             failed: PodkeepError | None = None
             for name in sorted({*classes, *change}):
                 try:
-                    self._restore(target, name, classes.get(name), change.get(name))
+                    if self._restore(target, name, classes.get(name), change.get(name)):
+                        in_force[name] = change[name]
                 except PodkeepError as error:
                     log.warning("%s: %s", target.name, error)
                     failed = failed or error
+            self._note(target, in_force)
             if failed is not None:
                 raise failed
+        return in_force
 
-    def _restore(self, target: Target, name: str, wanted: str | None, other: str | None) -> None:
+    def _restore(self, target: Target, name: str, wanted: str | None, other: str | None) -> bool:
+        """Put ``target`` back into class ``wanted`` of a type; return whether it is in ``other`` instead."""
         item = self._catalog.types.get(name)
         if item is None or (wanted is not None and not self._catalog.has(target.level, name, wanted)):
+            if item is not None and other is not None and self._catalog.has(target.level, name, other):
+                log.info("%s: %s is gone, so a change to %s=%s is finished", target.name, wanted, name, other)
+                item.apply(target, other, previous=wanted)
+                item.verify(target, other)
+                return True
             log.warning("%s keeps class %s of %s, which is not configured any more", target.name, wanted, name)
-            return
+            return False
         if wanted is None:
             assert other is not None
             log.info("%s: taking back an unfinished change to %s=%s", target.name, name, other)
             item.release(target, other)
-            return
+            return False
         if other is None:
             try:
                 item.verify(target, wanted)
             except PodkeepError as error:
                 log.info("%s is put back into %s=%s: %s", target.name, name, wanted, error)
             else:
-                return
+                return False
         item.apply(target, wanted, previous=other)
         item.verify(target, wanted)
+        return False
 
     def replace(self, new: ClassResources) -> None:
         """Put another configuration into force, for what is in a class already, too; all of it or nothing.
@@ -335,9 +383,3 @@ def _deactivate(item: ClassResource) -> None:
         item.deactivate()
     except PodkeepError as error:
         log.warning("%s is not given back: %s", problem(item.name, "something"), error)
-
-
-def _returning(item: ClassResource, target: Target, new: str, old: str | None) -> Callable[[], None]:
-    if old is None:
-        return lambda: item.release(target, new)
-    return lambda: item.apply(target, old, previous=new)

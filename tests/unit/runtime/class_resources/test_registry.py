@@ -251,6 +251,17 @@ def test_the_configuration_of_a_container_and_of_commands_in_it() -> None:
     assert (edited, enter) == ({"process": {}, "a": "gold"}, None)
 
 
+def test_an_unfinished_change_from_a_class_that_is_gone_is_finished() -> None:
+    shelf = Shelf(refused={"bronze"})
+    classes = ClassResources([shelf])
+    assert classes.restore(CONTAINER, {"shelf": "silver"}, {"shelf": "gold"}) == {"shelf": "gold"}
+    assert shelf.where == {"c1": "gold"}
+    assert [item.classes for item in classes.assignments()] == [{"shelf": "gold"}]
+    with pytest.raises(KernelCallError):
+        classes.restore(CONTAINER, {"shelf": "silver"}, {"shelf": "bronze"})
+    assert [item.classes for item in classes.assignments()] == [{"shelf": "silver"}]
+
+
 @pytest.mark.requirement("Q16")
 def test_what_lived_on_is_put_back_into_what_its_record_says() -> None:
     shelf = Shelf()

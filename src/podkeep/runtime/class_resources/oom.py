@@ -113,9 +113,7 @@ class Oom(ClassResource):
             if has != score:
                 self._note(target, _BEFORE, has)
 
-    def _move_all(
-        self, target: Target, score: int, followers: Collection[int] | None, written: dict[int, int]
-    ) -> None:
+    def _move_all(self, target: Target, score: int, followers: Collection[int] | None, written: dict[int, int]) -> None:
         """Give ``score`` to the processes that have one of ``followers``, or too little; None: to all.
 
         Also to those that are started meanwhile. Too little is no choice of theirs: to lower it takes a privilege.

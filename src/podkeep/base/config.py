@@ -479,6 +479,9 @@ def _check_values(config: Config) -> None:
         ("network.cni_plugin_dirs", config.network.cni_plugin_dirs),
         ("runtime.cdi_spec_dirs", config.runtime.cdi_spec_dirs),
         ("runtime.socket", (config.runtime.socket.removeprefix("unix://"),)),
+        ("class_resources.rdt_config", filter(None, (config.class_resources.rdt_config,))),
+        ("class_resources.resctrl", (config.class_resources.resctrl,)),
+        ("class_resources.blockio_config", filter(None, (config.class_resources.blockio_config,))),
     ):
         for path in paths:
             if not os.path.isabs(path):

@@ -126,7 +126,10 @@ class Reload:
         )
         logs.configure(config.log.level, sys.stderr, style=config.log.format)
         self._images.reconfigure(images, config.registries)
-        log.info("configuration read again; applied: %s", _listed(applied))
+        # They count also where no key changed, and are in force by now.
+        files = [file for file in (config.class_resources.rdt_config, config.class_resources.blockio_config) if file]
+        also = f"; also in force: {', '.join(files)}" if files else ""
+        log.info("configuration read again; applied: %s%s", _listed(applied), also)
         if waiting:
             log.warning("changed and not in force before a restart: %s", _listed(waiting))
         service.ready(f"serving {self._config.runtime.socket}")

@@ -90,6 +90,9 @@ def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
         ('[network]\nsubnet6 = "10.0.0.0/16"', "network.subnet6: "),
         ('[network]\ncni_conf_dir = "net.d"', "network.cni_conf_dir: 'net.d' is not an absolute path"),
         ('[network]\ncni_plugin_dirs = ["/a", "b"]', "network.cni_plugin_dirs: 'b' is not an absolute path"),
+        ('[class_resources]\nrdt_config = "r.yaml"', "class_resources.rdt_config: 'r.yaml' is not an absolute path"),
+        ('[class_resources]\nresctrl = "r"', "class_resources.resctrl: 'r' is not an absolute path"),
+        ('[class_resources]\nblockio_config = "b"', "class_resources.blockio_config: 'b' is not an absolute path"),
         ("[network]\ncni_timeout = 0", "network.cni_timeout: 0 is no time"),
         ('[runtime]\ndefault_handler = "kata"', "runtime.default_handler: 'kata' is not in runtime.handlers"),
         (

@@ -38,8 +38,11 @@ def test_a_line_of_the_log_does_not_list_a_thousand_classes(
     classes = {f"c{number:04}": config.CustomClass(cgroup={"cpu.shares": "2"}) for number in range(1000)}
     types = {"many": config.CustomType(classes=classes)}
     few = {"many": config.CustomType(classes={"c0000": classes["c0000"]})}
+    file = tmp_path / "blockio.yaml"
+    file.write_text("Classes: {free: }")
     first, second, third = (
-        config.Config(class_resources=config.ClassResourcesConfig(types=each)) for each in ({}, few, types)
+        config.Config(class_resources=config.ClassResourcesConfig(types=each, blockio_config=str(file)))
+        for each in ({}, few, types)
     )
     assert changed_keys(first, third) == ("class_resources.types.many",)
 
@@ -55,7 +58,7 @@ def test_a_line_of_the_log_does_not_list_a_thousand_classes(
     asyncio.run(scenario())
     logged = caplog.text + capfd.readouterr().err
     assert "class_resources.types.many.classes.c0001" in logged
-    assert "class_resources.types.many.classes.c0020 and 979 more" in logged
+    assert f"class_resources.types.many.classes.c0020 and 979 more; also in force: {file}\n" in logged
     assert "class_resources.types.many.classes.c0021" not in logged
 
 

@@ -99,8 +99,12 @@ def set_(invocation: Invocation, target: str, assignments: tuple[str, ...], name
       podkeep classes set web/main rdt=silver blockio=slow
       podkeep classes set -n shop web blockio=default
     """
+    from podkeep.api.class_resources import QOS
+
     wanted = parse(assignments)
     meant = read_target(target, namespace)
+    if meant.container is None and QOS in wanted:
+        raise InvalidArgument(f"class resource {QOS}: a pod's follows from the limits and requests of its containers")
     name = "/".join(part for part in (meant.namespace, meant.pod, meant.container) if part)
 
     async def change(client: CriClient) -> tuple[dict[str, str], dict[str, str]]:

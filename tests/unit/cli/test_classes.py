@@ -114,6 +114,12 @@ def test_what_classes_are_set_of() -> None:
         classes.read_target("shop/web/main", "other")
 
 
+def test_nobody_chooses_the_qos_class_of_a_pod() -> None:
+    done = podkeep("classes", "set", "web", "qos=Guaranteed")
+    assert done.returncode == 1
+    assert "class resource qos: a pod's follows from the limits and requests of its containers" in done.stderr
+
+
 def test_what_a_change_did() -> None:
     assert classes.described("rdt", "gold", "silver") == "rdt=silver (was gold)"
     assert classes.described("rdt", None, "silver") == "rdt=silver (was in no class)"

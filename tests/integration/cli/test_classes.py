@@ -281,7 +281,7 @@ def test_the_example_is_so(own_daemon: Daemon, image: str, tmp_path: Path) -> No
         run(own_daemon, "exec", "classes", "--", "touch", "/tmp/done")
         output, _ = runner.communicate(timeout=PATIENCE_S)
         assert runner.returncode == 0
-        assert b"oom_score_adj: 900" in output
+        assert b"oom_score_adj: 1000" in output
 
 
 def test_the_table_and_why_a_type_is_not_offered(demo: Daemon) -> None:

@@ -287,6 +287,7 @@ def test_classes_are_no_objects_and_the_documentation_says_why() -> None:
     """What a class is named by is two texts in a Pod: an object has one name, so the two would not fit."""
     pod = make(classes={"vendor.example/turbo": "fast", "rdt": "fast"})
     assert pod.spec.containers[0].resources.classes == {"vendor.example/turbo": "fast", "rdt": "fast"}
-    section = DOCUMENT.read_text().partition("### Not chosen: classes as objects of the API")[2].partition("\n## ")[0]
+    document = (DOCUMENT.parent / "class-internals.md").read_text()
+    section = document.partition("## Not chosen: classes as objects of the API")[2].partition("\n## ")[0]
     for word in ("RuntimeClass", "RBAC", "two names", "on which nodes", "quotas"):
         assert word in section

@@ -63,9 +63,9 @@ def test_classes_rules_and_quantities() -> None:
 
 
 def test_the_documentation_has_files_that_can_be_used() -> None:
-    documentation = Path(__file__).parents[4] / "docs" / "class-resources.md"
-    section = documentation.read_text().partition("\n## The blockio file\n")[2].partition("\n## ")[0]
-    found = [configuration.parse(part.partition("```")[0], source="docs") for part in section.split("```yaml\n")[1:]]
+    documentation = Path(__file__).parents[4] / "docs" / "class-blockio.md"
+    parts = documentation.read_text().split("```yaml\n")[1:]
+    found = [configuration.parse(part.partition("```")[0], source="docs") for part in parts]
     assert [list(read.classes) for read in found] == [["background", "foreground", "free"], ["throttled"]]
 
 

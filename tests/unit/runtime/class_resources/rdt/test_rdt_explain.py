@@ -125,8 +125,8 @@ def test_json() -> None:
 
 
 def test_the_example_of_the_documentation() -> None:
-    text = (Path(__file__).parents[5] / "docs/class-resources.md").read_text()
-    example = re.search(r"## The rdt file\n.*?```yaml\n(.*?)```", text, re.DOTALL)
+    text = (Path(__file__).parents[5] / "docs/class-rdt.md").read_text()
+    example = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert example
     plan = Machine(FULL).plan(example[1])
     assert {name: each.schemata for name, each in plan.classes.items()} == {

@@ -312,6 +312,31 @@ def test_a_group_that_is_gone_is_made_again_for_the_next_container(node: Node, s
     rdt.verify(target, "gold")
 
 
+@pytest.mark.requirement("Q36")
+@pytest.mark.parametrize("comes", ["container", "command"])
+def test_who_was_in_a_group_that_is_gone_is_put_back_with_the_next_that_comes(
+    node: Node, start: Callable[..., Target], comes: str
+) -> None:
+    rdt, target, elsewhere = node.active(), start(), replace(start(), id="d" * 64)
+    rdt.apply(target, "gold")
+    rdt.apply(elsewhere, "silver")
+    Resctrl(node.mounted.path).remove(Group(name="gold"))
+    coming = replace(start(), id="e" * 64)
+    assert coming.process is not None
+
+    if comes == "container":
+        rdt.apply(coming, "gold")
+    else:
+        enter = rdt.entering(target, "gold")
+        assert enter is not None
+        enter(coming.process.pid)
+
+    rdt.verify(target, "gold")
+    rdt.verify(elsewhere, "silver")
+    assert coming.process.pid in node.mounted.tasks("gold")
+    assert _ID in Resctrl(node.mounted.path).monitors("gold")
+
+
 @pytest.mark.requirement("Q9")
 @pytest.mark.parametrize(("movable", "operation"), [(True, "read"), (False, "read"), (False, "write")])
 def test_a_change_that_fails_leaves_the_former_class(
@@ -558,6 +583,27 @@ def test_without_an_rmid_a_container_runs_in_its_class_and_it_is_said_once(
     assert "Out of RMIDs" in said[0].getMessage()
 
 
+@pytest.mark.requirement("Q37")
+def test_a_class_gets_the_rmid_of_a_container_that_is_counted(
+    resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(resctrl(replace(INTEL, monitoring=hardware.Monitoring(num_rmids=4))), cgroups, tmp_path)
+    rdt, target = node.active(), start()
+    rdt.apply(target, "gold")
+    there = Resctrl(node.mounted.path)
+    before = there.monitors("gold")
+
+    renewed = node.load(f"{TWO_CLASSES}      bronze:\n")
+    assert renewed is not None
+    renewed.activate({"gold"}, previous=rdt)
+    renewed.apply(target, "gold", previous="gold")
+
+    renewed.verify(target, "gold")
+    assert (before, there.monitors("gold")) == ({_ID}, set())
+    assert node.mounted.groups() == {"gold", "silver", "bronze"}
+    assert f"container {_ID} is not monitored any more: group bronze needs its RMID" in caplog.text
+
+
 def test_hardware_that_counts_nothing_is_no_matter(
     resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target]
 ) -> None:
@@ -672,14 +718,10 @@ def test_a_command_does_not_fail_for_a_class_that_is_gone(node: Node, start: Cal
     assert target.process is not None
     rdt.activate({"gold"}, previous=None)
     Resctrl(node.mounted.path).remove(Group(name="gold"))
-    enter, elsewhere = rdt.entering(target, "gold"), rdt.entering(target, "silver")
-    Resctrl(node.mounted.path).remove(Group(name="silver"))
+    enter = rdt.entering(target, "gold")
     assert enter is not None
-    assert elsewhere is not None
 
     enter(target.process.pid)
-    with pytest.raises(ResctrlError, match=r"^class resource rdt: "):
-        elsewhere(target.process.pid)
 
     assert target.process.pid in node.mounted.tasks()
 

@@ -21,6 +21,7 @@ from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhaus
 from podkeep.base.undo import UndoStack
 from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.rdt import schemata, tasks
+from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 from podkeep.runtime.class_resources.rdt.notes import Notes
 
 log = logging.getLogger(__name__)
@@ -74,11 +75,13 @@ class ControlGroups:
             for name, lines in wanted.items():
                 self._read_back(name, lines)
 
-    def mend(self, name: str, lines: Sequence[str]) -> None:
+    def mend(self, name: str, lines: Sequence[str]) -> bool:
         """Give a group back what somebody else changed since :meth:`establish`; cheap if nobody did.
 
+        :returns: whether it was missing, and so has no tasks.
         :raises PodkeepError: as :meth:`establish`.
         """
+        missing = False
         try:
             changed = self.differences(name, lines)
         except ResctrlError as error:
@@ -86,13 +89,15 @@ class ControlGroups:
                 raise
             changed = ["it is missing"]
         if not changed:
-            return
+            return False
         log.warning("resctrl group %s is put right: %s", name or "/", "; ".join(changed))
         with self._resctrl.locked(), UndoStack() as undo:
             if name != DEFAULT and name not in self._resctrl.groups():
+                missing = True
                 self._create(name, undo)
             self._write({name: lines}, undo)
             self._read_back(name, lines)
+        return missing
 
     def differences(self, name: str, lines: Sequence[str]) -> list[str]:
         """Return in what a group is not as wanted, in words; empty: it is.
@@ -149,7 +154,7 @@ class ControlGroups:
         undo.push(f"remove resctrl group {name}", partial(self._discard, name))
         failpoints.reach("rdt.group.noted")
         try:
-            self._resctrl.create(group)
+            self._make(group)
         except ResctrlError as error:
             # Nothing of ours is there, whoever made one of this name meanwhile.
             self._notes.forget(name)
@@ -158,6 +163,15 @@ class ControlGroups:
             raise explain_creation(error, name, self._resctrl) from error
         self._notes.note(name, self._resctrl.identity(group))
         log.info("made resctrl group %s", name)
+
+    def _make(self, group: Group) -> None:
+        """Make a control group, at the cost of a monitoring group of ours if there is no RMID for it."""
+        try:
+            self._resctrl.create(group)
+        except ResctrlError as error:
+            if not (_lacks_rmid(error) and Monitoring(self._resctrl).give_up(self.ours(), group.name)):
+                raise
+            self._resctrl.create(group)
 
     def _discard(self, name: str) -> None:
         if name in self._notes.groups:
@@ -224,6 +238,10 @@ def gains(before: str, wanted: Sequence[str]) -> bool:
     )
 
 
+def _lacks_rmid(error: ResctrlError) -> bool:
+    return "RMID" in error.status or error.errno == errno.EBUSY
+
+
 def explain_creation(error: ResctrlError, name: str, resctrl: Resctrl) -> PodkeepError:
     """Return what to say when a control group cannot be made; ``error`` itself if there is nothing to add."""
     groups = ", ".join(["/", *sorted(resctrl.groups())])
@@ -237,7 +255,7 @@ def explain_creation(error: ResctrlError, name: str, resctrl: Resctrl) -> Podkee
             f" there are the control groups {groups}; the kernel says: {error.status}",
             hint="configure fewer classes, or remove groups of other programs",
         )
-    if "RMID" in error.status or error.errno == errno.EBUSY:
+    if _lacks_rmid(error):
         return ResourceExhausted(
             f"no RMID is left for class {name!r}: every control and monitoring group takes one; the control groups are"
             f" {groups}; the kernel says: {error.status or 'busy'}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
@@ -112,6 +113,18 @@ class Monitoring:
             group = Group(name=name, monitor=container)
             if _CONTAINER_ID.fullmatch(container) and not tasks.in_use(self._resctrl, group):
                 self._resctrl.remove(group)
+
+    def give_up(self, names: Collection[str], needy: str) -> bool:
+        """Remove one container's group from these control groups, so that ``needy`` gets its RMID; is there one?
+
+        :raises ResctrlError: if the kernel refuses.
+        """
+        for name in sorted(names):
+            for container in filter(_CONTAINER_ID.fullmatch, sorted(self._resctrl.monitors(name))):
+                self._resctrl.remove(Group(name=name, monitor=container))
+                log.warning("container %s is not monitored any more: group %s needs its RMID", container, needy)
+                return True
+        return False
 
     def usage(self, name: str, container: str) -> tuple[DomainUsage, ...]:
         """Return what a container uses, by domain; empty if it is not counted."""

@@ -130,6 +130,8 @@ class Rdt(ClassResource):
         self._classes, self._resctrl, self._cgroups = classes, resctrl, cgroups
         self._groups, self._notes = groups, notes
         self._monitoring = Monitoring(resctrl)
+        self._members: dict[str, tuple[Target, str]] = {}
+        """By ID what was put, or seen, in a class; what is gone without :meth:`release` has no threads."""
 
     def offers(self) -> Mapping[Level, Offer]:
         names = tuple(sorted(self._classes.lines))
@@ -183,8 +185,8 @@ class Rdt(ClassResource):
 
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
         with _as_rdt():
-            if class_name in self._classes.lines:
-                self._groups.mend(class_name, self._classes.lines[class_name])
+            self._mend(class_name)
+            self._members[target.id] = target, class_name
             try:
                 self._move(target, class_name, previous)
             except BaseException:
@@ -202,8 +204,10 @@ class Rdt(ClassResource):
             wrong = self._groups.differences(class_name, self._classes.lines.get(class_name, ()))
             if wrong:
                 raise FailedPrecondition(f"class {class_name} is not in force: {'; '.join(wrong)}")
+            self._members[target.id] = target, class_name
 
     def release(self, target: Target, class_name: str) -> None:
+        self._members.pop(target.id, None)
         with _as_rdt():
             if not self._resctrl.exists(DEFAULT_GROUP):
                 return
@@ -225,6 +229,8 @@ class Rdt(ClassResource):
         """Put a process into the class; what it starts will be in it as well."""
         threads = partial(tasks.threads_of_process, pid)
         with _as_rdt():
+            if not self._resctrl.exists(Group(name=class_name)):
+                self._mend(class_name)
             try:
                 tasks.move(self._resctrl, Group(name=class_name), threads, all_of_them=True)
                 self._monitoring.join(class_name, target.id, threads)
@@ -232,6 +238,25 @@ class Rdt(ClassResource):
                 if self._resctrl.exists(Group(name=class_name)) or class_name in self._classes.lines:
                     raise
                 log.warning("%s: a command runs outside class %s, which is gone: %s", target.name, class_name, error)
+
+    def _mend(self, class_name: str) -> None:
+        """Put right what somebody else changed; who was in a group that is gone is in the default one."""
+        lines = self._classes.lines.get(class_name)
+        if lines is None or not self._groups.mend(class_name, lines):
+            return
+        for member, of_class in list(self._members.values()):
+            if of_class == class_name:
+                self._return(member.id)
+
+    def _return(self, member: str) -> None:
+        """Put a container back into its class, which may change at the same time."""
+        done: tuple[Target, str] | None = None
+        while (now := self._members.get(member)) != done and now is not None:
+            try:
+                self._move(*now, None)
+            except PodkeepError as error:
+                log.warning("%s could not be put back into %s: %s", now[0].name, now[1], error)
+            done = now
 
     def _threads(self, target: Target) -> Threads:
         return partial(tasks.threads_of, self._cgroups, target.cgroup, target.process)
@@ -247,6 +272,10 @@ class Rdt(ClassResource):
         """Put a container back where it was; what fails now is only logged, because an error is on its way already."""
         if previous == class_name:
             return
+        if previous is None:
+            self._members.pop(target.id, None)
+        else:
+            self._members[target.id] = target, previous
         try:
             if previous is not None:
                 self._move(target, previous, class_name)

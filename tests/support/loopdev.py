@@ -33,6 +33,11 @@ class LoopDevice:
         """``7:3``."""
         return (self.sys / "dev").read_text().strip()
 
+    @property
+    def scheduler(self) -> str:
+        """The scheduler in force."""
+        return (self.sys / "queue" / "scheduler").read_text().partition("[")[2].partition("]")[0]
+
     def schedule(self, scheduler: str) -> None:
         """Choose a scheduler."""
         (self.sys / "queue" / "scheduler").write_text(scheduler)
@@ -53,7 +58,7 @@ def loop_device(directory: Path, *, size: int = 64 * MIB, partitions: bool = Fal
     command = ["losetup", "--find", "--show", *(["--partscan"] if partitions else []), file]
     path = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     device = LoopDevice(path=path)
-    scheduler = (device.sys / "queue" / "scheduler").read_text().partition("[")[2].partition("]")[0]
+    scheduler = device.scheduler
     try:
         if partitions:  # as a program tells the kernel that can read no table of partitions
             subprocess.run(["addpart", path, "1", "2048", "8192"], check=True)

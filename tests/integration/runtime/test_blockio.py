@@ -12,7 +12,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,46 +97,108 @@ def _classes(class_name: str | None) -> api.ContainerClassResources | None:
     return None if class_name is None else api.ContainerClassResources(classes={"blockio": class_name})
 
 
-@pytest.fixture
-def disks(open_directory: Path, tmp_path: Path) -> Iterator[tuple[LoopDevice, LoopDevice]]:
-    (tmp_path / "other").mkdir()
-    with loop_device(tmp_path) as disk, loop_device(tmp_path / "other") as other:
+@pytest.fixture(scope="module")
+def disks(open_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LoopDevice, LoopDevice]]:
+    directories = tmp_path_factory.mktemp("disk"), tmp_path_factory.mktemp("disk")
+    with loop_device(directories[0]) as disk, loop_device(directories[1]) as other:
         yield disk, other
     assert {disk.path, other.path}.isdisjoint(attached())
 
 
-@pytest.fixture
-def node(mortal: Mortal, disks: tuple[LoopDevice, LoopDevice], tmp_path: Path) -> Iterator[Node]:
+Disks = tuple[LoopDevice, LoopDevice]
+
+
+def configured(daemon: Daemon, disks: Disks) -> Path:
+    """Give a daemon the classes, and return their file."""
     disk, other = disks
-    file = tmp_path / "blockio.yaml"
+    file = daemon.base / "blockio.yaml"
     file.write_text(CLASSES.format(disk=disk.path, other=other.path))
-    mortal.daemon.extra += f'[class_resources]\nblockio_config = "{file}"\ncontainer_defaults = {{blockio = "gold"}}\n'
-    mortal.daemon.write()
-    pods = mortal.start()
-    before = mortal.daemon.resources()
-    node = Node(mortal.daemon, pods, disk, other, file)
-    yield node
+    daemon.extra += f'[class_resources]\nblockio_config = "{file}"\ncontainer_defaults = {{blockio = "gold"}}\n'
+    daemon.write()
+    return file
+
+
+@pytest.fixture(scope="module")
+def shared_node(open_directory: Path, registry: Registry, image: str, disks: Disks) -> Iterator[Node]:
+    base = open_directory / f"blockio-{os.urandom(3).hex()}"
+    base.mkdir()
+    daemon = Daemon(base, extra=f'[registries."{registry.host}"]\ninsecure = true\n')
+    file = configured(daemon, disks)
+    with daemon, Pods(daemon.socket, image) as pods:
+        pods.pull()
+        yield Node(daemon, pods, *disks, file)
+
+
+@pytest.fixture
+def node(shared_node: Node) -> Iterator[Node]:
+    """A daemon that is not killed, and reads its files once."""
+    with unchanged(shared_node):
+        yield shared_node
+
+
+@pytest.fixture
+def own_node(mortal: Mortal, disks: Disks) -> Iterator[Node]:
+    """A daemon of the test's own."""
+    file = configured(mortal.daemon, disks)
+    node = Node(mortal.daemon, mortal.start(), *disks, file)
+    with unchanged(node):
+        yield node
+
+
+@contextmanager
+def unchanged(node: Node) -> Iterator[None]:
+    """Remove what was made, and check that nothing is left."""
+    before, scheduler = node.daemon.resources(), node.disk.scheduler
+    yield
+    node.disk.schedule(scheduler)
     for sandbox in node.pods.sandboxes():
         node.pods.remove(sandbox.id)
     assert node.daemon.resources().after_a_restart() == before.after_a_restart()
 
 
-def measured(pods: Pods, container: str, *, write: bool, block: int, count: int) -> float:
-    """Return how many bytes in a second a container reads or writes directly."""
-    ends = f"if=/dev/zero of={NODE} oflag=direct" if write else f"if={NODE} of=/dev/null iflag=direct"
-    clock = "read now _ </proc/uptime; echo $now"
-    script = f"{clock}; dd {ends} bs={block} count={count} 2>/dev/null || exit; {clock}"
-    started, ended = map(float, pods.read(container, script).split())
-    return block * count / (ended - started)
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a container reads or writes directly, at most ``rate`` bytes in a second."""
+
+    container: str
+    rate: int
+    write: bool = False
+    block: int = 64 << 10
+
+    def begin(self, pods: Pods, count: int) -> None:
+        """Start to read or write ``count`` blocks."""
+        ends = f"if=/dev/zero of={NODE} oflag=direct" if self.write else f"if={NODE} of=/dev/null iflag=direct"
+        clock = "read now _ </proc/uptime; echo $now"
+        script = f"{clock}; dd {ends} bs={self.block} count={count} 2>/dev/null && {clock}"
+        pods.read(self.container, f"({script}) >/tmp/running 2>&1 </dev/null && mv /tmp/running /tmp/times &")
+
+    def end(self, pods: Pods, count: int) -> float:
+        """Wait, and return how many bytes there were in a second."""
+        script = "until test -e /tmp/times; do sleep 0.05; done; cat /tmp/times; rm /tmp/times"
+        started, ended = map(float, pods.read(self.container, script).split())
+        return self.block * count / (ended - started)
+
+    def measured(self, pods: Pods, count: int) -> float:
+        """Return how many bytes in a second it is."""
+        self.begin(pods, count)
+        return self.end(pods, count)
 
 
-def assert_throttled(pods: Pods, container: str, rate: int, *, write: bool, block: int) -> None:
-    """Measure that a container reads or writes ``rate`` bytes in a second."""
-    attempts: list[float] = []
-    while not attempts or (len(attempts) < ATTEMPTS and attempts[-1] < rate * (1 - TOLERANCE)):
-        attempts.append(measured(pods, container, write=write, block=block, count=SECONDS * rate // block))
-        assert attempts[-1] <= rate * (1 + TOLERANCE), f"{attempts} instead of {rate} bytes in a second"
-    assert attempts[-1] >= rate * (1 - TOLERANCE), f"{attempts} instead of {rate} bytes in a second"
+def assert_throttled(pods: Pods, *loads: Load) -> None:
+    """Measure, at the same time, that containers read or write at their rates."""
+    attempts: dict[Load, list[float]] = {load: [] for load in loads}
+    slow = list(loads)
+    for _ in range(ATTEMPTS):
+        counts = {load: SECONDS * load.rate // load.block for load in slow}
+        for load, count in counts.items():
+            load.begin(pods, count)
+        for load, count in counts.items():
+            attempts[load].append(load.end(pods, count))
+        assert all(found[-1] <= load.rate * (1 + TOLERANCE) for load, found in attempts.items()), attempts
+        slow = [load for load in slow if attempts[load][-1] < load.rate * (1 - TOLERANCE)]
+        if not slow:
+            return
+    raise AssertionError(f"too slow: {attempts}")
 
 
 def info(pods: Pods, container: str) -> Mapping[str, str]:
@@ -148,21 +212,19 @@ def info(pods: Pods, container: str) -> Mapping[str, str]:
 
 
 @pytest.mark.requirement("Q44", "Q46", "Q50")
-@pytest.mark.parametrize(
-    ("class_name", "write", "block", "rate"),
-    [
+def test_a_rate_is_the_configured_one_within_a_tenth(node: Node) -> None:
+    sandbox = node.pods.run()
+    wanted = [
         ("bronze", False, 64 << 10, 8 * MIB),
         ("bronze", True, 64 << 10, 4 * MIB),
         ("operations", False, 4096, 500 * 4096),
         ("operations", True, 4096, 300 * 4096),
-    ],
-    ids=["bytes read", "bytes written", "read operations", "write operations"],
-)
-def test_a_rate_is_the_configured_one_within_a_tenth(
-    node: Node, class_name: str, write: bool, block: int, rate: int
-) -> None:
-    container = node.run(node.pods.run(), "one", class_name)
-    assert_throttled(node.pods, container, rate, write=write, block=block)
+    ]
+    loads = [
+        Load(container=node.run(sandbox, f"c{number}", class_name), rate=rate, write=write, block=block)
+        for number, (class_name, write, block, rate) in enumerate(wanted)
+    ]
+    assert_throttled(node.pods, *loads)
 
 
 @pytest.mark.requirement("Q1", "Q44", "Q46", "Q92")
@@ -175,7 +237,7 @@ def test_story_2_a_background_task_does_not_disturb_others(node: Node) -> None:
     wait_for(lambda: written(node, sandbox, background) > 0, "the first write of the background task")
     before, started, rates = written(node, sandbox, background), time.monotonic(), []
     while time.monotonic() < started + SECONDS:
-        rates.append(measured(node.pods, foreground, write=True, block=64 << 10, count=960))
+        rates.append(Load(container=foreground, rate=0, write=True).measured(node.pods, 960))
     took, done = time.monotonic() - started, written(node, sandbox, background) - before
     # A busy machine may stop the foreground for a while; that the disk was its own is shown by its best.
     assert max(rates) > 3 * 4 * MIB, rates
@@ -200,7 +262,7 @@ def test_a_change_of_class_counts_at_once_and_clears_old_entries(node: Node) -> 
     node.change(container, "bronze")
     assert node.files(sandbox, container) == {READ_BPS: f"{number} {8 * MIB}", WRITE_BPS: f"{number} {4 * MIB}"}
     assert info(node.pods, container) == {"blockio": "bronze"}
-    assert_throttled(node.pods, container, 8 * MIB, write=False, block=64 << 10)
+    assert_throttled(node.pods, Load(container=container, rate=8 * MIB))
     node.change(container, "free")
     assert node.files(sandbox, container) == {}
     node.change(container, "default")
@@ -258,7 +320,7 @@ def test_story_3_a_daemon_set_is_throttled_by_the_model_of_the_disk(
             sandbox = node.pods.run()
             container = node.run(sandbox, "one", "throttled")
             assert node.files(sandbox, container) == {READ_BPS: f"{disk.number} {rate}"}
-            assert_throttled(node.pods, container, rate, write=False, block=64 << 10)
+            assert_throttled(node.pods, Load(container=container, rate=rate))
         finally:
             mortal.close()
 
@@ -328,7 +390,8 @@ def test_pods_are_not_throttled_by_version_1(node: Node) -> None:
 
 
 @pytest.mark.requirement("Q16", "Q48")
-def test_limits_survive_a_killed_daemon_and_are_put_back(node: Node, mortal: Mortal) -> None:
+def test_limits_survive_a_killed_daemon_and_are_put_back(own_node: Node, mortal: Mortal) -> None:
+    node = own_node
     sandbox = node.pods.run()
     container = node.run(sandbox, "one", "bronze")
     expected = node.files(sandbox, container)
@@ -345,26 +408,28 @@ def test_limits_survive_a_killed_daemon_and_are_put_back(node: Node, mortal: Mor
 
 
 @pytest.mark.requirement("Q48")
-def test_a_reload_gives_those_in_a_class_its_new_meaning(node: Node) -> None:
+def test_a_reload_gives_those_in_a_class_its_new_meaning(own_node: Node) -> None:
+    node = own_node
     sandbox = node.pods.run()
     container = node.run(sandbox, "one", "bronze")
-    node.file.write_text(node.file.read_text().replace("ThrottleWriteBps: 4Mi", "ThrottleWriteIOPS: 20"))
+    expected = node.files(sandbox, container)
+    text = node.file.read_text()
+    # Mistakes change nothing.
+    for line, mistake in enumerate(("Wait: 50", "ThrottleReadBps: fast", "Devices: [relative]"), 3):
+        node.file.write_text("Classes:\n  bronze:\n" + "\n" * (line - 3) + f"  - {mistake}\n")
+        hang_up(node.daemon)
+        wait_for(partial(_logged, node.daemon, f"{node.file}:{line}: "), "the refusal")
+        assert node.files(sandbox, container) == expected
+    assert node.files(sandbox, node.run(sandbox, "two", "bronze")) == expected
+    node.file.write_text(text.replace("ThrottleWriteBps: 4Mi", "ThrottleWriteIOPS: 20"))
     hang_up(node.daemon)
     number = node.disk.number
     expected = {READ_BPS: f"{number} {8 * MIB}", WRITE_IOPS: f"{number} 20"}
     wait_for(lambda: node.files(sandbox, container) == expected, "the reload")
 
 
-@pytest.mark.parametrize("mistake", ["Wait: 50", "ThrottleReadBps: fast", "Devices: [relative]"])
-def test_a_file_with_a_mistake_changes_nothing(node: Node, mistake: str) -> None:
-    sandbox = node.pods.run()
-    container = node.run(sandbox, "one", "bronze")
-    expected = node.files(sandbox, container)
-    node.file.write_text(f"Classes:\n  bronze:\n  - {mistake}\n")
-    hang_up(node.daemon)
-    wait_for(lambda: f"{node.file}:3: " in node.daemon.log.read_text(), "the refusal")
-    assert node.files(sandbox, container) == expected
-    assert node.files(sandbox, node.run(sandbox, "two", "bronze")) == expected
+def _logged(daemon: Daemon, text: str) -> bool:
+    return text in daemon.log.read_text()
 
 
 def test_a_daemon_does_not_start_with_a_mistake(own_daemon: Daemon, tmp_path: Path) -> None:

@@ -245,6 +245,8 @@ class Sandboxes:
                 return
             await containers.end_all(sandbox_id)
             self._infra_ends.forget(sandbox_id)
+            # As it is now: an update may have come to its end meanwhile.
+            sandbox = self._state.sandbox(sandbox_id)
             # First: whatever happens from here on, nothing can be made in it any more.
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
             self._state.note_sandbox_end(sandbox_id, status)

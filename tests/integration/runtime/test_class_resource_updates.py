@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -361,6 +362,43 @@ def test_a_pod_that_is_stopped_meanwhile_is_released(pods: Pods, daemon: Daemon,
         assert types.told("watched")[-1][0] == "release"
         assert in_force(pods, sandbox=sandbox) == {}
         pods.remove(sandbox)
+
+
+def test_a_pods_class_that_comes_while_its_containers_end_is_released(
+    pods: Pods, daemon: Daemon, types: ClassTypes, image: str
+) -> None:
+    """Stopping waits for the containers, here until the hook lets go of one of them."""
+    releasing, go = Path(f"{types.hook}.releasing"), Path(f"{types.hook}.go")
+    usual = types.hook.read_text()
+    types.hook.write_text(
+        usual.replace(
+            "told=$(cat)\n",
+            f"""told=$(cat)
+case "$1 $told" in release*'"level": "container"'*)
+  touch {releasing}; while [ ! -e {go} ]; do sleep 0.01; done;;
+esac
+""",
+        )
+    )
+    sandbox = pods.run()
+
+    def stop() -> None:
+        with Pods(daemon.socket, image) as others:
+            others.stop_pod(sandbox)
+
+    stopping = threading.Thread(target=stop)
+    try:
+        launch(pods, sandbox, watched="good")
+        stopping.start()
+        wait_for(releasing.exists, "the hook to be told that the container ended")
+        update_pod(pods, sandbox, watched="fine", share="big")
+    finally:
+        go.touch()
+        stopping.join()
+        types.hook.write_text(usual)
+    assert users(pods) == []
+    assert in_force(pods, sandbox=sandbox) == {}
+    assert types.told("watched")[-1] == ("release", "fine", None)
 
 
 def users(pods: Pods) -> list[str]:

@@ -54,7 +54,7 @@ def _list(invocation: Invocation, *, form: str) -> None:
     if form == "json":
         forms.echo_json(report.as_json())
         return
-    rows = [cells for item in report.types for cells in item.cells()]
+    rows = report.rows()
     if rows:
         forms.echo_table(HEADER, rows)
     else:

@@ -16,6 +16,8 @@ from podkeep.cri.v1 import api_pb2
 HEADER = ("TYPE", "LEVEL", "CLASS", "DEFAULT", "MUTABLE", "USED BY")
 CONTAINER, POD = "container", "pod"
 
+_NOTHING = api_pb2.ClassResourceInfo(immutable=True)
+"""Stands for a type that is not offered."""
 _SHOWN_USERS = 2
 """So many are named in the table; JSON has all."""
 
@@ -67,6 +69,9 @@ class ClassReport:
     """Everything that is known of the class resources of a node."""
 
     types: tuple[TypeRow, ...]
+    """What is offered."""
+    left: tuple[TypeRow, ...] = ()
+    """What is not offered any more, with the classes that something is in."""
     not_offered: tuple[NotOffered, ...] = ()
     disabled: Mapping[str, str]
     """Types that the configuration does not have, and what would give them."""
@@ -76,6 +81,11 @@ class ClassReport:
     def as_json(self) -> dict[str, object]:
         """Return everything as values for JSON."""
         return asdict(self)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the lines under :data:`HEADER`."""
+        items = sorted((*self.types, *self.left), key=lambda item: (item.name, item.level))
+        return [cells for item in items for cells in item.cells()]
 
     def offered(self, name: str) -> dict[str, TypeRow]:
         """Return the type by level; empty if it is not offered at any."""
@@ -110,13 +120,15 @@ def report(resources: api_pb2.ResourcesInfo, info: Mapping[str, str]) -> ClassRe
     """
     described: dict[str, dict[str, Any]] = json.loads(info.get("classResources", "{}"))
     users: list[dict[str, Any]] = json.loads(info.get("classResourceUsers", "[]"))
-    types = [
-        _type_row(offered, level, users)
+    known = {
+        (item.Name, level): item
         for level, infos in ((CONTAINER, resources.container_class_resources), (POD, resources.pod_class_resources))
-        for offered in infos
-    ]
+        for item in infos
+    }
+    in_use = {(name, user["level"]) for user in users for name in user["classes"]}
     return ClassReport(
-        types=tuple(sorted(types, key=lambda item: (item.name, item.level))),
+        types=tuple(_type_row(*key, known[key], users) for key in sorted(known)),
+        left=tuple(_type_row(*key, _NOTHING, users) for key in sorted(in_use - known.keys())),
         not_offered=tuple(
             NotOffered(name=name, level=level, why=why)
             for name, meaning in sorted(described.items())
@@ -131,18 +143,18 @@ def report(resources: api_pb2.ResourcesInfo, info: Mapping[str, str]) -> ClassRe
     )
 
 
-def _type_row(offered: api_pb2.ClassResourceInfo, level: str, users: Iterable[Mapping[str, Any]]) -> TypeRow:
+def _type_row(name: str, level: str, offered: api_pb2.ClassResourceInfo, users: Iterable[Mapping[str, Any]]) -> TypeRow:
     by_class: dict[str, list[str]] = {}
     for user in users:
-        if user["level"] == level and offered.Name in user["classes"]:
-            by_class.setdefault(user["classes"][offered.Name], []).append(user["name"])
+        if user["level"] == level and name in user["classes"]:
+            by_class.setdefault(user["classes"][name], []).append(user["name"])
     names = [item.Name for item in offered.classes]
     # What was taken out of the configuration while the runtime was down is still in use.
     gone = sorted(by_class.keys() - set(names))
     return TypeRow(
-        name=offered.Name,
+        name=name,
         level=level,
         mutable=not offered.immutable,
         default=offered.default_class,
-        classes=tuple(ClassRow(name=name, users=tuple(by_class.get(name, ()))) for name in [*names, *gone]),
+        classes=tuple(ClassRow(name=item, users=tuple(by_class.get(item, ()))) for item in [*names, *gone]),
     )

@@ -59,10 +59,11 @@ def report() -> classlist.ClassReport:
 
 @pytest.mark.requirement("Q13", "Q79")
 def test_a_line_for_each_class_with_default_mutability_and_users(report: classlist.ClassReport) -> None:
-    assert [cells for item in report.types for cells in item.cells()] == [
+    assert report.rows() == [
         ("blockio", "container", "fast", "-", "yes", "-"),
         ("blockio", "container", "slow", "yes", "yes", "default/a/main, default/b/main, +1"),
         ("blockio", "container", "gone", "-", "yes", "default/d/main"),
+        ("other", "container", "x", "-", "no", "default/b/main"),
         ("qos", "pod", "Burstable", "-", "no", "default/a"),
     ]
 
@@ -84,10 +85,30 @@ def test_json_has_everything(report: classlist.ClassReport) -> None:
     assert value["meaning"]["blockio"] == {"classes": {"slow": {}}}
 
 
+def test_who_is_in_a_class_of_a_type_that_is_not_configured_any_more_is_shown() -> None:
+    users = [
+        {"level": "container", "id": "c1", "name": "default/a/main", "classes": {"demo": "on", "rdt": "gold"}},
+        {"level": "pod", "id": "p1", "name": "default/a", "classes": {"demo": "off"}},
+    ]
+    resources = api_pb2.ResourcesInfo(container_class_resources=[offered("rdt", "gold")])
+    report = classlist.report(resources, {"classResourceUsers": json.dumps(users)})
+    assert report.rows() == [
+        ("demo", "container", "on", "-", "no", "default/a/main"),
+        ("demo", "pod", "off", "-", "no", "default/a"),
+        ("rdt", "container", "gold", "-", "yes", "default/a/main"),
+    ]
+    assert report.offered("demo") == {}
+    left = json.loads(json.dumps(report.as_json()))["left"]
+    assert [(item["name"], item["level"], item["classes"]) for item in left] == [
+        ("demo", "container", [{"name": "on", "users": ["default/a/main"]}]),
+        ("demo", "pod", [{"name": "off", "users": ["default/a"]}]),
+    ]
+
+
 def test_a_runtime_that_says_no_more_than_cri_is_understood() -> None:
     resources = api_pb2.ResourcesInfo(container_class_resources=[offered("rdt", "gold")])
     report = classlist.report(resources, {})
-    assert report.types[0].cells() == [("rdt", "container", "gold", "-", "yes", "-")]
+    assert report.rows() == [("rdt", "container", "gold", "-", "yes", "-")]
     assert report.notes() == []
 
 

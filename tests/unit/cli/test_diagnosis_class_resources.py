@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from podkeep.base.config import ClassResourcesConfig, Config, CustomClass, CustomType
 from podkeep.cli.diagnosis import class_resources
 from podkeep.cli.diagnosis.finding import Finding, Level
+from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources.blockio.devices import Devices
 from support.resctrl.fixture import Mount
+from support.resctrl.hardware import MONITORING_ONLY, Cache, Hardware
 
 RDT = "partitions:\n  all:\n    l3Allocation: 100%\n    classes:\n      gold: {l3Allocation: 50%}\n"
 
@@ -32,24 +35,41 @@ def test_nothing_is_said_of_what_is_not_configured() -> None:
 @pytest.mark.requirement("Q39")
 def test_resctrl_that_the_kernel_has_is_to_be_mounted(tmp_path: Path) -> None:
     file = Path(written(tmp_path / "rdt.yaml", RDT))
-    found = class_resources.rdt(file, tmp_path / "resctrl", filesystems="nodev\tresctrl\n")
+    found = class_resources.rdt(file, tmp_path / "resctrl", tmp_path, filesystems="nodev\tresctrl\n")
     assert (found.level, found.mend) == (Level.WARNING, f"mount -t resctrl resctrl {tmp_path}/resctrl")
-    found = class_resources.rdt(file, tmp_path / "resctrl", filesystems="nodev\ttmpfs\n")
+    found = class_resources.rdt(file, tmp_path / "resctrl", tmp_path, filesystems="nodev\ttmpfs\n")
     assert found.level is Level.WARNING
     assert "no resctrl" in found.detail
 
 
 def test_hardware_that_must_be_there_and_is_not_keeps_the_runtime_from_starting(tmp_path: Path) -> None:
     file = Path(written(tmp_path / "rdt.yaml", "options: {l3: {optional: false}}\n" + RDT))
-    found = class_resources.rdt(file, tmp_path / "resctrl", filesystems="")
+    found = class_resources.rdt(file, tmp_path / "resctrl", tmp_path, filesystems="")
     assert found.level is Level.MISSING
     assert found.mend
 
 
 def test_classes_that_resctrl_can_give_are_in_order(tmp_path: Path, resctrl: Mount) -> None:
     file = Path(written(tmp_path / "rdt.yaml", RDT))
-    found = class_resources.rdt(file, resctrl().path, filesystems="")
+    found = class_resources.rdt(file, resctrl().path, tmp_path, filesystems="")
     assert (found.level, found.detail) == (Level.OK, "gold")
+
+
+def test_hardware_that_can_only_monitor_is_not_to_be_mounted_once_more(tmp_path: Path, resctrl: Mount) -> None:
+    file = Path(written(tmp_path / "rdt.yaml", RDT))
+    found = class_resources.rdt(file, resctrl(MONITORING_ONLY).path, tmp_path, filesystems="nodev\tresctrl\n")
+    assert found.level is Level.WARNING
+    assert "can only monitor" in found.detail
+    assert "rdt_config" in found.mend
+
+
+def test_groups_of_others_take_closids(tmp_path: Path, resctrl: Mount) -> None:
+    file, mounted = Path(written(tmp_path / "rdt.yaml", RDT)), resctrl(Hardware(l3=Cache(num_closids=2)))
+    assert class_resources.rdt(file, mounted.path, tmp_path, filesystems="").level is Level.OK
+    (mounted.path / "foreign").mkdir()
+    found = class_resources.rdt(file, mounted.path, tmp_path, filesystems="")
+    assert found.level is Level.MISSING
+    assert "foreign" in found.detail
 
 
 @pytest.mark.parametrize(("key", "text"), [("rdt_config", "partitons: {}\n"), ("blockio_config", "Clases: {}\n")])
@@ -86,3 +106,18 @@ def test_types_of_the_configuration() -> None:
     assert (found.level, found.detail) == (Level.WARNING, "the configuration gives it no class")
     found = one(ClassResourcesConfig(types={"rdt": CustomType()}))
     assert found.level is Level.MISSING
+
+
+def test_files_that_no_cgroup_has() -> None:
+    cgroups, path = Cgroups(), f"/podkeep-test-{uuid.uuid4().hex[:8]}"
+    cgroups.create(path)
+    try:
+        cgroup = {"pids.maxx": "9", "pids.max": "9", "nosuch.controller": "1"}
+        found = one(ClassResourcesConfig(types={"tasks": CustomType(classes={"a": CustomClass(cgroup=cgroup)})}))
+    finally:
+        cgroups.remove(path)
+    assert (found.level, found.detail) == (
+        Level.WARNING,
+        f"cgroups of this machine, of version {cgroups.version}, have no pids.maxx",
+    )
+    assert 'class_resources.types."tasks"' in found.mend

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +13,8 @@ from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 
 if TYPE_CHECKING:
-    from podkeep.base.config import ClassResourcesConfig, Config
+    from podkeep.base.config import ClassResourcesConfig, Config, CustomType
+    from podkeep.kernel.cgroups import Cgroups
 
 _PREFIX = "class resource"
 _REFUSED = "the runtime does not start with this configuration"
@@ -22,7 +26,8 @@ def examine(config: Config) -> list[Finding]:
     classes = config.class_resources
     found = []
     if classes.rdt_config:
-        found.append(rdt(Path(classes.rdt_config), Path(classes.resctrl), filesystems=_filesystems()))
+        file, mount, root = Path(classes.rdt_config), Path(classes.resctrl), Path(config.runtime.root)
+        found.append(rdt(file, mount, root, filesystems=_filesystems()))
     if classes.blockio_config:
         found += _blockio(Path(classes.blockio_config))
     return [*found, *_custom(classes)]
@@ -32,32 +37,27 @@ def _filesystems() -> str:
     return Path("/proc/filesystems").read_text(encoding="ascii", errors="replace")
 
 
-def rdt(file: Path, mount: Path, *, filesystems: str) -> Finding:
+def rdt(file: Path, mount: Path, root: Path, *, filesystems: str) -> Finding:
     """Judge a file of cache and memory bandwidth classes against what resctrl says.
 
+    :param root: the runtime's persistent directory, which says what groups are its own.
     :param filesystems: the file systems that the kernel knows, as ``/proc/filesystems``.
     """
     from podkeep.kernel.resctrl import Resctrl
-    from podkeep.runtime.class_resources.rdt import allocation, configuration
-    from podkeep.runtime.class_resources.rdt.hardware import Hardware, read
+    from podkeep.runtime.class_resources.rdt import configuration, planning
+    from podkeep.runtime.class_resources.rdt.groups import ControlGroups
+    from podkeep.runtime.class_resources.rdt.notes import Notes
 
-    name, resctrl, hardware = f"{_PREFIX} rdt", Resctrl(mount), Hardware()
-    absent = ""
+    name, resctrl = f"{_PREFIX} rdt", Resctrl(mount)
+    absence = planning.absence(resctrl)
+    absent = absence.message if absence else ""
     try:
-        resctrl.check()
-    except PodkeepError as error:
-        absent = error.message
-    try:
-        configured = configuration.load(file)
-        if not absent:
-            groups = ["", *sorted(resctrl.groups())]
-            texts = [resctrl.schemata(group) for group in groups]
-            maximum = resctrl.bandwidth_maximum()
-            hardware = read(resctrl.info(), texts, mount_options=resctrl.options(), bandwidth_maximum=maximum)
-        plan = allocation.plan(configured, hardware)
+        plan = planning.plan(configuration.load(file), resctrl, ControlGroups(resctrl, Notes(root, mount)))
     except PodkeepError as error:
         why = f"{_REFUSED}{f'; {absent}' if absent and absent not in error.message else ''}"
         return finding.missing(name, error.message, why=why, mend=error.hint or f"podkeep classes check {file}")
+    if absence and resctrl.is_mounted():
+        return finding.warning(name, absent, why=_NOT_OFFERED, mend=absence.hint)
     if absent and "resctrl" in filesystems.split():
         return finding.warning(name, absent, why=_NOT_OFFERED, mend=f"mount -t resctrl resctrl {mount}")
     if absent:
@@ -111,15 +111,22 @@ def _custom(classes: ClassResourcesConfig) -> list[Finding]:
     from podkeep.runtime.class_resources import custom
     from podkeep.runtime.class_resources.model import Level
 
+    if not classes.types:
+        return []
+    cgroups = Cgroups()
     try:
-        types = custom.load(classes, Cgroups()) if classes.types else []
+        types = custom.load(classes, cgroups)
     except PodkeepError as error:
         mend = error.hint or "podkeep config check"
         return [finding.missing("class resources", error.message, why=_REFUSED, mend=mend)]
-    found = []
+    found, files = [], _files_of_cgroups(cgroups)
     for item in types:
         name, offers = f"{_PREFIX} {item.name}", item.offers()
-        if offers:
+        if lacking := _lacking(classes.types[item.name], files):
+            detail = f"cgroups of this machine, of version {cgroups.version}, have no {', '.join(lacking)}"
+            mend = f'podkeep config show, and correct class_resources.types."{item.name}"'
+            found.append(finding.warning(name, detail, why="what is put into such a class fails", mend=mend))
+        elif offers:
             [*_, offer] = offers.values()
             found.append(finding.ok(name, ", ".join(offer.classes)))
         else:
@@ -127,3 +134,20 @@ def _custom(classes: ClassResourcesConfig) -> list[Finding]:
             mend = f'put it there, or leave class_resources.types."{item.name}" out'
             found.append(finding.warning(name, why, why=_NOT_OFFERED, mend=mend))
     return found
+
+
+def _files_of_cgroups(cgroups: Cgroups) -> frozenset[str]:
+    """Return the names of the files that there are in cgroups below the root; none if there is no cgroup."""
+    found: set[str] = set()
+    for child in cgroups.children("/"):
+        for directory in cgroups.directories(child):
+            with suppress(OSError):  # it is in some hierarchies only, or goes
+                found.update(os.listdir(directory))
+    return frozenset(found)
+
+
+def _lacking(definition: CustomType, files: Collection[str]) -> list[str]:
+    """Return the files of the classes that no cgroup has, as far as one that has the file's controller tells."""
+    controllers = {file.partition(".")[0] for file in files}
+    wanted = {file for meaning in definition.classes.values() for file in meaning.cgroup}
+    return sorted(file for file in wanted.difference(files) if file.partition(".")[0] in controllers)

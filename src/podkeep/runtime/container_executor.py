@@ -153,24 +153,24 @@ class ContainerExecutor:
         return self.sandboxes.classes
 
     def start(self, container: Container, sandbox: Sandbox, driver: Driver) -> None:
-        """Let a created container run its program, and check that it is in its classes.
+        """Check that a created container is in its classes, and let it run its program.
 
-        :raises PodkeepError: if it does not run; or it does, and is not in its classes.
+        :raises PodkeepError: if it does not run, or is not in its classes: then nothing of the program has run.
         """
         process = container.status.process
+        if container.status.class_resources:
+            # Its first process is there, and waits. Afterwards is too late: a short program is done by then.
+            target = container_target(self.sandboxes.cgroups, sandbox, container)
+            try:
+                self.classes.verify(target, container.status.class_resources)
+            except PodkeepError:
+                if process is None or procfs.alive(process):  # what has ended is in no class any more, nor starts
+                    raise
         try:
             driver.start(container.id)
         except PodkeepError:
             # A daemon that was killed right after it started the program did not come to note it.
             if process is None or not driver.has_started(process):
-                raise
-        if not container.status.class_resources:
-            return
-        target = container_target(self.sandboxes.cgroups, sandbox, container)
-        try:
-            self.classes.verify(target, container.status.class_resources)
-        except PodkeepError:
-            if process is None or procfs.alive(process):  # what has ended already is in no class any more
                 raise
 
     def release_classes(self, container: Container, sandbox: Sandbox) -> None:

@@ -94,7 +94,9 @@ class SandboxExecutor:
             classed = any(item.name != QOS for item in self.classes.offers(Level.POD))
             pod_cgroups.create(self.cgroups, sandbox.config.cgroup_parent, sandbox.id, classed=classed)
             failpoints.reach("sandbox.cgroups")
-            self.classes.apply(sandbox_target(sandbox), sandbox.status.class_resources)
+            target = sandbox_target(sandbox)
+            self.classes.apply(target, sandbox.status.class_resources)
+            self.classes.verify(target, sandbox.status.class_resources)
             failpoints.reach("sandbox.classed")
             infra = None
             if sandbox.config.namespaces.pid is NamespaceMode.POD:

@@ -178,10 +178,10 @@ def test_classes_of_containers_and_of_pods(node: Node) -> None:
     plain = pods.launch(sandbox, name="plain", resources=resources)
     assert held(pods, plain) == {}
     assert score(pods, plain) == 900
-    assert node.told() == [("apply", "red", sandbox)]
+    assert node.told() == [("apply", "red", sandbox), ("verify", "red", sandbox)]
     assert "tests/pod: QoS class Burstable" in node.daemon.log.read_text()
     pods.remove(sandbox)
-    assert node.told()[1:] == [("release", "red", sandbox)]
+    assert node.told()[2:] == [("release", "red", sandbox)]
     assert node.daemon.resources() == before
 
 
@@ -242,6 +242,36 @@ def test_a_class_that_is_not_in_force_ends_the_start(node: Node) -> None:
     assert (status.reason, status.exit_code) == ("StartError", 128)
     assert "verify is refused today" in status.message
     pods.remove_container(container)
+
+
+def test_a_program_whose_class_is_not_in_force_does_not_run_however_short_it_is(node: Node) -> None:
+    """It is not started first and looked at then: by that time it may have done all that it was to do."""
+    pods = node.start()
+    shared = node.daemon.base / "shared"
+    shared.mkdir()
+    mount = api.Mount(container_path="/shared", host_path=str(shared))
+    command = ("sh", "-c", "echo ran > /shared/trace")
+    container = pods.create(pods.run(), *command, class_resources=asking(demo="blue"), mounts=[mount])
+    node.refuse("verify")
+    assert "verify is refused today" in error_of(lambda: pods.start(container), FailedPrecondition)
+    assert pods.exited(container).reason == "StartError"
+    assert not (shared / "trace").exists()
+    node.refuse("verify", on=False)
+    again = pods.launch(
+        pods.run(pod("other")), *command, class_resources=asking(demo="blue"), mounts=[mount], attempt=1
+    )
+    assert pods.exited(again).exit_code == 0
+    assert (shared / "trace").read_text() == "ran\n"
+
+
+def test_a_pod_whose_class_is_not_in_force_is_not_made(node: Node) -> None:
+    pods = node.start()
+    before = node.daemon.resources()
+    node.refuse("verify")
+    config = pod_asking(demo="red")
+    assert "verify is refused today" in error_of(lambda: pods.run(config), FailedPrecondition)
+    assert [told[0] for told in node.told()] == ["apply", "release"]
+    assert node.daemon.resources() == before
 
 
 def test_a_container_whose_class_cannot_be_released_is_shown_until_it_can(node: Node) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cli.test_verbs import running_pod
 
 from podkeep.kernel.cgroups import Cgroups
 from support.daemon import Daemon
 from support.patience import PATIENCE_S
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "classes.yaml"
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "classes.yaml"
+DOCUMENT = ROOT / "docs" / "class-resources.md"
 DEMO = "vendor.example/demo"
 SCRIPT = "sleep 1000"
 
@@ -30,6 +34,8 @@ told = json.load(sys.stdin)
 here = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(here, "calls"), "a") as calls:
     print(sys.argv[1], told["name"], told["class"], told["previousClass"], file=calls)
+with open(os.path.join(here, "told-" + sys.argv[1]), "w") as file:
+    json.dump(told, file)
 if sys.argv[1] == "release":  # a value ends with its process
     sys.exit()
 if os.path.exists(os.path.join(here, "broken-" + sys.argv[1])):
@@ -147,6 +153,11 @@ def test_a_type_of_the_configuration_is_discovered_assigned_and_enforced(
         assert {"name": "low", "users": ["default/web/main"]} in users[DEMO, "container"]
         assert {"name": "few", "users": ["default/web"]} in users["tasks", "pod"]
         assert [call.split()[0] for call in calls(demo)] == ["apply", "verify"]
+        told = json.loads((demo.base / "told-apply").read_text())
+        [documented] = [json.loads(text) for text in example("json")]
+        assert {key: type(value) for key, value in told.items()} == {
+            key: type(value) for key, value in documented.items()
+        }
     assert calls(demo)[-1].startswith("release default/web/main low")
 
 
@@ -264,6 +275,38 @@ def test_a_reload_gives_running_containers_what_their_class_means_now(demo: Daem
         reload('"45"', '"50"', "the demo is broken")
         assert {"45", "400"} <= values(demo, "pids.max")  # as before, since another type could not follow
         (demo.base / "broken-apply").unlink()
+
+
+def example(language: str) -> list[str]:
+    """Return what is written in the documentation in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.requirement("Q78", "Q94")
+@pytest.mark.skipif(Cgroups().version != 1, reason="the documentation shows a machine with cgroup version 1")
+def test_the_documentation_begins_with_what_is_so(own_daemon: Daemon, image: str, tmp_path: Path) -> None:
+    config, (file, pod, *_), console = example("toml")[0], example("yaml"), example("console")
+    path = own_daemon.base / "blockio.yaml"
+    path.write_text(file)
+    own_daemon.extra += config.replace("/etc/podkeep/blockio.yaml", str(path))
+    own_daemon.write()
+    document = yaml.safe_load(pod)
+    document |= {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
+    document["spec"]["containers"][0] |= {"image": image, "command": ["sh", "-c", SCRIPT]}
+    document["spec"]["terminationGracePeriodSeconds"] = 0
+    # A device and its scheduler are this machine's; everything else is said here, too.
+    shown = [line for line in console[0].splitlines()[1:] if "/dev/" not in line]
+    checked = own_daemon.run("classes", "check", str(path), check=True).stdout
+    assert [line for line in shown if line.replace("/etc/podkeep/blockio.yaml", str(path)) not in checked] == []
+    with own_daemon, running_pod(own_daemon, tmp_path / "pod.json", json.dumps(document)):
+        listed_, _, changed = console[1].partition("# podkeep classes set ")
+        table = run(own_daemon, "classes").splitlines()
+        rows = [line.split() for line in table]
+        wanted = [line.split() for line in listed_.splitlines()[1:] if line != "..."]
+        assert [row for row in wanted if row not in rows] == []
+        assert [row for row in rows if row[0] in {"blockio", "oom"}] == wanted[1:5]
+        words, _, answer = changed.partition("\n")
+        assert run(own_daemon, "classes", "set", *words.split()) == answer
 
 
 @pytest.mark.requirement("Q78")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import FailedPrecondition
 from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
 
@@ -81,26 +80,18 @@ def _blockio(file: Path) -> tuple[list[str], dict[str, Any]]:
 def _rdt(file: Path, mount: Path, root: Path) -> tuple[list[str], dict[str, Any]]:
     """:param root: the runtime's persistent directory, which says what groups are its own."""
     from podkeep.kernel.resctrl import Resctrl
-    from podkeep.runtime.class_resources.rdt import allocation, configuration, explain
+    from podkeep.runtime.class_resources.rdt import configuration, explain, planning
     from podkeep.runtime.class_resources.rdt.groups import ControlGroups
-    from podkeep.runtime.class_resources.rdt.hardware import Hardware, read
     from podkeep.runtime.class_resources.rdt.notes import Notes
 
     configured = configuration.load(file)
     resctrl = Resctrl(mount)
     count = len(configured.classes)
     head = f"{file}: rdt, {count} {'class' if count == 1 else 'classes'}"
-    try:
-        resctrl.check()
-    except FailedPrecondition as error:
-        # What the file calls not optional is an error all the same, as it is for the runtime.
-        plan = allocation.plan(configured, Hardware())
-        lines = [head, f"not offered on this machine: {error.message}", f"hint: {error.hint}"]
-        return lines, {**explain.describe(plan), "whyNot": error.message}
-    groups = resctrl.groups()
-    texts = [resctrl.schemata(), *(resctrl.schemata(name) for name in sorted(groups))]
-    maximum = resctrl.bandwidth_maximum()
-    hardware = read(resctrl.info(), texts, mount_options=resctrl.options(), bandwidth_maximum=maximum)
-    foreign = groups - ControlGroups(resctrl, Notes(root, mount)).ours()
-    plan = allocation.plan(configured, hardware, foreign=foreign)
+    plan = planning.plan(configured, resctrl, ControlGroups(resctrl, Notes(root, mount)))
+    if absent := planning.absence(resctrl):
+        lines = [head, f"not offered on this machine: {absent.message}"]
+        if absent.hint:
+            lines.append(f"hint: {absent.hint}")
+        return lines, {**explain.describe(plan), "whyNot": absent.message}
     return [head, *explain.explain(plan)], explain.describe(plan)

@@ -81,14 +81,17 @@ class Resctrl:
 
         :raises FailedPrecondition: if not.
         """
-        # Not by the type of the mount: what behaves like resctrl is good enough.
-        if (self.root / "info").is_dir() and (self.root / "tasks").exists():
+        if self.is_mounted():
             return
         hint = (
             f"`mount -t resctrl resctrl {self.root}`; it takes a processor with cache or memory bandwidth allocation,"
             " and a kernel with CONFIG_X86_CPU_RESCTRL"
         )
         raise FailedPrecondition(f"resctrl is not mounted at {self.root}", hint=hint)
+
+    def is_mounted(self) -> bool:
+        """Say whether a resctrl file system is there; what behaves like one is good enough."""
+        return (self.root / "info").is_dir() and (self.root / "tasks").exists()
 
     def allocates(self) -> bool:
         """Say whether the hardware can allocate anything; what can only monitor has no control groups."""

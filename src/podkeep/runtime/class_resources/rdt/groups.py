@@ -30,6 +30,8 @@ DEFAULT = ""
 """The name of the default group."""
 PSEUDO_LOCK = "pseudo-lock"
 """How the modes begin of groups that hold a part of a cache for one program, and have no schemata."""
+PSEUDO_LOCKED = "pseudo-locked"
+"""The mode of such a group when it is ready."""
 
 Wanted = Mapping[str, Sequence[str]]
 """Names of groups to the lines of their schemata."""

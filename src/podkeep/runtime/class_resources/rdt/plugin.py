@@ -21,10 +21,9 @@ from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Origin, Target, problem
-from podkeep.runtime.class_resources.rdt import allocation, configuration, explain, hardware, tasks
+from podkeep.runtime.class_resources.rdt import allocation, configuration, explain, planning, tasks
 from podkeep.runtime.class_resources.rdt.allocation import Plan
-from podkeep.runtime.class_resources.rdt.groups import DEFAULT, PSEUDO_LOCK, ControlGroups
-from podkeep.runtime.class_resources.rdt.hardware import Hardware
+from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups
 from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 from podkeep.runtime.class_resources.rdt.notes import Notes
 from podkeep.runtime.class_resources.rdt.tasks import Threads
@@ -64,21 +63,15 @@ def load(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> ClassRes
         if config.rdt_config:
             classes = _plan(Path(config.rdt_config), resctrl, groups)
         else:
-            unlimited = () if _unavailable(resctrl) else allocation.everything(_hardware(resctrl))
+            unlimited = allocation.everything(planning.read_hardware(resctrl))
             classes = Classes(why_not=DISABLED, everything=unlimited)
     return Rdt(classes, resctrl, cgroups, groups=groups, notes=notes)
 
 
 def _plan(file: Path, resctrl: Resctrl, groups: ControlGroups) -> Classes:
-    configured = configuration.load(file)
-    if why_not := _unavailable(resctrl):
-        # The file is checked in full all the same, and may say that it cannot be without.
-        allocation.plan(configured, Hardware())
-        return Classes(why_not=why_not)
-    found = _hardware(resctrl)
-    ours = groups.ours()
-    staying = {name for name in resctrl.groups() if name not in ours or tasks.in_use(resctrl, Group(name=name))}
-    plan = allocation.plan(configured, found, foreign=staying - set(configured.classes))
+    plan = planning.plan(configuration.load(file), resctrl, groups)
+    if absent := planning.absence(resctrl):
+        return Classes(why_not=str(absent))
     for warning in plan.warnings:
         log.warning("%s", warning)
     for name, reason in plan.unavailable.items():
@@ -88,35 +81,8 @@ def _plan(file: Path, resctrl: Resctrl, groups: ControlGroups) -> Classes:
         plan=plan,
         why_not="" if plan.classes else reasons or f"{file} has no classes",
         lines={name: tuple(item.schemata) for name, item in plan.classes.items()},
-        everything=allocation.everything(found),
+        everything=allocation.everything(plan.hardware),
     )
-
-
-def _hardware(resctrl: Resctrl) -> Hardware:
-    names = sorted(name for name in resctrl.groups() if not _is_pseudo_locked(resctrl, name))
-    return hardware.read(
-        resctrl.info(),
-        [resctrl.schemata(name) for name in (DEFAULT, *names)],
-        mount_options=resctrl.options(),
-        bandwidth_maximum=resctrl.bandwidth_maximum(),
-    )
-
-
-def _unavailable(resctrl: Resctrl) -> str:
-    """Return why there are no control groups; empty: there are."""
-    try:
-        resctrl.check()
-    except FailedPrecondition as error:
-        return str(error)
-    return "" if resctrl.allocates() else f"the hardware can only monitor caches and memory bandwidth ({resctrl.root})"
-
-
-def _is_pseudo_locked(resctrl: Resctrl, name: str) -> bool:
-    """Say whether a group has no schemata that could be read."""
-    try:
-        return resctrl.mode(name).startswith(PSEUDO_LOCK)
-    except ResctrlError:
-        return False  # a kernel without modes
 
 
 class Rdt(ClassResource):
@@ -160,7 +126,7 @@ class Rdt(ClassResource):
 
     def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
         with _as_rdt():
-            if _unavailable(self._resctrl):
+            if planning.absence(self._resctrl):
                 return
             plan = self._classes.plan
             root = None if plan is None else plan.root
@@ -176,7 +142,7 @@ class Rdt(ClassResource):
 
     def deactivate(self) -> None:
         with _as_rdt():
-            if not self._notes or _unavailable(self._resctrl):
+            if not self._notes or planning.absence(self._resctrl):
                 return
             self._groups.remove_unused(self._notes.groups)
             if self._notes.default_changed:

@@ -19,6 +19,7 @@ from support import container_mounts, erofs
 from support.container_mounts import ContainerMounts
 from support.resctrl import fixture
 from support.resctrl.fixture import resctrl as resctrl
+from support.resctrl.fixture import shared_resctrl as shared_resctrl
 
 settings.register_profile("podkeep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podkeep")

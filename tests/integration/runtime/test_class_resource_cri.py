@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from podkeep.cri.v1 import api_pb2 as api
 from support.class_types import ClassTypes, container_classes, in_force, pod_classes
 from support.cri import Pods, error_of, pod, wait_for
 from support.daemon import Daemon
-from support.resctrl.fixture import Mount
+from support.registry import Registry
+from support.resctrl.fixture import Mount, sharing
 from support.resctrl.mount import Resctrl
 
 RDT = """
@@ -37,29 +40,38 @@ OF_ONE = "rdt.resources.beta.kubernetes.io/container.main"
 OF_CONTAINER = "io.kubernetes.cri.rdt-class"
 
 
-@pytest.fixture
-def rdt(resctrl: Mount) -> Resctrl:
+@pytest.fixture(scope=sharing)
+def rdt(shared_resctrl: Mount) -> Resctrl:
     """A resctrl file system."""
-    return resctrl()
+    return shared_resctrl()
+
+
+@pytest.fixture(scope=sharing)
+def classed(open_directory: Path, registry: Registry, image: str, rdt: Resctrl) -> Iterator[Daemon]:
+    """A daemon with the types of support/class_types.py and rdt."""
+    base = open_directory / f"class-cri-{os.urandom(3).hex()}"
+    base.mkdir()
+    file = base / "rdt.yaml"
+    file.write_text(RDT)
+    types = ClassTypes.make(base).toml(more=f'rdt_config = "{file}"\nresctrl = "{rdt.path}"\n')
+    with Daemon(base, extra=f'[registries."{registry.host}"]\ninsecure = true\n{types}') as daemon:
+        with Pods(daemon.socket, image) as client:
+            client.pull()
+        yield daemon
 
 
 @pytest.fixture
-def daemon(own_daemon: Daemon, rdt: Resctrl) -> Iterator[Daemon]:
-    """A daemon with the types of support/class_types.py and rdt."""
-    file = own_daemon.base / "rdt.yaml"
-    file.write_text(RDT)
-    more = f'rdt_config = "{file}"\nresctrl = "{rdt.path}"\n'
-    own_daemon.extra += ClassTypes.make(own_daemon.base).toml(more=more)
-    own_daemon.write()
-    with own_daemon:
-        yield own_daemon
+def daemon(classed: Daemon) -> Iterator[Daemon]:
+    """The daemon; fails a test that leaves something behind."""
+    before = classed.resources().after_a_restart()
+    yield classed
+    assert classed.resources().after_a_restart() == before
 
 
 @pytest.fixture
 def pods(daemon: Daemon, image: str) -> Iterator[Pods]:
     """A client that removes its pods."""
     with Pods(daemon.socket, image) as client:
-        client.pull()
         yield client
 
 
@@ -102,10 +114,16 @@ def test_what_is_offered(pods: Pods, daemon: Daemon) -> None:
 def test_a_reload_changes_what_is_offered(pods: Pods, daemon: Daemon) -> None:
     assert offered(pods)[0]["rdt"][0] == {"gold", "silver", "shy"}
     file = daemon.base / "rdt.yaml"
-    file.write_text(RDT.replace("silver:", "bronze:"))
     assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: offered(pods)[0]["rdt"][0] == {"gold", "bronze", "shy"}, "the new classes")
+    for name in ("bronze", "silver"):
+        file.write_text(RDT.replace("silver:", f"{name}:"))
+        daemon.process.send_signal(signal.SIGHUP)
+        classes = {"gold", name, "shy"}
+        wait_for(functools.partial(is_offered, pods, classes), "the new classes")
+
+
+def is_offered(pods: Pods, classes: set[str]) -> bool:
+    return offered(pods)[0]["rdt"][0] == classes
 
 
 @pytest.mark.requirement("Q15")

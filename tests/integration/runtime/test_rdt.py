@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,27 +15,40 @@ from podkeep.cri.v1 import api_pb2 as api
 from support import rdt
 from support.class_types import in_force, pod_classes
 from support.cri import Pods, bind, error_of, pod, wait_for
+from support.daemon import Daemon
 from support.mortal import Mortal
 from support.rdt import RdtNode
-from support.resctrl.fixture import Mount
+from support.registry import Registry
+from support.resctrl.fixture import Mount, sharing
 from support.resctrl.hardware import AMD, ARM, HASWELL, INTEL, Cache, Hardware, MemoryBandwidth, Monitoring
 
 
-@pytest.fixture
-def node(resctrl: Mount, mortal: Mortal) -> RdtNode:
-    """A daemon with the classes of support/rdt.py, not started."""
-    return RdtNode(mortal.daemon, resctrl())
+@pytest.fixture(scope=sharing)
+def node(open_directory: Path, registry: Registry, image: str, shared_resctrl: Mount) -> Iterator[RdtNode]:
+    """A daemon with the classes of support/rdt.py."""
+    base = open_directory / f"rdt-{os.urandom(3).hex()}"
+    base.mkdir()
+    daemon = Daemon(base, extra=f'[registries."{registry.host}"]\ninsecure = true\n')
+    node = RdtNode(daemon, shared_resctrl())
+    with daemon:
+        with Pods(daemon.socket, image) as client:
+            client.pull()
+        yield node
 
 
 @pytest.fixture
-def pods(node: RdtNode, mortal: Mortal) -> Iterator[Pods]:
+def pods(node: RdtNode, image: str) -> Iterator[Pods]:
     """A client of that daemon; what a test made is gone afterwards, from resctrl, too."""
-    client = mortal.start()
     before = node.machine()
-    yield client
-    for sandbox in client.sandboxes():
-        client.remove(sandbox.id)
+    with Pods(node.daemon.socket, image) as client:
+        yield client
     assert node.machine() == before
+
+
+@pytest.fixture
+def own_node(resctrl: Mount, mortal: Mortal) -> RdtNode:
+    """A daemon of the test's own, not started."""
+    return RdtNode(mortal.daemon, resctrl())
 
 
 @pytest.mark.requirement("Q1", "Q36", "Q38", "Q92")
@@ -207,8 +221,8 @@ def test_what_cannot_be_had_is_refused_before_anything_is_made(node: RdtNode, po
 
 
 @pytest.mark.requirement("Q39")
-def test_disabled_is_said_by_name(node: RdtNode, mortal: Mortal) -> None:
-    node.write("")
+def test_disabled_is_said_by_name(own_node: RdtNode, mortal: Mortal) -> None:
+    own_node.write("")
     pods = mortal.start()
 
     assert "rdt" not in rdt.offered(pods)
@@ -216,12 +230,14 @@ def test_disabled_is_said_by_name(node: RdtNode, mortal: Mortal) -> None:
     refused = error_of(lambda: rdt.create(pods, sandbox, rdt="gold"), FailedPrecondition)
 
     assert refused.startswith("class resource rdt: RDT is disabled: class_resources.rdt_config names no file")
-    assert node.resctrl.groups() == set()
+    assert own_node.resctrl.groups() == set()
 
 
 @pytest.mark.requirement("Q39")
-def test_a_machine_without_resctrl_offers_no_class_and_says_why(node: RdtNode, mortal: Mortal, tmp_path: Path) -> None:
-    mortal.daemon.extra = mortal.daemon.extra.replace(str(node.resctrl.path), str(tmp_path / "none"))
+def test_a_machine_without_resctrl_offers_no_class_and_says_why(
+    own_node: RdtNode, mortal: Mortal, tmp_path: Path
+) -> None:
+    mortal.daemon.extra = mortal.daemon.extra.replace(str(own_node.resctrl.path), str(tmp_path / "none"))
     mortal.daemon.write()
     pods = mortal.start()
 

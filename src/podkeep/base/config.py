@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from podkeep.base import misfit
 from podkeep.base.errors import InvalidArgument
 
 DEFAULT_PATH = Path("/etc/podkeep/config.toml")
@@ -286,6 +287,7 @@ _SYSTEM_DIRECTORIES = frozenset(
     " /var/log /var/spool /var/tmp".split()
 )
 """Directories that belong to the machine (Filesystem Hierarchy Standard): never one of ours."""
+_ALL_KEYS = "docs/configuration.md lists every key"
 
 
 def load(path: Path | None, settings: Sequence[str] = ()) -> Config:
@@ -318,11 +320,23 @@ def load(path: Path | None, settings: Sequence[str] = ()) -> Config:
         config = _resolved(msgspec.convert(tables, Config))
         _check_directories(config)
         _check_values(config)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise InvalidArgument(f"{path}: {error}", hint="docs/configuration.md lists every key") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"{path}: {error}", hint=_ALL_KEYS) from error
+    except msgspec.ValidationError as error:
+        text, hint = misfit.explain(tables, str(error), _problem)
+        raise InvalidArgument(f"{path}: {text}", hint=hint or _ALL_KEYS) from error
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}: {error.message}", hint=error.hint) from error
     return config
+
+
+def _problem(tables: Mapping[str, Any]) -> str:
+    """Return what the decoder says of ``tables``; empty if they fit."""
+    try:
+        msgspec.convert(tables, Config)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
 
 
 def parse_setting(text: str) -> dict[str, Any]:

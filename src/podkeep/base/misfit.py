@@ -1,0 +1,60 @@
+"""Which key of a configuration does not fit, and how: what the decoder says of it, with the names that it leaves out.
+
+Owns: reading the decoder's (msgspec's) words. Does not own: which keys there are (``config.py``, the only caller).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+_SAID = re.compile(r"(?P<text>.*) - at `\$(?P<path>.*)`", flags=re.DOTALL)
+_STEP = re.compile(r"\.([^.\[]+)|(\[\.\.\.\])")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def explain(tables: Mapping[str, Any], said: str, decoded: Callable[[Mapping[str, Any]], str]) -> tuple[str, str]:
+    """Return what is wrong, with its key, and a hint or an empty text.
+
+    :param said: what the decoder said of ``tables``; in its path every key that is a user's own is ``[...]``.
+    :param decoded: decodes tables, and returns what the decoder says; empty if they fit.
+    """
+    match = _SAID.fullmatch(said)
+    if match is None:
+        return said, ""
+    text = match["text"]
+    key = ".".join(map(_shown, _located(tables, match["path"], said, decoded)))
+    hint = "write the value in quotes" if re.search(r"Expected `str`, got `(int|float|bool)`", text) else ""
+    return f"{key}: {text[:1].lower()}{text[1:]}" if key else text, hint
+
+
+def _located(
+    tables: Mapping[str, Any], path: str, said: str, decoded: Callable[[Mapping[str, Any]], str]
+) -> Sequence[str]:
+    """Return the keys of ``path``, as far as they can be told: a user's own by trying each of them alone."""
+    keys: list[str] = []
+    value: Any = tables
+    for name, own in _STEP.findall(path):
+        if not isinstance(value, Mapping):
+            break
+        chosen = name
+        if own:
+            chosen = next((key for key in value if decoded(_only([*keys, key], value[key])) == said), "")
+        if chosen not in value:
+            break
+        keys.append(chosen)
+        value = value[chosen]
+    return keys
+
+
+def _only(keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return tables with nothing in them but ``value`` at ``keys``."""
+    for key in reversed(keys):
+        value = {key: value}
+    result: dict[str, Any] = value
+    return result
+
+
+def _shown(key: str) -> str:
+    return key if _PLAIN.fullmatch(key) else f'"{key}"'

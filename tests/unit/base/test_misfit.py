@@ -1,0 +1,55 @@
+"""A value that does not fit is named by its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podkeep.base import config
+from podkeep.base.errors import InvalidArgument
+
+DOCUMENT = "docs/configuration.md lists every key"
+QUOTES = "write the value in quotes"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ('[images]\nparallel_layers = "x"', "images.parallel_layers: expected `int`, got `str`", DOCUMENT),
+        ('[class_resources]\noom = {a = 1, b = "2"}', "class_resources.oom.b: expected `int`, got `str`", DOCUMENT),
+        (
+            '[class_resources.types.x.classes]\na.cgroup = {"pids.max" = "1"}\nb.cgroup = {"pids.max" = 20}',
+            'class_resources.types.x.classes.b.cgroup."pids.max": expected `str`, got `int`',
+            QUOTES,
+        ),
+        (
+            '[class_resources.types.x]\n[class_resources.types."y.z/t"]\nhok = "a"',
+            'class_resources.types."y.z/t": object contains unknown field `hok`',
+            DOCUMENT,
+        ),
+        ("[runtime]\nfoo = 1", "runtime: object contains unknown field `foo`", DOCUMENT),
+        ("foo = 1", "Object contains unknown field `foo`", DOCUMENT),
+        ("runtime = 1", "runtime: expected `object`, got `int`", DOCUMENT),
+        ("[images]\nallowed_registries = [1]", "images.allowed_registries: expected `str`, got `int`", QUOTES),
+        (
+            '[class_resources.types.x]\nlevels = ["host"]',
+            "class_resources.types.x.levels: invalid enum value 'host'",
+            DOCUMENT,
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, text: str, message: str, hint: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidArgument) as caught:
+        config.load(path)
+    assert (caught.value.message, caught.value.hint) == (f"{path}: {message}", hint)
+
+
+def test_a_setting_of_the_command_line_is_named_too(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("")
+    with pytest.raises(InvalidArgument) as caught:
+        config.load(path, ["class_resources.types.x.hook_timeout=now"])
+    assert caught.value.message == f"{path}: class_resources.types.x.hook_timeout: expected `float`, got `str`"

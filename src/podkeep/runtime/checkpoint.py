@@ -39,7 +39,7 @@ from podkeep.base.singleflight import SingleFlight
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.idmap import IdMap
 from podkeep.kernel.removal import remove_tree
-from podkeep.runtime.containers import log_file
+from podkeep.runtime.container_log import log_file
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci.driver import Driver
 from podkeep.runtime.records import Container, ContainerState, Sandbox

@@ -14,7 +14,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -26,9 +25,10 @@ from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime import image_volumes, stop_signal
+from podkeep.runtime import container_log, image_volumes, stop_signal
 from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
+from podkeep.runtime.container_log import log_file
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.monitor import ExitMonitor, Watched
 from podkeep.runtime.oci.driver import ExecLimits, ExecResult
@@ -50,8 +50,6 @@ START_ERROR_EXIT_CODE = 128
 """As the peers have it, for a program that never ran."""
 KILL_PATIENCE_S = 10.0
 """How long a killed container may take to end before StopContainer gives up."""
-REOPEN_PATIENCE_S = 5.0
-_REOPEN_PAUSE_S = 0.01
 EXEC_THREADS = 256
 """Commands that may run in containers at a time."""
 LIVE_STATES = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
@@ -389,17 +387,7 @@ class Containers:
         path = log_file(self._state.sandbox(container.sandbox_id), container.config)
         if path is None:
             raise FailedPrecondition(f"container {container.id} has no log file")
-        before = _inode(path)
-        if before is not None and await asyncio.to_thread(_writes_to, container.status.monitor, path):
-            # Nobody moved it away. conmon would put an empty file in its place.
-            return
-        control = self._layout.bundle(container.id) / "ctl"
-        _tell_conmon(control, b"2 0 0\n")
-        deadline = time.monotonic() + REOPEN_PATIENCE_S
-        while _inode(path) is None and before is None:
-            if time.monotonic() > deadline:
-                raise FailedPrecondition(f"conmon of {container.id} did not reopen {path}")
-            await asyncio.sleep(_REOPEN_PAUSE_S)
+        await container_log.reopen(path, container.status.monitor, self._layout.bundle(container.id) / "ctl")
 
     def log_path(self, container: Container) -> str:
         """Return the absolute path of a container's log, or an empty string."""
@@ -482,51 +470,6 @@ def ended_status(container: Container, layout: Layout) -> ContainerStatus:
     return msgspec.structs.replace(
         container.status, state=ContainerState.EXITED, finished_at=finished, exit_code=code, reason=reason
     )
-
-
-def log_file(sandbox: Sandbox, config: ContainerConfig) -> Path | None:
-    """Return where a container's output goes, or None if nobody asked for a log."""
-    if not sandbox.config.log_directory or not config.log_path:
-        return None
-    return Path(sandbox.config.log_directory, config.log_path)
-
-
-def _tell_conmon(control: Path, message: bytes) -> None:
-    """Write to conmon's control pipe without waiting for a reader.
-
-    :raises FailedPrecondition: if conmon is gone.
-    """
-    try:
-        fd = os.open(control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise FailedPrecondition(f"conmon does not read {control}: {error.strerror}") from error
-    try:
-        os.write(fd, message)
-    finally:
-        os.close(fd)
-
-
-def _writes_to(monitor: ProcessId | None, path: Path) -> bool:
-    """Return whether a process has the file at ``path`` open."""
-    if monitor is None:
-        return False
-    try:
-        wanted = path.stat()
-        descriptors = list(Path(f"/proc/{monitor.pid}/fd").iterdir())
-    except OSError:
-        return False
-    for descriptor in descriptors:
-        with suppress(OSError):  # closed while we looked
-            if os.path.samestat(descriptor.stat(), wanted):
-                return True
-    return False
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
 
 
 def _forget_exec(done: asyncio.Future[ExecResult], given_up: int) -> None:

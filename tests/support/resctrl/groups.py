@@ -2,7 +2,8 @@
 
 Owns: control and monitoring groups, CLOSIDs and RMIDs, their tasks, CPUs, modes and counters, and
 ``info/last_cmd_status``. Does not own: paths and files (``tree.py``), the values in schemata (``schemata.py``).
-Behaviour and words are those of Linux 6.16, fs/resctrl. Not here: pseudo-locking, as if the kernel was built without.
+Behaviour and words are those of Linux 6.16, fs/resctrl. Of pseudo-locking there
+are modes, and what groups in them have; not that others are kept out of what is locked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 
 from support.resctrl.hardware import Hardware
 from support.resctrl.membership import Membership
-from support.resctrl.schemata import EXCLUSIVE, SHAREABLE, Controls, Modes, Refused
+from support.resctrl.schemata import EXCLUSIVE, LOCKED, LOCKSETUP, SHAREABLE, Controls, Modes, Refused
 
 Counter = tuple[int, str]
 """Domain and event."""
@@ -33,6 +34,8 @@ class Group:
     parent: Group | None = None
     """Of a monitoring group: its control group."""
     mode: str = SHAREABLE
+    locked: str = ""
+    """The line of ``schemata`` that is locked."""
     mbps_event: str = "mbm_local_bytes"
     """What the limit of MiB/s is compared with."""
     cpus: set[int] = field(default_factory=set)
@@ -59,8 +62,18 @@ class Groups:
         return bool(self.controls.all)
 
     def modes(self) -> Modes:
-        """Return the modes of the CLOSIDs in use."""
-        return Modes({group.closid: group.mode for group in (self.root, *self.named.values())})
+        """Return the modes of the CLOSIDs in use, without those whose values mean nothing yet."""
+        return Modes({group.closid: group.mode for group in self._served() if group.mode != LOCKSETUP})
+
+    def _served(self) -> list[Group]:
+        """Return the groups that have a CLOSID."""
+        return [group for group in (self.root, *self.named.values()) if group.mode != LOCKED]
+
+    def shown(self, group: Group) -> str:
+        """Return the content of a group's ``schemata``."""
+        if group.mode == LOCKSETUP:
+            return "".join(f"{item.name}:uninitialized\n" for item in self.controls.all)
+        return group.locked or self.controls.shown(group.closid)
 
     @contextmanager
     def command(self) -> Iterator[None]:
@@ -80,7 +93,7 @@ class Groups:
         if "\n" in name:
             raise Refused(errno.EINVAL)
         with self.command():
-            taken = {group.closid for group in (self.root, *self.named.values())}
+            taken = {group.closid for group in self._served()}
             if self.hardware.l3 is not None and self.hardware.l3.io_alloc:
                 taken.add(next(item.num_closids for item in self.controls.all if item.name.startswith("L3")) - 1)
             closid = next((number for number in range(self.controls.num_closids) if number not in taken), None)
@@ -145,6 +158,8 @@ class Groups:
         :raises Refused: EINVAL, ESRCH.
         """
         with self.command():
+            if group.mode in (LOCKSETUP, LOCKED):
+                raise Refused(errno.EINVAL, "Pseudo-locking in progress")
             items = text.removesuffix("\n").split(",") if self.hardware.task_lists else [text]
             for position, item in enumerate(items):
                 if not item and position == len(items) - 1:
@@ -181,7 +196,13 @@ class Groups:
         """
         line = _line(text)
         with self.command():
-            self.controls.write(line, group.closid, self.modes())
+            if group.mode == LOCKED:
+                raise Refused(errno.EINVAL, "Resource group is pseudo-locked")
+            # What is locked must be nobody else's.
+            alone = Modes({group.closid: EXCLUSIVE} if group.mode == LOCKSETUP else {})
+            self.controls.write(line, group.closid, Modes(self.modes().of | alone.of))
+            if group.mode == LOCKSETUP:
+                group.mode, group.locked = LOCKED, f"{line}\n"
 
     def write_mode(self, group: Group, text: str) -> None:
         """Set whether the group shares.
@@ -190,7 +211,10 @@ class Groups:
         """
         mode = _line(text)
         with self.command():
-            if mode not in (SHAREABLE, EXCLUSIVE):
+            if mode == LOCKSETUP and self.hardware.pseudo_locking and group is not self.root:
+                if self.tasks(group):
+                    raise Refused(errno.EINVAL, "Tasks assigned to resource group")
+            elif mode not in (SHAREABLE, EXCLUSIVE):
                 raise Refused(errno.EINVAL, "Unknown or unsupported mode")
             if mode == EXCLUSIVE and group.mode != EXCLUSIVE:
                 self.controls.check_exclusive(group.closid, self.modes())

@@ -66,6 +66,8 @@ class Hardware:
     cpus: int = field(default_factory=lambda: os.cpu_count() or 1)
     task_lists: bool = True
     """Several process IDs in one write, separated by commas; False: a kernel before 6.7."""
+    pseudo_locking: bool = False
+    """A group can hold a part of a cache for one program."""
     movable_monitors: bool = True
     """A monitoring group can go to another control group; False: a kernel before 6.5."""
 

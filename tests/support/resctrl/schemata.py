@@ -13,6 +13,8 @@ from support.resctrl.hardware import Cache, Hardware, MemoryBandwidth
 
 EXCLUSIVE = "exclusive"
 SHAREABLE = "shareable"
+LOCKSETUP = "pseudo-locksetup"
+LOCKED = "pseudo-locked"
 _MBPS_MAX = (1 << 32) - 1
 _ULONG_MAX = (1 << 64) - 1
 

@@ -150,7 +150,7 @@ class Tree:
         entries = self._common(group)
         if groups.can_allocate:
             entries["schemata"] = File(
-                read=lambda: groups.controls.shown(group.closid),
+                read=lambda: groups.shown(group),
                 write=lambda text, _: groups.write_schemata(group, text),
                 group=group,
             )

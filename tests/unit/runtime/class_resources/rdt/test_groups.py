@@ -320,12 +320,10 @@ def test_what_a_killed_daemon_left_is_ours(mounted: Mounted, tmp_path: Path, poi
     assert mounted.groups() == set()
 
 
-def test_a_pseudo_locked_group_is_refused(mounted: Mounted, tmp_path: Path) -> None:
+def test_a_pseudo_locked_group_is_refused(resctrl: Mount, tmp_path: Path) -> None:
+    mounted = resctrl(Hardware(l3=Cache(), pseudo_locking=True))
     (mounted.path / "gold").mkdir()
-    try:
-        (mounted.path / "gold/mode").write_text("pseudo-locksetup\n")
-    except OSError as error:
-        pytest.skip(f"this resctrl has no pseudo-locking: {error}")
+    (mounted.path / "gold/mode").write_text("pseudo-locksetup\n")
 
     with pytest.raises(FailedPrecondition, match="gold is pseudo-locksetup"):
         control(mounted, tmp_path).establish({"gold": ("L3:0=f;1=f",)})

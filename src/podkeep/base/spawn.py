@@ -12,7 +12,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from podkeep.base.errors import CommandFailed, DeadlineExceeded, NotFound, ResourceExhausted
@@ -83,7 +83,13 @@ def run(
 
 
 def run_foreign(
-    argv: Sequence[str], *, stdin: bytes, timeout: float, env: Mapping[str, str], output_limit: int
+    argv: Sequence[str],
+    *,
+    stdin: bytes,
+    timeout: float,
+    env: Mapping[str, str],
+    output_limit: int,
+    kill_others: Callable[[int], None] = lambda _: None,
 ) -> Completed:
     """Run a program of somebody else's, which may do anything, to its end; blocks the calling thread.
 
@@ -91,6 +97,7 @@ def run_foreign(
 
     :param timeout: seconds after which it is killed, with its process group.
     :param output_limit: bytes of both outputs together, beyond which it is killed likewise.
+    :param kill_others: called before with its process ID: kills what it started and is no longer in that group.
     :raises NotFound: if the program, or what interprets it, does not exist.
     :raises DeadlineExceeded: if it did not finish in time.
     :raises ResourceExhausted: if it printed too much.
@@ -122,7 +129,10 @@ def run_foreign(
             )
         except BaseException:
             # It is not waited for yet, so the number is still its own.
-            os.killpg(process.pid, signal.SIGKILL)
+            try:
+                kill_others(process.pid)
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
             raise
     return Completed(command=command, returncode=process.returncode, stdout=collected[0], stderr=collected[1])
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from podkeep.base.errors import Internal, KernelCallError, NotFound
 
 _PROC = Path("/proc")
+_MAX_PASSES = 100
+"""How often it is looked for processes that others start while they are stopped."""
 _STATE, _PARENT, _GROUP, _SESSION, _START_TIME = 0, 1, 2, 3, 19
 """Positions in /proc/<pid>/stat after the command name: fields 3 to 6 and 22 of proc_pid_stat(5)."""
 
@@ -103,7 +105,7 @@ def kill(process: ProcessId, number: int) -> bool:
         return False
     except OSError as error:
         raise KernelCallError(
-            f"pidfd_send_signal(pid={process.pid}, {_signal_name(number)})", error.errno or 0
+            f"pidfd_send_signal(pid={process.pid}, {signal_name(number)})", error.errno or 0
         ) from error
     finally:
         os.close(fd)
@@ -195,6 +197,25 @@ def find_family(roots: Collection[int], sessions: Collection[int]) -> list[Proce
         if ancestor > 1:
             found[pid] = process
     return list(found.values())
+
+
+def kill_family(leader: int) -> None:
+    """Kill the leader of a session, what descends from it, and its session.
+
+    What made itself a daemon (a session of its own, and a parent that ended) is not found. The caller has not waited
+    for ``leader``, so that the number is still its own.
+    """
+    stopped: set[ProcessId] = set()
+    for _ in range(_MAX_PASSES):
+        new = [process for process in find_family({leader}, {leader}) if process not in stopped]
+        if not new:
+            break
+        # With the signal pending it starts no more processes (fork(2) fails, and is repeated after SIGCONT).
+        for process in new:
+            kill(process, signal.SIGSTOP)
+        stopped.update(new)
+    for process in stopped:
+        kill(process, signal.SIGKILL)
 
 
 def wait(process: ProcessId, timeout: float) -> bool:
@@ -293,7 +314,7 @@ def boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     """Return the name of a signal; Python has none for most real-time ones."""
     return signal.Signals(number).name if number in {*signal.Signals} else str(number)
 

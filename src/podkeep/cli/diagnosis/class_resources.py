@@ -91,18 +91,16 @@ def _blockio(file: Path) -> list[Finding]:
         mend = "boot a kernel with CONFIG_BLK_CGROUP, or leave class_resources.blockio_config out"
         return [finding.warning(name, plugin.why_not(Level.CONTAINER), why=_NOT_OFFERED, mend=mend)]
     found = []
-    weighted = [class_name for class_name, class_ in classes.classes.items() if class_.weighs]
-    if weighted and "bfq" not in devices.schedulers():
-        why = f"the weights of {', '.join(weighted)} have no effect, or their pods are refused"
-        mend = "for a disk such as vda: modprobe bfq; echo bfq > /sys/block/vda/queue/scheduler"
-        found.append(finding.warning(name, "no disk has the I/O scheduler bfq", why=why, mend=mend))
     for class_name, meaning in described.items():
+        try:
+            plugin.check(Level.CONTAINER, class_name)
+        except PodkeepError as error:
+            detail = error.message.removeprefix(f"{name}: ")
+            found.append(finding.warning(name, detail, why="what asks for it is refused", mend=error.hint))
+            continue
+        mend = f"podkeep classes check {file}"
         for text in meaning.get("warnings", ()):
-            if "bfq" not in text:
-                mend = f"podkeep classes check {file}"
-                found.append(
-                    finding.warning(name, f"{class_name}: {text}", why="the class limits less here", mend=mend)
-                )
+            found.append(finding.warning(name, f"{class_name}: {text}", why="the class limits less here", mend=mend))
     return found or [finding.ok(name, ", ".join(offers[Level.CONTAINER].classes))]
 
 
@@ -131,7 +129,7 @@ def _custom(classes: ClassResourcesConfig) -> list[Finding]:
             found.append(finding.ok(name, ", ".join(offer.classes)))
         else:
             why = next(why for level in Level if (why := item.why_not(level)) and not why.startswith("it is for"))
-            mend = f'put it there, or leave class_resources.types."{item.name}" out'
+            mend = f'mend that, or leave class_resources.types."{item.name}" out'
             found.append(finding.warning(name, why, why=_NOT_OFFERED, mend=mend))
     return found
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import enum
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from podkeep.base import spawn
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, NotFound, ResourceExhausted
 from podkeep.base.printable import printable
+from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources.model import Target
 
@@ -23,6 +25,8 @@ _OUTPUT_LIMIT = 64 << 10
 """Bytes of both outputs together."""
 _ERROR_LIMIT = 1024
 """Characters of its first line that are passed on."""
+_BEGINNING = 256
+"""Bytes that the kernel looks at (binfmts.h, BINPRM_BUF_SIZE)."""
 
 
 class Action(enum.StrEnum):
@@ -43,11 +47,20 @@ class Hook:
 
     def cannot_run(self) -> str:
         """Return why it cannot be run; empty if it can."""
-        path = Path(self.path)
-        if not path.exists():
-            return f"its hook {path} is not there"
-        if not path.is_file() or not os.access(path, os.X_OK):
-            return f"its hook {path} is no program that can be run"
+        what = f"its hook {self.path}"
+        try:
+            if not stat.S_ISREG(os.stat(self.path).st_mode):
+                return f"{what} is not a file"
+            if not os.access(self.path, os.X_OK):
+                return f"{what} is not executable: chmod +x {self.path}"
+            with Path(self.path).open("rb") as file:
+                beginning = file.read(_BEGINNING)
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{what} is not there"
+        except OSError as error:
+            return f"{what} cannot be read: {error.strerror}"
+        if reason := _format_problem(beginning):
+            return f"{what} {reason}"
         return ""
 
     def call(self, action: Action, target: Target, told: Mapping[str, object]) -> None:
@@ -56,7 +69,7 @@ class Hook:
         :param told: what it is told besides of the target: type, class, previous class, parameters.
         :raises FailedPrecondition: if it ends with another status than 0, with the first line of its standard error; or
             if it cannot be run.
-        :raises DeadlineExceeded: if it takes longer; it and its process group are killed.
+        :raises DeadlineExceeded: if it takes longer; it is killed with what it started (:func:`procfs.kill_family`).
         """
         document = {
             **told,
@@ -74,6 +87,7 @@ class Hook:
                 timeout=self._timeout,
                 env=_ENVIRONMENT,
                 output_limit=_OUTPUT_LIMIT,
+                kill_others=procfs.kill_family,
             )
         except DeadlineExceeded as error:
             hint = "see what it waits for, or raise hook_timeout of the type"
@@ -95,8 +109,26 @@ class Hook:
         return {name: str(path) for path in directories for name in by_hierarchy[path].name.split(",")}
 
 
+def _format_problem(beginning: bytes) -> str:
+    """Return why the kernel would not execute a file that begins so; empty if it would (execve(2))."""
+    if beginning.startswith(b"\x7fELF"):
+        return ""
+    if not beginning.startswith(b"#!"):
+        return "is neither a program nor begins with #!"
+    words = beginning[2:].split(b"\n", 1)[0].split()
+    if not words:
+        return "names nothing after #!"
+    if not os.path.exists(words[0]):
+        return f"is to be run by {printable(os.fsdecode(words[0]))}, which is not there"
+    return ""
+
+
 def _first_line(done: spawn.Completed) -> str:
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     if lines:
         return printable(lines[0][:_ERROR_LIMIT])
-    return f"status {done.returncode}, and it said nothing"
+    ended = f"status {done.returncode}"
+    if done.returncode < 0:
+        number = -done.returncode
+        ended = f"signal {number} ({procfs.signal_name(number)}) ended it"
+    return f"{ended}, and it said nothing"

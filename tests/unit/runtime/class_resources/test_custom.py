@@ -251,6 +251,22 @@ class TestHook:
         for pid in (tmp_path / "pids").read_text().split():
             assert not _runs(int(pid))
 
+    def test_what_left_its_process_group_and_session_is_killed_too(
+        self, target: Target, script: Script, tmp_path: Path
+    ) -> None:
+        below = f"sleep 600 & echo $! $$ >>{tmp_path}/pids; wait"
+        ready = f"until [ $(wc -w <{tmp_path}/pids) = 4 ]; do :; done; exec yes"
+        hook = script(f"[ $1 = release ] && exit; touch {tmp_path}/pids; setsid sh -c '{below}' & ({below}) & {ready}")
+        kind = one_type(self.definition(hook, timeout=60))
+        with pytest.raises(FailedPrecondition, match="printed more than 64 KiB"):
+            kind.apply(target, "gold")
+        for pid in (tmp_path / "pids").read_text().split():
+            assert not _runs(int(pid))
+
+    def test_a_signal_that_ended_it_is_named(self, target: Target, script: Script) -> None:
+        with pytest.raises(FailedPrecondition, match=r"failed: signal 9 \(SIGKILL\) ended it, and it said nothing"):
+            one_type(self.definition(script("kill -9 $$"))).apply(target, "gold")
+
     def test_output_without_end_is_an_error(self, target: Target, script: Script) -> None:
         with pytest.raises(FailedPrecondition, match="printed more than 64 KiB"):
             one_type(self.definition(script("[ $1 = release ] && exit; exec yes"))).apply(target, "gold")
@@ -299,9 +315,21 @@ class TestHook:
         hook = script("exit 0")
         kind = one_type(self.definition(hook))
         assert kind.offers()[Level.CONTAINER].classes == ("gold", "silver")
+        for content, why in (
+            ("exit 0", f"its hook {hook} is neither a program nor begins with #!"),
+            ("#! /nowhere/sh -e\n", f"its hook {hook} is to be run by /nowhere/sh, which is not there"),
+            ("#!\n", f"its hook {hook} names nothing after #!"),
+            ("", f"its hook {hook} is neither a program nor begins with #!"),
+        ):
+            Path(hook).write_text(content)
+            assert kind.why_not(Level.CONTAINER) == why
+            assert kind.offers() == {}
         Path(hook).chmod(stat.S_IRUSR)
-        assert kind.why_not(Level.CONTAINER) == f"its hook {hook} is no program that can be run"
+        assert kind.why_not(Level.CONTAINER) == f"its hook {hook} is not executable: chmod +x {hook}"
         Path(hook).unlink()
+        Path(hook).mkdir()
+        assert kind.why_not(Level.CONTAINER) == f"its hook {hook} is not a file"
+        Path(hook).rmdir()
         assert kind.offers() == {}
         assert kind.why_not(Level.CONTAINER) == f"its hook {hook} is not there"
         for step in (lambda: kind.check(Level.CONTAINER, "gold"), lambda: kind.apply(target, "gold")):

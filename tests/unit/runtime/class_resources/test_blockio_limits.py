@@ -185,5 +185,12 @@ def test_a_difference_in_words() -> None:
 def test_a_kernel_that_cannot_throttle_is_not_written_to() -> None:
     found = resolved("    - Weight: 80\n")
     assert limits.wanted(found, ability(2, throttles=False)) == {"io.bfq.weight": {"default": "80"}}
-    assert limits.is_idle(found, ability(2))
-    assert not limits.is_idle(found, ability(2, bfq=frozenset({"254:0"})))
+    assert "echo bfq" in limits.unheeded(found, ability(2))
+    assert not limits.unheeded(found, ability(2, bfq=frozenset({"254:0"})))
+
+
+def test_lines_of_disks_that_went_away_are_none() -> None:
+    """Version 1 shows them as ``(unknown)``, and takes no such key."""
+    file = "blkio.throttle.read_bps_device"
+    assert limits.read(file, "254:0 1000\n(unknown) 2000\n") == {"254:0": "1000"}
+    assert limits.changes({file: limits.read(file, "(unknown) 2000\n")}, {file: {}}) == []

@@ -60,8 +60,8 @@ def warnings(resolved: Limits, ability: Ability) -> list[str]:
     :param ability: with all disks, as :func:`ability_for` returns it.
     """
     found = [*resolved.warnings, *limits.without_effect(resolved, ability)]
-    if limits.is_idle(resolved, ability):
-        found.append(f"weight {resolved.weight} has no effect: no disk has the scheduler bfq")
+    if hint := limits.unheeded(resolved, ability):
+        found.append(f"what asks for the class is refused, as no disk heeds its weights; {hint}")
     return found
 
 

@@ -159,14 +159,18 @@ def without_effect(limits: Limits, ability: Ability) -> list[str]:
     ]
 
 
-def weighed(limits: Limits) -> list[Device]:
-    """Return the disks that have a weight of their own."""
-    return [device for device, _ in _weighed(limits)]
+def unheeded(limits: Limits, ability: Ability) -> str:
+    """Return what mends that no disk heeds a weight of a class that has some, which is refused then; else nothing.
 
-
-def is_idle(limits: Limits, ability: Ability) -> bool:
-    """Say whether the weight of devices that are not named counts for none; ``ability`` must be that of all disks."""
-    return limits.weight is not None and not ability.bfq | ability.cost
+    :param ability: with all disks. Weights for disks that are not here are none.
+    """
+    weighed, heeding = [device for device, _ in _weighed(limits)], ability.bfq | ability.cost
+    if limits.weight is None and not weighed:
+        return ""
+    if any(device.number in heeding for device in weighed) or (limits.weight is not None and heeding):
+        return ""
+    name = weighed[0].name.removeprefix("/dev/") if weighed else "vda"
+    return f"choose a scheduler that does: `echo bfq > /sys/block/{name}/queue/scheduler`"
 
 
 def _weighed(limits: Limits) -> list[tuple[Device, Mapping[Setting, int]]]:
@@ -195,13 +199,13 @@ def _rates_v2(limits: Limits) -> dict[str, str]:
 
 
 def read(file: str, text: str) -> dict[str, str]:
-    """Return keys and values of a file's content."""
+    """Return keys and values of a file's content; a disk that went away while it was limited has no key any more."""
     if file == BFQ_WEIGHT_V1:
         return {DEFAULT: text.strip()}
     found: dict[str, str] = {}
     for line in text.splitlines():
         key, _, value = line.strip().partition(" ")
-        if key and not (file == BFQ_WEIGHT_DEVICE_V1 and key == DEFAULT):
+        if key[:1].isdigit() or (key == DEFAULT and file != BFQ_WEIGHT_DEVICE_V1):
             found[key] = value
     return {key: value for key, value in found.items() if value != _UNLIMITED}
 

@@ -105,23 +105,9 @@ class BlockIo(ClassResource):
         class_ = self._class(class_name)
         if level is Level.POD and (reason := self._not_pods(class_)):
             raise FailedPrecondition(problem(BLOCKIO, f"class {class_name} {reason}"))
-        if class_.weighs:
-            self._require_heed(class_name)
-
-    def _require_heed(self, class_name: str) -> None:
-        """Check that some disk heeds weights of the class; those that it has for disks that are not here are none."""
-        resolved, ability = self._resolve(class_name), self._machine_ability()
-        weighed = limits.weighed(resolved)
-        if resolved.weight is None and not weighed:
-            return
-        heeding = ability.bfq | ability.cost
-        if any(device.number in heeding for device in weighed) or (resolved.weight is not None and heeding):
-            return
-        name = weighed[0].name.removeprefix("/dev/") if weighed else "vda"
-        raise FailedPrecondition(
-            problem(BLOCKIO, f"class {class_name} has weights, and no disk that they are for heeds any"),
-            hint=f"choose a scheduler that does: `echo bfq > /sys/block/{name}/queue/scheduler`",
-        )
+        if class_.weighs and (hint := limits.unheeded(self._resolve(class_name), self._machine_ability())):
+            text = f"class {class_name} has weights, and no disk that they are for heeds any"
+            raise FailedPrecondition(problem(BLOCKIO, text), hint=hint)
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         """Return the OCI configuration with ``linux.resources.blockIO``."""

@@ -1,19 +1,19 @@
 """``podkeep classes``: the QoS-class resources of the runtime (KEP-3008), and the classes of pods and containers.
 
-Stock clients of CRI cannot say these fields. Owns: what people type, and changing classes. Does not own: what is said
+Stock clients of CRI cannot say these fields. Owns: whom people mean, and changing classes. Does not own: what is said
 of the types (``classlist``), or explaining a configuration (``classes_check``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
-from podkeep.cli import classes_check, classes_completion, connection
+from podkeep.cli import class_words, classes_check, classes_completion, connection
 from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
 from podkeep.cli.pods import Target, namespace_option
@@ -101,7 +101,7 @@ def set_(invocation: Invocation, target: str, assignments: tuple[str, ...], name
     """
     from podkeep.api.class_resources import QOS
 
-    wanted = parse(assignments)
+    wanted = class_words.read(assignments)
     meant = read_target(target, namespace)
     if meant.container is None and QOS in wanted:
         raise InvalidArgument(f"class resource {QOS}: a pod's follows from the limits and requests of its containers")
@@ -120,22 +120,6 @@ def set_(invocation: Invocation, target: str, assignments: tuple[str, ...], name
         return
     for type_name in wanted:
         forms.echo_line(f"{name}: {described(type_name, before.get(type_name), after.get(type_name, ''))}")
-
-
-def parse(assignments: Sequence[str]) -> dict[str, str]:
-    """Return types to classes of ``TYPE=CLASS`` words.
-
-    :raises InvalidArgument: if one is not like that, or a type is named twice.
-    """
-    found: dict[str, str] = {}
-    for text in assignments:
-        type_name, separator, class_name = text.partition("=")
-        if not separator or not type_name or not class_name:
-            raise InvalidArgument(f"{text!r} is not TYPE=CLASS", hint="write it like rdt=gold")
-        if type_name in found:
-            raise InvalidArgument(f"type {type_name} is named twice: {found[type_name]} and {class_name}")
-        found[type_name] = class_name
-    return found
 
 
 def read_target(text: str, namespace: str) -> Target:

@@ -10,6 +10,7 @@ from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.api.manifest import Manifest
 from podkeep.base.errors import InvalidArgument
+from podkeep.cli import class_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,25 +43,12 @@ def read(containers: Sequence[str], pods: Sequence[str], gates: FeatureGates) ->
 
     :raises InvalidArgument: naming the option, if one cannot be understood, or the feature gate is off.
     """
-    wanted = WantedClasses(containers=_read("--class", containers), pods=_read("--pod-class", pods))
+    wanted = WantedClasses(
+        containers=class_words.read(containers, option="--class"), pods=class_words.read(pods, option="--pod-class")
+    )
     if (wanted.containers or wanted.pods) and not gates.enabled(CLASS_RESOURCES):
         raise InvalidArgument(
             f"--class and --pod-class: the feature gate {CLASS_RESOURCES.name} is off",
             hint="switch it on in [agent] feature_gates",
         )
     return wanted
-
-
-def _read(option: str, texts: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        type_name, equals, class_name = text.partition("=")
-        if not equals:
-            raise InvalidArgument(f"{option}: {text!r} is not TYPE=CLASS", hint="write it like rdt=gold")
-        if why := class_resources.type_problem(type_name):
-            raise InvalidArgument(f"{option}: type {type_name!r} {why}")
-        if why := class_resources.class_problem(class_name):
-            raise InvalidArgument(f"{option}: class {class_name!r} {why}")
-        if found.setdefault(type_name, class_name) != class_name:
-            raise InvalidArgument(f"{option}: {type_name} is given twice, as {found[type_name]} and {class_name}")
-    return found

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.cli import classes, classes_check, classlist
+from podkeep.cli import class_words, classes, classes_check, classlist
 from podkeep.cli.pods import Target
 from podkeep.cri.v1 import api_pb2
 from podkeep.runtime.class_resources import yamlfile
@@ -112,13 +113,20 @@ def test_a_runtime_that_says_no_more_than_cri_is_understood() -> None:
     assert report.notes() == []
 
 
-def test_words_of_set() -> None:
-    assert classes.parse(["rdt=gold", "vendor.example/a=b=c"]) == {"rdt": "gold", "vendor.example/a": "b=c"}
-    for wrong in ("rdt", "=gold", "rdt=", ""):
-        with pytest.raises(InvalidArgument, match="is not TYPE=CLASS"):
-            classes.parse([wrong])
-    with pytest.raises(InvalidArgument, match="rdt is named twice: gold and silver"):
-        classes.parse(["rdt=gold", "rdt=silver"])
+def test_words_that_people_type() -> None:
+    assert class_words.read(["rdt=gold", "vendor.example/a=b", "rdt=gold"]) == {"rdt": "gold", "vendor.example/a": "b"}
+    for words, message in (
+        (["rdt"], "'rdt' is not TYPE=CLASS"),
+        ([""], "'' is not TYPE=CLASS"),
+        (["=gold"], "type '' "),
+        (["rdt="], "class '' must be 1 to 63"),
+        (["rdt=a=b"], "class 'a=b' must be 1 to 63"),
+        (["rdt=gold", "rdt=silver"], "rdt is given twice, as gold and silver"),
+    ):
+        with pytest.raises(InvalidArgument, match=f"^{re.escape(message)}"):
+            class_words.read(words)
+        with pytest.raises(InvalidArgument, match=f"^--class: {re.escape(message)}"):
+            class_words.read(words, option="--class")
 
 
 def test_what_classes_are_set_of() -> None:

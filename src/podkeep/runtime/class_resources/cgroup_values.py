@@ -23,7 +23,10 @@ from podkeep.kernel.cgroups import Cgroups
 ATTRIBUTE = "trusted.podkeep.class-resources"
 """Of the cgroup; see :meth:`podkeep.kernel.cgroups.Cgroups.set_attribute`."""
 
-_FILE = re.compile(r"(?!cgroup\.)[a-z0-9_]+(\.[A-Za-z0-9_-]+)+")
+_FILE = re.compile(r"[a-z0-9_]+(\.[A-Za-z0-9_-]+)+")
+_OURS = frozenset({"cgroup", "devices", "freezer"})
+"""What files begin with that hold the cgroup itself, isolate, or keep what is killed from dying."""
+_FILE_HINT = "name a file that sets a share or a limit, such as cpu.shares or memory.high"
 _NUMBER = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
@@ -50,10 +53,9 @@ def check_file(name: str, *, key: str) -> None:
     :raises InvalidArgument: if it is a path, or a file by which podkeep or the kernel keeps the cgroup itself.
     """
     if not _FILE.fullmatch(name):
-        hint = (
-            "name a controller's file, such as memory.high or cpu.shares; cgroup.*, tasks and paths are not for classes"
-        )
-        raise InvalidArgument(f"{key}: {name!r} is no file of a controller", hint=hint)
+        raise InvalidArgument(f"{key}: {name!r} is no file of a controller", hint=_FILE_HINT)
+    if name.partition(".")[0] in _OURS:
+        raise InvalidArgument(f"{key}: {name} is not for classes", hint=_FILE_HINT)
 
 
 def resetting(name: str, before: str, now: str) -> list[str]:

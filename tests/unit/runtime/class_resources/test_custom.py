@@ -387,9 +387,11 @@ class TestDefinitions:
             ("x", CustomType(classes={"a": CustomClass()}), "nothing would enforce it"),
             ("x", CustomType(classes={"a": CustomClass(parameters={"a": "b"})}), "no hook that could be told"),
             ("x", files(a={"../cpu.shares": "1"}), "no file of a controller"),
-            ("x", files(a={"cgroup.procs": "1"}), "no file of a controller"),
+            ("x", files(a={"cgroup.procs": "1"}), "cgroup.procs is not for classes"),
             ("x", files(a={"tasks": "1"}), "no file of a controller"),
             ("x", files(a={"release_agent": "/x"}), "no file of a controller"),
+            ("x", files(a={"freezer.state": "FROZEN"}), "freezer.state.*not for classes"),
+            ("x", files(a={"devices.allow": "a"}), "devices.allow.*not for classes"),
             ("x", files(a={"cpu.shares": " "}), "nothing is to be written"),
         ],
     )

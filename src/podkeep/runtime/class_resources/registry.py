@@ -209,7 +209,8 @@ class ClassResources:
             for name in sorted(classes):
                 item = self._catalog.types.get(name)
                 if item is None:
-                    log.info("%s was in a class of %s, which is not configured any more", target.name, name)
+                    text = "%s is released from a class of %s by nobody: the type is not configured any more"
+                    log.warning(text, target.name, name)
                     continue
                 try:
                     item.release(target, classes[name])

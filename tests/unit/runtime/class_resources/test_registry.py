@@ -214,7 +214,7 @@ def test_an_immutable_type_keeps_its_class() -> None:
     classes.change(CONTAINER, {"shelf": "gold"}, {"shelf": "gold", "other": "gold"})
 
 
-def test_release_gives_every_type_its_turn_and_can_be_repeated() -> None:
+def test_release_gives_every_type_its_turn_and_can_be_repeated(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
     shelves = [Shelf(name, log=log) for name in ("a", "b")]
     classes = ClassResources(shelves)
@@ -228,6 +228,7 @@ def test_release_gives_every_type_its_turn_and_can_be_repeated() -> None:
     classes.release(CONTAINER, held)
     classes.release(CONTAINER, held)
     assert shelves[0].where == {}
+    assert "released from a class of gone by nobody: the type is not configured any more" in caplog.text
 
 
 def test_verify_says_what_is_not_in_force() -> None:

@@ -25,8 +25,10 @@ log = logging.getLogger(__name__)
 
 RELOADABLE = frozenset({"log", "images", "registries", "class_resources"})
 """Tables of the configuration that a reload applies."""
-_NOT_BEFORE_RESTART = frozenset({"images.snapshot_driver"})
-"""Keys in them that it does not: drivers are tried, and made, when the store is opened."""
+_NOT_BEFORE_RESTART = frozenset({"images.snapshot_driver", "class_resources.resctrl"})
+"""Keys in them that it does not: drivers are tried, and made, when the store is opened; what runs is in groups of the
+resctrl file system that there was.
+"""
 
 _SHOWN_KEYS = 20
 """Keys that a line of the log has at most."""
@@ -102,10 +104,10 @@ class Reload:
             return
         service.reloading()
         try:
-            config = await asyncio.to_thread(self._load)
-            settings.check(config)
+            config = await asyncio.to_thread(_checked, self._load)
+            coming = self._coming(config)
             # First, as the only part that may be refused from here on.
-            await asyncio.to_thread(self._replace_classes, config)
+            await asyncio.to_thread(self._replace_classes, coming)
         except Exception as error:
             # Whatever is wrong with a file, the runtime serves on. The text of our own errors says all.
             unexpected = None if isinstance(error, PodkeepError) else error
@@ -116,16 +118,9 @@ class Reload:
         applied = [key for key in changed if key.partition(".")[0] in RELOADABLE and key not in _NOT_BEFORE_RESTART]
         waiting = [key for key in changed if key not in applied]
         # What waits for a restart is compared with what is in force at the next reload, too.
-        images = msgspec.structs.replace(config.images, snapshot_driver=self._config.images.snapshot_driver)
-        self._config = msgspec.structs.replace(
-            self._config,
-            log=config.log,
-            images=images,
-            registries=config.registries,
-            class_resources=config.class_resources,
-        )
+        self._config = coming
         logs.configure(config.log.level, sys.stderr, style=config.log.format)
-        self._images.reconfigure(images, config.registries)
+        self._images.reconfigure(coming.images, config.registries)
         # They count also where no key changed, and are in force by now.
         files = [file for file in (config.class_resources.rdt_config, config.class_resources.blockio_config) if file]
         also = f"; also in force: {', '.join(files)}" if files else ""
@@ -133,3 +128,21 @@ class Reload:
         if waiting:
             log.warning("changed and not in force before a restart: %s", _listed(waiting))
         service.ready(f"serving {self._config.runtime.socket}")
+
+    def _coming(self, config: Config) -> Config:
+        """Return the configuration in force with what a reload takes from another."""
+        now = self._config
+        return msgspec.structs.replace(
+            now,
+            log=config.log,
+            images=msgspec.structs.replace(config.images, snapshot_driver=now.images.snapshot_driver),
+            registries=config.registries,
+            class_resources=msgspec.structs.replace(config.class_resources, resctrl=now.class_resources.resctrl),
+        )
+
+
+def _checked(load: Callable[[], Config]) -> Config:
+    """Read a configuration and the files that it names; blocks."""
+    config = load()
+    settings.check(config)
+    return config

@@ -117,3 +117,23 @@ def test_the_driver_of_layers_waits_for_a_restart(tmp_path: Path, capsys: pytest
             store.close()
 
     asyncio.run(scenario())
+
+
+def test_where_resctrl_is_waits_for_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    moved = config.Config(class_resources=config.ClassResourcesConfig(resctrl="/elsewhere", oom={"low": 100}))
+    given: list[config.ClassResourcesConfig] = []
+
+    async def scenario() -> None:
+        store = ImageStore.open(tmp_path / "images", config=config.ImagesConfig(), registries={})
+        try:
+            loaded = Reload(config.Config(), lambda: moved, store, lambda new: given.append(new.class_resources))
+            for applied in ("class_resources.oom.low", "nothing"):
+                await loaded._reload()
+                said = capsys.readouterr().err
+                assert f"applied: {applied}\n" in said
+                assert "not in force before a restart: class_resources.resctrl\n" in said
+        finally:
+            store.close()
+
+    asyncio.run(scenario())
+    assert given == [config.ClassResourcesConfig(oom={"low": 100})] * 2

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 MAX_BITS = 64
 """resctrl keeps a mask in an unsigned long; goresctrl takes no bit above 63."""
+MAX_NUMBERS = 1 << 12
+"""In one list: more caches than any machine has."""
 
 
 def bits(mask: int) -> list[int]:
@@ -27,18 +29,27 @@ def of(numbers: Iterable[int]) -> int:
 
 def runs(mask: int) -> list[tuple[int, int]]:
     """Return the blocks of neighbouring bits as first and last bit, rising."""
-    found: list[tuple[int, int]] = []
-    for bit in bits(mask):
-        if found and found[-1][1] == bit - 1:
-            found[-1] = (found[-1][0], bit)
-        else:
-            found.append((bit, bit))
-    return found
+    return _runs(bits(mask))
 
 
 def text(mask: int) -> str:
     """Return the bits as a list: ``0-3,5``; nothing for an empty mask."""
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs(mask))
+    return listed(bits(mask))
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Return rising numbers as a list: ``0-3,5``."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in _runs(numbers))
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
 
 
 def parse(text: str) -> int:
@@ -62,7 +73,8 @@ def parse(text: str) -> int:
 def numbers(text: str, *, below: int) -> list[int]:
     """Return the numbers of a list such as ``0,2,4-7``, rising; each once.
 
-    :raises ValueError: saying what is wrong with it: no number, a range that does not rise, one of ``below`` or more.
+    :raises ValueError: saying what is wrong with it: no number, a range that does not rise, one of ``below`` or
+        more, very many.
     """
     found: set[int] = set()
     for entry in text.split(","):
@@ -74,6 +86,8 @@ def numbers(text: str, *, below: int) -> list[int]:
             raise ValueError(f"the range {entry.strip()} in {text!r} does not rise")
         if high >= below:
             raise ValueError(f"{high} in {text!r} is more than {below - 1}")
+        if high - low >= MAX_NUMBERS or len(found) > MAX_NUMBERS:
+            raise ValueError(f"{text!r} has more than {MAX_NUMBERS} numbers")
         found.update(range(low, high + 1))
     return sorted(found)
 

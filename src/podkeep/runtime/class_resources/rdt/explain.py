@@ -107,7 +107,7 @@ def _cache(plan: Plan, cache: Cache, resource: str) -> Iterator[str]:
     names = max([len(_SHARED), *(len(_INDENT + name) for name in _names(plan))]) + len(_INDENT)
     for numbers in _alike(plan, resource, cache.ids):
         first = numbers[0]
-        yield f"{_INDENT}cache {_list(numbers)}"
+        yield f"{_INDENT}cache {bitmask.listed(numbers)}"
         yield f"{_INDENT * 2}{'':{names}}{_ruler(width)}"
         for partition in plan.partitions:
             if resource in partition.masks:
@@ -129,7 +129,7 @@ def _bandwidth(plan: Plan, mb: Bandwidth) -> Iterator[str]:
     yield f"MB: memory bandwidth in {unit}{least}"
     names = max((len(name) for name in _names(plan)), default=0) + len(_INDENT)
     for numbers in _alike(plan, "MB", mb.ids):
-        yield f"{_INDENT}cache {_list(numbers)}"
+        yield f"{_INDENT}cache {bitmask.listed(numbers)}"
         for partition in plan.partitions:
             for each in _of(plan, partition):
                 value = each.values["MB"][numbers[0]]
@@ -193,10 +193,6 @@ def _amount(mask: int, cache: Cache) -> str:
     percent = round(100 * mask.bit_count() / cache.mask.bit_count())
     digits = (cache.mask.bit_length() + 3) // 4
     return f"0x{mask:0{digits}x} {percent:>3}%  {'bit' if mask.bit_count() == 1 else 'bits'} {bitmask.text(mask)}"
-
-
-def _list(numbers: list[int]) -> str:
-    return bitmask.text(bitmask.of(numbers))
 
 
 def _unit(mb: Bandwidth) -> str:

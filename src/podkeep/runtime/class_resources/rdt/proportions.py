@@ -19,7 +19,6 @@ T = TypeVar("T")
 
 ALL = "all"
 """Stands for the caches that are not named."""
-_MAX_CACHE_ID = 1 << 16
 _UINT32 = 1 << 32
 _CACHE_HINT = 'write a percentage such as "60%", bits such as "0-3", or a mask such as "0xf0"'
 _MBPS = "MBps"
@@ -195,12 +194,14 @@ def _split(node: Node) -> tuple[dict[int, Node], Node | None]:
             rest = value
             continue
         try:
-            ids = bitmask.numbers(key, below=_MAX_CACHE_ID)
+            ids = bitmask.numbers(key, below=_UINT32)
         except ValueError as error:
             hint = f"keys here are cache IDs such as 0 or 0-1,3, and {ALL!r} for all others"
             if key in list(Access):
                 hint = f"write {key} below a cache ID, or below {ALL!r}"
             raise value.error(f"not cache IDs: {error}", hint=hint) from error
+        if len(by_id) > bitmask.MAX_NUMBERS:
+            raise value.error(f"more than {bitmask.MAX_NUMBERS} caches are named")
         for cache in ids:
             if cache in by_id:
                 raise value.error(f"cache {cache} is there twice, first in line {by_id[cache].line}")

@@ -148,7 +148,8 @@ _ERRORS = {
     "no mask": (_allocation("0xgg"), f"{_LINE_3}: '0xgg' is no hexadecimal mask; hint: write"),
     "no cache id": (_allocation("{a: 5%}"), f"{_LINE_3}.a: not cache IDs: 'a' is no list of numbers"),
     "cache id twice": (_allocation("{0-2: 5%, 2: 6%}"), f"{_LINE_3}.2: cache 2 is there twice, first in line 3"),
-    "huge cache id": (_allocation("{0-99999999: 5%}"), f"{_LINE_3}.0-99999999: not cache IDs: 99999999 in"),
+    "huge cache id": (_allocation("{0-4294967296: 5%}"), f"{_LINE_3}.0-4294967296: not cache IDs: 4294967296 in"),
+    "many cache ids": (_allocation("{0-9999: 5%}"), f"{_LINE_3}.0-9999: not cache IDs: '0-9999' has more than 4096"),
     "unified is missing": (_allocation("{all: {code: 5%, data: 5%}}"), f"{_LINE_3}.all: 'unified' is missing; hint:"),
     "data is missing": (
         _allocation("{all: {unified: 5%, code: 5%}}"),

@@ -63,6 +63,35 @@ def test_the_picture() -> None:
     ]
 
 
+@pytest.mark.requirement("Q43")
+@pytest.mark.parametrize(
+    ("width", "ids", "caches", "ruler", "a", "b"),
+    [
+        (11, (0,), "0", "10        0", "....####### 0x07f", "####....... 0x780"),
+        (12, (0, 1), "0-1", "11         0", "....######## 0x0ff", "####........ 0xf00"),
+        (15, (0, 2), "0,2", "14            0", "......######### 0x01ff", "######......... 0x7e00"),
+        (16, (0, 1, 8), "0-1,8", "15             0", "......########## 0x03ff", "######.......... 0xfc00"),
+        (
+            20,
+            (0x10000, 0x81000000),
+            "65536,2164260864",
+            f"19{'0':>18}",
+            f"{'.' * 8}{'#' * 12} 0x00fff",
+            f"{'#' * 8}{'.' * 12} 0xff000",
+        ),
+        (1, (3,), "3", "0", "# 0x1", ""),
+    ],
+)
+def test_caches_of_all_widths(width: int, ids: tuple[int, ...], caches: str, ruler: str, a: str, b: str) -> None:
+    """Also with IDs that Arm's firmware makes up."""
+    machine = Machine(stand_in.Hardware(l3=stand_in.Cache(cbm_mask=(1 << width) - 1, domains=ids)))
+    other = ", b: {l3Allocation: 40%, classes: {y: }}" if b else ""
+    lines = explain.explain(machine.plan(f"partitions: {{a: {{l3Allocation: 60%, classes: {{x: }}}}{other}}}"))
+    assert lines[1:3] == [f"  cache {caches}", f"{'':14}{ruler}"]
+    assert lines[3].split()[1:3] == a.split()
+    assert not b or lines[5].split()[1:3] == b.split()
+
+
 def test_bits_that_other_hardware_uses_too() -> None:
     machine = stand_in.Hardware(l3=stand_in.Cache(shareable_bits=0xC0000, domains=(0,)))
     lines = explain.explain(Machine(machine).plan("partitions: {p: {l3Allocation: 100%, classes: {c: }}}"))

@@ -87,6 +87,8 @@ def _blockio(file: Path) -> list[Finding]:
     except PodkeepError as error:
         mend = error.hint or f"podkeep classes check {file}"
         return [finding.missing(name, error.message, why=_REFUSED, mend=mend)]
+    if not classes.classes:
+        return [finding.warning(name, f"{file} has no classes", why="no pod can ask for any", mend=f"edit {file}")]
     if Level.CONTAINER not in offers:
         mend = "boot a kernel with CONFIG_BLK_CGROUP, or leave class_resources.blockio_config out"
         return [finding.warning(name, plugin.why_not(Level.CONTAINER), why=_NOT_OFFERED, mend=mend)]

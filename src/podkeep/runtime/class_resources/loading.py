@@ -101,8 +101,8 @@ def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path, systemd:
     present = {item.name for item in types}
     disabled = {name: reason for name, reason in _DISABLED.items() if name not in present}
     loaded = ClassResources(types, config.container_defaults, config.pod_defaults, disabled=disabled)
-    _check_defaults(loaded, Level.CONTAINER, config.container_defaults, disabled)
-    _check_defaults(loaded, Level.POD, config.pod_defaults, disabled)
+    _warn_of_defaults(loaded, Level.CONTAINER, config.container_defaults, disabled)
+    _warn_of_defaults(loaded, Level.POD, config.pod_defaults, disabled)
     return loaded
 
 
@@ -120,18 +120,12 @@ def _load_files(config: ClassResourcesConfig, cgroups: Cgroups, root: Path, *, s
     return [item for item in found if item is not None]
 
 
-def _check_defaults(
+def _warn_of_defaults(
     loaded: ClassResources, level: Level, defaults: Mapping[str, str], disabled: Mapping[str, str]
 ) -> None:
-    """Check that each default is a class there is; of a type that is not offered here it only has no effect."""
+    """Say which default this machine cannot give: whoever asks for it is refused."""
+    offered = {item.name: item.offer.classes for item in loaded.offers(level)}
     for name, class_name in defaults.items():
-        key = f"class_resources.{level.value}_defaults.{name}"
-        offered = {item.name: item for item in loaded.offers(level)}
-        if name in offered:
-            if class_name not in offered[name].offer.classes:
-                raise InvalidArgument(
-                    f"{key}: there is no class {class_name!r}",
-                    hint=f"there are: {', '.join(offered[name].offer.classes)}",
-                )
-        else:
-            log.warning("%s has no effect: %s", key, disabled.get(name) or loaded.why_not(level, name))
+        if class_name not in offered.get(name, ()):
+            why = disabled.get(name) or loaded.why_not(level, name) or f"{level.value}s cannot have {class_name} here"
+            log.warning("class_resources.%s_defaults.%s has no effect: %s", level.value, name, why)

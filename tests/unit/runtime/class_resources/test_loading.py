@@ -65,6 +65,16 @@ def test_defaults_are_classes_there_are(tmp_path: Path, caplog: pytest.LogCaptur
     assert "class_resources.container_defaults.rdt has no effect: RDT is disabled" in caplog.text
 
 
+@pytest.mark.skipif(Cgroups().version == 2, reason="cgroup version 2 throttles pods")
+def test_a_default_that_this_machine_cannot_give(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "blockio.yaml"
+    file.write_text("Classes:\n  free:\n  slow:\n  - Devices: [/dev/vda]\n    ThrottleReadBps: 1M\n")
+    classes = load(tmp_path, blockio_config=str(file), pod_defaults={"blockio": "slow"})
+    assert "class_resources.pod_defaults.blockio has no effect: pods cannot have slow here" in caplog.text
+    with pytest.raises(InvalidArgument, match="this node has no default class for pods"):
+        classes.resolve(Level.POD, {"blockio": "default"})
+
+
 @pytest.mark.requirement("Q79")
 @pytest.mark.parametrize(
     ("defaults", "message", "hint"),

@@ -21,7 +21,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, ResourceExh
 from podkeep.kernel import mounts, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
-from podkeep.runtime.class_resources.model import ClassResource, Level, Target
+from podkeep.runtime.class_resources.model import RDT_NOTES, ClassResource, Level, Target
 from podkeep.runtime.class_resources.rdt import plugin, tasks
 from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage, Monitoring
 from podkeep.runtime.class_resources.rdt.plugin import Rdt
@@ -506,6 +506,7 @@ def test_the_default_group_gets_everything_back(node: Node, then: str) -> None:
     assert node.mounted.groups() == ({"gold", "silver"} if then == "another file" else set())
     if then != "another file":
         assert node.load(None) is None
+        assert not (node.directory / RDT_NOTES).exists()
 
 
 @pytest.mark.requirement("Q39")

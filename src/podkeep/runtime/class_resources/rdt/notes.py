@@ -80,7 +80,10 @@ class Notes:
     def _change(self, **changes: object) -> None:
         content = msgspec.structs.replace(self._read(), **changes)
         try:
-            atomicfile.write(self._file, msgspec.json.encode(content))
+            if content == self._empty:
+                self._file.unlink(missing_ok=True)
+            else:
+                atomicfile.write(self._file, msgspec.json.encode(content))
         except OSError as error:
             raise KernelCallError(f"write({self._file})", error.errno or 0) from error
 

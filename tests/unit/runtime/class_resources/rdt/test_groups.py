@@ -42,7 +42,8 @@ def control(mounted: Mounted, root: Path) -> ControlGroups:
 
 
 def noted(root: Path) -> set[str]:
-    return set(json.loads((root / RDT_NOTES).read_bytes())["groups"])
+    file = root / RDT_NOTES
+    return set(json.loads(file.read_bytes())["groups"]) if file.exists() else set()
 
 
 def everything(mounted: Mounted) -> dict[str, object]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -24,8 +24,10 @@ ATTRIBUTE = "trusted.podkeep.class-resources"
 """Of the cgroup; see :meth:`podkeep.kernel.cgroups.Cgroups.set_attribute`."""
 
 _FILE = re.compile(r"[a-z0-9_]+(\.[A-Za-z0-9_-]+)+")
-_OURS = frozenset({"cgroup", "devices", "freezer"})
+_NOT_FOR_CLASSES = frozenset({"cgroup", "devices", "freezer"})
 """What files begin with that hold the cgroup itself, isolate, or keep what is killed from dying."""
+_UNLIKE = "memory.oom_control"
+"""It reads otherwise than it is written, and counts."""
 _FILE_HINT = "name a file that sets a share or a limit, such as cpu.shares or memory.high"
 _NUMBER = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -54,7 +56,7 @@ def check_file(name: str, *, key: str) -> None:
     """
     if not _FILE.fullmatch(name):
         raise InvalidArgument(f"{key}: {name!r} is no file of a controller", hint=_FILE_HINT)
-    if name.partition(".")[0] in _OURS:
+    if name.partition(".")[0] in _NOT_FOR_CLASSES or name == _UNLIKE:
         raise InvalidArgument(f"{key}: {name} is not for classes", hint=_FILE_HINT)
 
 
@@ -85,8 +87,10 @@ def differs(written: str, read: str) -> bool:
     """Say whether the kernel made another number of what was written; pure.
 
     It may round an amount of memory to pages. What is not one number it writes in forms of its own, and would have
-    refused.
+    refused, or calls it invalid (cgroup-v2.rst, cpuset.cpus.partition).
     """
+    if "invalid" in read.split():
+        return True
     asked, found = _NUMBER.fullmatch(written.strip()), _NUMBER.fullmatch(read.strip())
     if asked is None or found is None:
         return False
@@ -117,12 +121,15 @@ class CgroupValues:
         with UndoStack() as undo:
             undo.push(f"put back files of {cgroup}", back)
             place.note(owner, notes)  # before a file changes: a daemon that is killed knows what it read
-            for name in now.keys() - wanted.keys():
-                place.reset(name, notes.pop(name).before)
-            for name, text in wanted.items():
-                after = place.write_lines(name, text)
-                notes[name] = Noted(before=notes[name].before, after=after, wrote=text)
-            place.note(owner, notes)
+            steps = [partial(place.reset, name, notes[name].before) for name in now if name not in wanted]
+            _in_possible_order([*steps, *(partial(place.write_lines, name, text) for name, text in wanted.items())])
+            place.note(
+                owner,
+                {
+                    name: Noted(before=notes[name].before, after=place.content(name), wrote=text)
+                    for name, text in wanted.items()
+                },
+            )
         return back
 
     def wrote(self, cgroup: str, owner: str) -> dict[str, str]:
@@ -155,21 +162,41 @@ class CgroupValues:
         """
         place = _Place(self._cgroups, cgroup)
         noted = place.noted().get(owner, {})
-        for name, each in noted.items():
+        if not noted:
+            return
+        try:
+            _in_possible_order([partial(place.reset, name, each.before) for name, each in noted.items()])
+        except KernelCallError as error:
+            if error.errno not in _GONE:
+                raise
+        place.note(owner, {})
+
+
+def _in_possible_order(steps: Sequence[Callable[[], None]]) -> None:
+    """Take every step; one that the kernel refuses again after others were taken, which may have been in its way.
+
+    One limit may have to stay below another (memory-v1: memory.limit_in_bytes, memory.memsw.limit_in_bytes).
+
+    :raises KernelCallError: if it refuses one for good; the others are taken.
+    """
+    left = list(steps)
+    while left:
+        refused: list[tuple[Callable[[], None], KernelCallError]] = []
+        for step in left:
             try:
-                place.reset(name, each.before)
+                step()
             except KernelCallError as error:
-                if error.errno not in _GONE:
-                    raise
-        if noted:
-            place.note(owner, {})
+                refused.append((step, error))
+        if len(refused) == len(left):
+            raise refused[0][1]
+        left = [step for step, _ in refused]
 
 
 def _put_back(place: _Place, owner: str, contents: Mapping[str, str], noted: Mapping[str, Noted]) -> None:
-    undo = UndoStack()  # every file is tried
+    undo = UndoStack()  # a failure is logged
     undo.push(f"note what {owner} set in {place.cgroup}", partial(place.note, owner, noted))
-    for name, content in contents.items():
-        undo.push(f"put back {name} of {place.cgroup}", partial(place.reset, name, content))
+    steps = [partial(place.reset, name, content) for name, content in contents.items()]
+    undo.push(f"put back {', '.join(contents)} of {place.cgroup}", partial(_in_possible_order, steps))
     undo.run()
 
 
@@ -191,8 +218,8 @@ class _Place:
             raise FailedPrecondition(f"cgroup {self.cgroup} has no file {name}", hint=hint)
         return found
 
-    def write_lines(self, name: str, text: str) -> str:
-        """Write every line of a value, and return what the file reads then.
+    def write_lines(self, name: str, text: str) -> None:
+        """Write every line of a value.
 
         :raises FailedPrecondition: if the kernel made something else of it.
         """
@@ -202,7 +229,6 @@ class _Place:
         if differs(text, now):
             hint = "write the class with a value that the kernel takes as it is"
             raise FailedPrecondition(f"{name}: wrote {text!r}, and it reads {now.strip()!r}", hint=hint)
-        return now
 
     def reset(self, name: str, content: str) -> None:
         """Make a file read ``content`` again; one that is gone needs nothing."""

@@ -100,6 +100,29 @@ class TestFiles:
         kind.release(target, "bronze")
         assert read(target.cgroup, CPU) == before
 
+    def test_files_whose_order_matters_are_written_and_put_back_in_any(self, target: Target) -> None:
+        """Of version 1: memory with swap is never less than memory, not even in between."""
+        limits = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+        if not all(Cgroups().has(target.cgroup, name) for name in limits):
+            pytest.skip("no memory.memsw.limit_in_bytes: cgroups of version 2, or swapaccount=0")
+
+        def sizes(*mib: int) -> dict[str, str]:
+            return {name: str(amount << 20) for name, amount in zip(limits, mib, strict=True)}
+
+        classes = {"small": sizes(100, 200), "large": sizes(300, 400), "bad": sizes(300, 400) | {"pids.max": "x"}}
+        kind = one_type(files(**classes, backwards=dict(reversed(classes["small"].items()))))
+        before = [read(target.cgroup, name) for name in limits]
+        previous = None
+        for name in ("small", "large", "backwards", "large", "small"):
+            kind.apply(target, name, previous=previous)
+            kind.verify(target, name)
+            previous = name
+        with pytest.raises(KernelCallError, match=r"pids\.max"):
+            kind.apply(target, "bad", previous="small")
+        kind.verify(target, "small")
+        kind.release(target, "small")
+        assert [read(target.cgroup, name) for name in limits] == before
+
     def test_old_content_is_known_to_the_next_daemon_and_after_a_reload_without_the_class(self, target: Target) -> None:
         before = read(target.cgroup, CPU)
         one_type(files(gold={CPU: "2000"})).apply(target, "gold")
@@ -179,6 +202,8 @@ class TestResetting:
     @pytest.mark.parametrize(
         ("written", "read", "differs"),
         [
+            ("isolated", "isolated invalid (Cpu list in cpuset.cpus not exclusive)\n", True),
+            ("isolated", "isolated\n", False),
             ("50", "50\n", False),
             ("1", "2\n", True),
             ("1G", "1073741824\n", False),
@@ -392,6 +417,7 @@ class TestDefinitions:
             ("x", files(a={"release_agent": "/x"}), "no file of a controller"),
             ("x", files(a={"freezer.state": "FROZEN"}), "freezer.state.*not for classes"),
             ("x", files(a={"devices.allow": "a"}), "devices.allow.*not for classes"),
+            ("x", files(a={"memory.oom_control": "1"}), "memory.oom_control.*not for classes"),
             ("x", files(a={"cpu.shares": " "}), "nothing is to be written"),
         ],
     )

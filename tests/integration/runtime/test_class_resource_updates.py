@@ -17,6 +17,7 @@ from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.layout import container_cgroup
+from support import streams
 from support.class_types import (
     BIG,
     SMALL,
@@ -130,6 +131,23 @@ def test_a_class_changes_and_nothing_else(pods: Pods, daemon: Daemon) -> None:
 
 
 @pytest.mark.requirement("Q9")
+@pytest.mark.requirement("Q42")
+@pytest.mark.parametrize("tty", [False, True])
+def test_a_streamed_command_has_the_class_of_now_and_no_descriptor_of_ours(pods: Pods, tty: bool) -> None:
+    container = launch(pods, pods.run(), oom="low")
+    update(pods, container, oom="high")
+    command = ["sh", "-c", "cat /proc/self/oom_score_adj; ls /proc/self/fd"]
+    url = pods.call(
+        "Exec", api.ExecRequest(container_id=container, cmd=command, stdout=True, stderr=not tty, tty=tty)
+    ).url
+
+    async def output() -> bytes:
+        return (await streams.collect(await streams.connect("websocket", url)))[0]
+
+    # The last one is the directory that `ls` reads.
+    assert pods.wait(output()).split() == [b"900", b"0", b"1", b"2", b"3"]
+
+
 def test_limits_change_and_no_class(pods: Pods, daemon: Daemon) -> None:
     container = launch(pods, pods.run(), share="big", oom="high")
     update(pods, container, {"memory_limit_in_bytes": 96 * MIB})

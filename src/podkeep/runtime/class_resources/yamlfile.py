@@ -157,10 +157,14 @@ class Node:
             if key.tag != _MERGE:
                 yield str(key.value), (key, value)
 
-    def _merged(self, above: tuple[yaml.Node, ...] = ()) -> Iterator[tuple[str, Node]]:
-        """Yield what ``<<`` brings, in order of precedence."""
+    def _merged(
+        self, above: tuple[yaml.Node, ...] = (), seen: set[yaml.Node] | None = None
+    ) -> Iterator[tuple[str, Node]]:
+        """Yield what ``<<`` brings, in order of precedence; of what is named more than once the first counts."""
         assert self.value is not None
-        above = (*above, self.value)
+        above, seen = (*above, self.value), set() if seen is None else seen
+        if len(above) > _MAX_DEPTH:
+            raise self.error(f"takes over more than {_MAX_DEPTH} levels deep")
         for key, value in self.value.value:
             if key.tag != _MERGE:
                 continue
@@ -170,9 +174,12 @@ class Node:
                     raise here.error("must name keys and values to take over, such as *anchor")
                 if any(part.value is node for node in above):
                     raise here.error("takes itself over")
+                if part.value in seen:
+                    continue
+                seen.add(part.value)
                 for name, pair in part._pairs():
                     yield name, self._child(name, pair)
-                for name, node in part._merged(above):
+                for name, node in part._merged(above, seen):
                     yield name, Node(source=self.source, path=(*self.path, name), value=node.value, line=node.line)
 
     def _kind(self) -> str:
@@ -232,8 +239,11 @@ def parse(text: str, *, source: str) -> Node:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}" if mark is not None else source
         raise InvalidArgument(f"{where}: not YAML: {error.problem or error.context}") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InvalidArgument(f"{source}:{line}: not YAML: {error.reason}") from error
     except yaml.YAMLError as error:
-        raise InvalidArgument(f"{source}: not YAML: {error}") from error
+        raise InvalidArgument(f"{source}: not YAML: {' '.join(str(error).split())}") from error
     return Node(source=source, path=(), value=value, line=value.start_mark.line + 1 if value else 1)
 
 

@@ -102,6 +102,21 @@ def test_merge_keys() -> None:
     assert "takes itself over" in _message("&a\n<<: *a\n")
 
 
+def _chain(length: int, named: str) -> str:
+    links = [f"m{number}: &m{number} {{k{number}: 1, <<: {named.format(number - 1)}}}" for number in range(1, length)]
+    return "\n".join(["m0: &m0 {k0: 1}", *links])
+
+
+def test_what_is_merged_twice_is_looked_at_once() -> None:
+    last = _parse(_chain(35, "[*m{0}, *m{0}]")).entries()["m34"]
+    assert set(last.entries()) == {f"k{number}" for number in range(35)}
+
+
+def test_merging_has_an_end() -> None:
+    with pytest.raises(InvalidArgument, match="takes over more than 40 levels deep"):
+        _parse(_chain(5000, "*m{0}")).entries()["m4999"].entries()
+
+
 def test_two_nodes_that_merge_each_other() -> None:
     node = _parse("&a\nx: 1\n<<: {y: 2, <<: *a}\n")
     with pytest.raises(InvalidArgument, match="takes itself over"):
@@ -119,7 +134,7 @@ def test_two_nodes_that_merge_each_other() -> None:
             "f.yaml:1: the tag tag:yaml.org,2002:python/object/apply:os.system",
         ),
         ("\n" + "[" * 5000, "f.yaml:2: nested more than 40 levels deep"),
-        ("a: \x00", "f.yaml: not YAML: "),
+        ("a: 1\nb: \x00", "f.yaml:2: not YAML: control characters are not allowed"),
     ],
 )
 def test_what_is_no_file_of_classes(text: str, message: str) -> None:

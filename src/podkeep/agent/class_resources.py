@@ -70,12 +70,17 @@ def of_container(pod: Pod, container: api.AnyContainer, gates: FeatureGates) -> 
     return {name: item.class_name for name, item in given.items()} | container.resources.classes
 
 
+def of_pod_field(pod: Pod) -> dict[str, str]:
+    """Return the classes that the field of ``pod`` names for it as a whole, by type."""
+    return {} if pod.spec.resources is None else dict(pod.spec.resources.classes)
+
+
 def of_pod(pod: Pod, gates: FeatureGates, offers: Offers) -> dict[str, str]:
     """Return the classes of ``pod`` as a whole by type: those of its field, and ``qos`` where the runtime knows it.
 
     :raises FailedPrecondition: if the field names classes and the gate is off.
     """
-    asked = _of_pod_field(pod)
+    asked = of_pod_field(pod)
     if not gates.enabled(CLASS_RESOURCES):
         _require_none(asked)
         return {}
@@ -88,7 +93,7 @@ def asks(pod: Pod, gates: FeatureGates) -> bool:
 
     :raises FailedPrecondition: if a field does and the gate is off.
     """
-    asked = _of_pod_field(pod)
+    asked = of_pod_field(pod)
     if not gates.enabled(CLASS_RESOURCES):
         _require_none(asked)
     return bool(asked) or any(of_container(pod, container, gates) for _, container in api.containers(pod.spec))
@@ -107,7 +112,7 @@ def refusal(pod: Pod, gates: FeatureGates, offers: Offers) -> Refusal | None:
     for _, container in api.containers(pod.spec):
         for item in of_container(pod, container, gates).items():
             wanted.setdefault(item, []).append(container.name)
-    pod_level = _of_pod_field(pod)
+    pod_level = of_pod_field(pod)
     if not offers.reported:
         return _nothing_reported(sorted({*pod_level, *(name for name, _ in wanted)}))
     found = [
@@ -133,10 +138,6 @@ def require_reported(classes: Mapping[str, str], offers: Offers) -> None:
     unreported = _nothing_reported(sorted(classes)) if not offers.reported else None
     if unreported is not None:
         raise FailedPrecondition(unreported.message, hint=unreported.hint)
-
-
-def _of_pod_field(pod: Pod) -> dict[str, str]:
-    return {} if pod.spec.resources is None else dict(pod.spec.resources.classes)
 
 
 def _require_none(classes: Mapping[str, str]) -> None:

@@ -75,7 +75,7 @@ class Starter:
         await self._volumes(admitted)
         reach("agent.volumes.ready")
         try:
-            config = await self._sandbox_config(attempt, admitted, fresh=self._names_pod_classes())
+            config = await self._sandbox_config(attempt, admitted, fresh=bool(class_resources.of_pod_field(self._pod)))
             request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=self._handler)
             await self._node.client.runtime.RunPodSandbox(request)
         except PodkeepError as error:
@@ -119,9 +119,6 @@ class Starter:
             annotations=self._pod.metadata.annotations,
             keyring=self._keyring,
         )
-
-    def _names_pod_classes(self) -> bool:
-        return self._pod.spec.resources is not None and bool(self._pod.spec.resources.classes)
 
     async def _container_sandbox(
         self, container: Container, sandbox: SandboxView, admitted: Admitted

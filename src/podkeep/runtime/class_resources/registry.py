@@ -266,7 +266,9 @@ class ClassResources:
                 item.apply(target, other, previous=wanted)
                 item.verify(target, other)
                 return True
-            log.warning("%s keeps class %s of %s, which is not configured any more", target.name, wanted, name)
+            reason = "" if item is None else item.why_not(target.level)
+            state = f"not offered: {reason}" if reason else "not configured any more"
+            log.warning("%s keeps class %s of %s, which is %s", target.name, wanted, name, state)
             return False
         if wanted is None:
             assert other is not None

@@ -18,6 +18,7 @@ from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources import cgroup_values, custom
 from podkeep.runtime.class_resources.model import ClassResource, Level, Target
+from podkeep.runtime.class_resources.registry import ClassResources
 
 CPU = "cpu.shares" if Cgroups().version == 1 else "cpu.weight"
 DEMO = "vendor.example/demo"
@@ -360,6 +361,19 @@ class TestHook:
         for step in (lambda: kind.check(Level.CONTAINER, "gold"), lambda: kind.apply(target, "gold")):
             with pytest.raises(FailedPrecondition, match=f"class resource {DEMO}: "):
                 step()
+
+
+    def test_a_hook_that_is_gone_when_the_runtime_starts_is_said_to_be(
+        self, target: Target, script: Script, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hook = script("exit 0")
+        kind = one_type(self.definition(hook))
+        kind.apply(target, "gold")
+        Path(hook).unlink()
+        ClassResources([kind]).restore(target, {DEMO: "gold"}, {})
+        assert f"default/web/main keeps class gold of {DEMO}, which is not offered: its hook {hook} is not there" in (
+            caplog.text
+        )
 
 
 def _runs(pid: int) -> bool:

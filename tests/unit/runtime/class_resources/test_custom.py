@@ -362,7 +362,6 @@ class TestHook:
             with pytest.raises(FailedPrecondition, match=f"class resource {DEMO}: "):
                 step()
 
-
     def test_a_hook_that_is_gone_when_the_runtime_starts_is_said_to_be(
         self, target: Target, script: Script, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -627,6 +627,20 @@ def test_monitoring_groups_of_containers_that_ended_unseen_are_swept(node: Node)
     assert Resctrl(node.mounted.path).monitors("gold") == {"mine"}
 
 
+def test_what_cannot_be_swept_keeps_no_class_from_being_in_force(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    rdt = node.active()
+    left = f"gold/mon_groups/{'e' * 64}"
+    (node.mounted.path / left).mkdir()
+    node.mounted.fail(left, "rmdir", errno.EIO)
+    renewed = node.load(ONLY_SILVER + "      gold:\n")
+    assert renewed is not None
+
+    renewed.activate(set(), previous=rdt)
+
+    assert node.mounted.schemata("gold")["L3"] == {0: "ff", 1: "ff"}
+    assert "not tidied up" in caplog.text
+
+
 def test_a_container_that_ended_is_in_no_class(node: Node, start: Callable[..., Target]) -> None:
     rdt, target = node.active(), start()
     node.cgroups.kill(target.cgroup)

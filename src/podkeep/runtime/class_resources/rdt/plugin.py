@@ -136,9 +136,13 @@ class Rdt(ClassResource):
             elif self._notes.default_changed:
                 wanted[DEFAULT] = self._classes.everything
             self._groups.establish(wanted)
+        # It is in force: what fails from here on is tidied up at the next start.
+        try:
             self._notes.note_default(root is not None)
             for name in self._groups.ours():
                 self._monitoring.sweep(name)
+        except PodkeepError as error:
+            log.warning("class resource rdt: what an earlier daemon left is not tidied up: %s", error)
 
     def deactivate(self) -> None:
         with _as_rdt():

@@ -33,7 +33,7 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.removal import remove_tree
 from podkeep.runtime import pod_files, relabel, sysctls
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
-from podkeep.runtime.class_resources.model import QOS, Level
+from podkeep.runtime.class_resources.model import OOM, QOS, Level
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target, sandbox_target
 from podkeep.runtime.confinement import Confinement, oom_score_floor
@@ -160,9 +160,22 @@ class SandboxExecutor:
     def command_classes(
         self, container: Container, sandbox: Sandbox, config: dict[str, Any]
     ) -> tuple[dict[str, Any], Enter | None]:
-        """Return what a command in a container starts with; see ``ClassResources.command``."""
-        classes = container.status.class_resources
-        return self.classes.command(container_target(self.cgroups, sandbox, container), classes, config)
+        """Return what a command in a container starts with; see ``ClassResources.command``.
+
+        Not every OCI runtime gives a command the oom_score_adj that it is told (crun 1.8 does not): it would have the
+        daemon's, and be the last to be ended on the whole machine.
+        """
+        classes, score = container.status.class_resources, config["process"].get("oomScoreAdj")
+        config, enter = self.classes.command(container_target(self.cgroups, sandbox, container), classes, config)
+        if OOM in classes or score is None or score == procfs.oom_score_adj(os.getpid()):
+            return config, enter
+
+        def enter_with_score(pid: int) -> None:
+            procfs.set_oom_score_adj(pid, score)
+            if enter is not None:
+                enter(pid)
+
+        return config, enter_with_score
 
     def _release_classes(self, sandbox: Sandbox) -> None:
         held = {**sandbox.status.class_change, **sandbox.status.class_resources}

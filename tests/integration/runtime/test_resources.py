@@ -70,6 +70,8 @@ def test_oom_scores_are_clamped_to_what_the_daemon_may_give(pods: Pods, score: i
     floor = -1000 if "CAP_SYS_RESOURCE" in procfs.capability_bounding_set() else own
     found = int(Path(f"/proc/{pods.host_pid(container)}/oom_score_adj").read_text())
     assert found == max(score, floor)
+    # Commands, also by OCI runtimes that leave them what they were started with, which is the daemon's.
+    assert int(pods.read(container, "cat /proc/self/oom_score_adj")) == found
     assert pods.status(container).resources.linux.oom_score_adj == score
 
 

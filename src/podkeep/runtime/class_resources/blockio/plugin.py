@@ -11,7 +11,7 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,6 @@ class BlockIo(ClassResource):
         self._lock = threading.Lock()
         self._applied: dict[str, tuple[str, limits.Content]] = {}
         """By target: its class, and what was written for it, also if other devices are there by now."""
-        self._former: dict[str, tuple[str, limits.Content]] = {}
-        """By target: the class that it had and that is not configured any more, and what its cgroup said then."""
         self._logged: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -121,30 +119,28 @@ class BlockIo(ClassResource):
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
         """Write the limits of a class, clear those of any other, and read them back.
 
-        All that the files say is replaced, or put back after a failure. A class that is not configured any more can be
-        gone back to by who had it.
+        All that the files say is replaced, or put back after a failure.
 
         :raises InvalidArgument: if there is no such class.
         :raises FailedPrecondition: if the cgroup lacks a file, or the kernel made something else of a value.
         :raises Internal: if the kernel refuses.
         """
-        with self._lock:
-            former, then = self._former.get(target.id, ("", {}))
-        if class_name == former and class_name not in self._configuration.classes:
-            self._write(target, class_name, then)
-            return
         resolved = self._resolve(class_name)
         ability = self._ability(resolved, target.cgroup)
         then = limits.wanted(resolved, ability)
         self._warn(class_name, [*resolved.warnings, *limits.without_effect(resolved, ability)])
         self._require_files(target, resolved, ability)
-        before = self._write(target, class_name, then)
-        if previous is not None and previous not in self._configuration.classes:
-            with self._lock:
-                self._former[target.id] = (previous, before)
+        self._write(target, class_name, then)
 
-    def _write(self, target: Target, class_name: str, then: limits.Content) -> limits.Content:
-        """Let files say ``then``, and return what they said before; they say that again if this fails."""
+    def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
+        """Return what takes a change back; a class that is not configured any more is what the files say now."""
+        if previous is None or previous in self._configuration.classes:
+            return super().way_back(target, class_name, previous)
+        files = limits.wanted(_NOTHING, self._ability(_NOTHING, target.cgroup))
+        return partial(self._write, target, previous, self._read(target.cgroup, files))
+
+    def _write(self, target: Target, class_name: str, then: limits.Content) -> None:
+        """Let files say ``then``; they say what they said before if this fails."""
         try:
             with UndoStack() as undo:
                 before = self._read(target.cgroup, then)
@@ -157,7 +153,6 @@ class BlockIo(ClassResource):
             raise Internal(problem(BLOCKIO, f"{target.name}, class {class_name}: {error.message}")) from error
         with self._lock:
             self._applied[target.id] = (class_name, then)
-        return before
 
     def verify(self, target: Target, class_name: str) -> None:
         """Check that the cgroup's files say what was written; lines of devices that are gone went with them.
@@ -177,7 +172,6 @@ class BlockIo(ClassResource):
         """Clear what the class set, if the cgroup is still there."""
         with self._lock:
             self._applied.pop(target.id, None)
-            self._former.pop(target.id, None)
         if not self._cgroups.exists(target.cgroup):
             return
         try:

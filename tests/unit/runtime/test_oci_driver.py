@@ -55,7 +55,9 @@ def nothing_leaks() -> Iterator[None]:
 def run(script: str, directory: Path, *, timeout: float | None = 60.0) -> ExecResult:
     """Run a shell script; ``$PID_FILE`` is where it writes the process ID of the command, as an OCI runtime does."""
     pid_file = directory / "exec.pid"
-    return _run_limited(["env", f"PID_FILE={pid_file}", "bash", "-c", script], pid_file, ExecLimits(timeout=timeout))
+    return _run_limited(
+        ["env", f"PID_FILE={pid_file}", "bash", "-c", script], pid_file, ExecLimits(timeout=timeout), None
+    )
 
 
 def test_code_and_outputs(tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ def test_a_daemon_with_thousands_of_descriptors_runs_commands(tmp_path: Path) ->
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="/no/such/crun"):
-        _run_limited(["/no/such/crun"], tmp_path / "pid", ExecLimits(timeout=1.0))
+        _run_limited(["/no/such/crun"], tmp_path / "pid", ExecLimits(timeout=1.0), None)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
     stop = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     try:
         with pytest.raises(Cancelled, match="the runtime stops"):
-            _run_limited(["sleep", "60"], tmp_path / "pid", ExecLimits(stops=(stop,)))
+            _run_limited(["sleep", "60"], tmp_path / "pid", ExecLimits(stops=(stop,)), None)
     finally:
         os.close(stop)
 

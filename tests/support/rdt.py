@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,8 @@ class RdtNode:
         cgroup = container_cgroup(self.daemon.cgroup_parent, SandboxID(listed.pod_sandbox_id), ContainerID(container))
         found = set()
         for pid in Cgroups().processes(cgroup, recursive=True):
-            found |= {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()}
+            with suppress(FileNotFoundError, ProcessLookupError):  # it ended
+                found |= {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()}
         return found
 
     def oci(self, container: str) -> dict[str, Any]:

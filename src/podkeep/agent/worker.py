@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from podkeep.agent import teardown
 from podkeep.agent.admission import Admitted, admit
@@ -39,8 +41,12 @@ from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
 _RUNTIME_PATIENCE = 30.0
 """Seconds a runtime may be away before the pod is given up; its containers go on without it."""
+_END_PATIENCE = 10.0
+"""Seconds it may be away when the pod is to end: while it is restarted, and until we try to connect again."""
+_END_PAUSE = 0.2
 _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at even when there is no news."""
 _LOOK_IN_BACK_OFF = 1.0
@@ -75,6 +81,7 @@ class PodWorker:
         self._news = News(node.client)
         self._admitted: Admitted | None = None
         self._grace: int | None = None
+        self._end_deadline: float | None = None
         self._since = time.time()
         self._end: Finish | None = None
 
@@ -95,18 +102,20 @@ class PodWorker:
         watch = asyncio.ensure_future(self._news.watch())
         try:
             await self._loop(self._admitted)
-            await self._stop_containers()
-            observed = await self._observer.read()
+            await self._patiently(self._stop_containers)
+            observed = await self._patiently(self._observer.read)
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
         return PodResult(exit_code=exit_code(self.pod, observed), status=self._status(observed))
 
     def stop(self, grace: int) -> None:
-        """End the pod; a second call may shorten the grace period.
+        """End the pod; a second call may shorten the grace period, and with 0 does not wait for a runtime either.
 
         :param grace: seconds between the stop signal and SIGKILL.
         """
+        if self._grace is not None and grace == 0:
+            self._end_deadline = time.monotonic()
         self._grace = grace if self._grace is None else min(self._grace, grace)
         self._starter.interrupt()
         self._news.wake()
@@ -118,9 +127,12 @@ class PodWorker:
         """
         if self._admitted is None:
             return
+        uid = self._admitted.uid
         try:
-            await self._stop_containers()
-            await teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, self._admitted.uid)
+            await self._patiently(self._stop_containers)
+            await self._patiently(
+                lambda: teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, uid)
+            )
         finally:
             self.release()
 
@@ -139,7 +151,12 @@ class PodWorker:
             if self._grace is not None:
                 self._end = Finish(failed=False)
                 return
-            observed = await self._look()
+            try:
+                observed = await self._look()
+            except Unavailable:
+                if not self._to_end():
+                    raise
+                continue
             now = time.time()
             decision = decide(
                 self.pod, observed, now=now, since=self._since, delay=self._back_off.delay, held=self._held(now)
@@ -205,6 +222,9 @@ class PodWorker:
         finally:
             heeding.cancel()
 
+    def _to_end(self) -> bool:
+        return self._grace is not None
+
     async def _heed_deletion(self, admitted: Admitted) -> None:
         """Stop the pod if somebody asked for its deletion."""
         requested = await asyncio.to_thread(self._node.dirs.requested_deletion, admitted.uid)
@@ -265,6 +285,21 @@ class PodWorker:
             await self._wait_for(container.name, Waiting(reason="CrashLoopBackOff", message=text))
 
     # ------------------------------------------------------------------------------------------------- the way out
+
+    async def _patiently(self, step: Callable[[], Awaitable[Result]]) -> Result:
+        """Take a step of the end, which is safe to repeat, again while the runtime is being restarted.
+
+        :raises Unavailable: if it stays away.
+        """
+        while True:
+            try:
+                return await step()
+            except Unavailable:
+                if self._end_deadline is None:
+                    self._end_deadline = time.monotonic() + _END_PATIENCE
+                if time.monotonic() > self._end_deadline:
+                    raise
+                await asyncio.sleep(_END_PAUSE)
 
     async def _stop_containers(self) -> None:
         """Stop what runs: the containers side by side, then the sidecars in reverse order."""

@@ -231,6 +231,39 @@ def test_a_runtime_that_is_killed_and_comes_back(own_runner: Runner, image: str)
     assert process.returncode == 9
 
 
+def test_a_pod_is_ended_while_the_runtime_is_restarted(own_runner: Runner, image: str) -> None:
+    """Otherwise its containers would run on, and nobody would look after them."""
+    own_runner.daemon.start()
+    process = own_runner.start(pod(shell(image, "echo up; sleep 1000")))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "up\n"
+    own_runner.daemon.kill()
+    assert any("trying again" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    own_runner.daemon.start()
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "podkeep: " not in rest
+    assert own_runner.pods() == []
+
+
+def test_a_pod_cannot_be_ended_without_a_runtime(own_runner: Runner, image: str) -> None:
+    own_runner.daemon.start()
+    process = own_runner.start(pod(shell(image, "echo up; sleep 1000")))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "up\n"
+    own_runner.daemon.kill()
+    assert any("trying again" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "podkeep: no runtime answers on" in said
+    own_runner.daemon.start()
+    own_runner.daemon.run("rm", "--grace-period", "0", "web", check=True)
+
+
 def test_a_runtime_that_is_away_is_told_once(own_runner: Runner, image: str) -> None:
     own_runner.daemon.start()
     process = own_runner.start(pod(shell(image, f"echo up; {SLEEP}; exit 9", **MOUNT), **DATA))

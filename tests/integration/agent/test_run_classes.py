@@ -477,7 +477,8 @@ def test_a_full_node_of_pods_in_one_class(changing: Runner, image: str) -> None:
         changing.daemon.kill()
         changing.daemon.start()
         assert users()
-        interrupt(process)
+        status, _, said = interrupt(process)
+    assert (status, [line for line in said.splitlines() if line.startswith("podkeep: ")]) == (130, [])
 
 
 # --------------------------------------------------------------------------------------------------- the feature gate

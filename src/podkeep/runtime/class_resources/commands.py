@@ -59,13 +59,24 @@ class Commands:
         roots = {process.pid for process in self._alive(target)}
         if not roots:
             return []
-        return [process for process in procfs.find_family(roots, ()) if not _is_in(process.pid, target.cgroup)]
+        first = target.process
+        whole = None if first is None else _hierarchies(first.pid, target.cgroup)
+        # Each is the leader of a session: what has lost its parent on its way is found by that.
+        return [
+            process
+            for process in procfs.find_family(roots, roots)
+            if (found := _hierarchies(process.pid, target.cgroup)) is not None and not found >= (whole or {""})
+        ]
 
 
-def _is_in(pid: int, cgroup: str) -> bool:
-    """Say whether a process is in a cgroup, or below it, in any hierarchy (cgroups(7), /proc/PID/cgroup)."""
+def _hierarchies(pid: int, cgroup: str) -> frozenset[str] | None:
+    """Return the hierarchies in which a process is in a cgroup, or below it (cgroups(7), /proc/PID/cgroup).
+
+    On its way in it is in some and not in others, and it may be looked for in any. None: it has ended.
+    """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
-        return True  # it ended
-    return any(f"{line.split(':', 2)[2]}/".startswith(f"{cgroup}/") for line in lines)
+        return None
+    places = (line.split(":", 2) for line in lines)
+    return frozenset(number for number, _, path in places if f"{path}/".startswith(f"{cgroup}/"))

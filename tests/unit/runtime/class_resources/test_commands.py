@@ -134,6 +134,19 @@ def test_a_command_that_is_not_in_the_container_yet_follows_a_change(room: Room)
     assert assigned.classes == held
 
 
+def test_a_command_that_is_half_in_the_container_follows_a_change(room: Room) -> None:
+    """With version 1 it goes from hierarchy to hierarchy."""
+    classes = ClassResources([oom(low=100, high=900)])
+    classes.apply(room.target, {"oom": "low"})
+    runtime, command = room.start_with_child()
+    _, enter = classes.command(room.target, {"oom": "low"}, {"process": {}})
+    assert enter is not None
+    enter(runtime)
+    (room.cgroups.directories(room.cgroup)[-1] / "cgroup.procs").write_text(str(command))
+    classes.change(room.target, {"oom": "low"}, {"oom": "high"})
+    assert scores(room.first, runtime, command) == [900, 900, 900]
+
+
 def test_a_command_in_the_container_keeps_a_value_that_it_chose(room: Room) -> None:
     classes = ClassResources([oom(low=100, high=900)])
     classes.apply(room.target, {"oom": "low"})

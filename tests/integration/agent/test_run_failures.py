@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.conftest import Runner, until
+from agent.conftest import Background, Runner, until
 from agent.manifests import config_map, pod, shell
 
 from podkeep.kernel import mounts
@@ -231,16 +231,22 @@ def test_a_runtime_that_is_killed_and_comes_back(own_runner: Runner, image: str)
     assert process.returncode == 9
 
 
-def test_a_pod_is_ended_while_the_runtime_is_restarted(own_runner: Runner, image: str) -> None:
-    """Otherwise its containers would run on, and nobody would look after them."""
-    own_runner.daemon.start()
-    process = own_runner.start(pod(shell(image, "echo up; sleep 1000")))
+def interrupted_without_a_runtime(runner: Runner, image: str) -> Background:
+    """Return a run that was told to end when the runtime was away."""
+    runner.daemon.start()
+    process = runner.start(pod(shell(image, "echo up; sleep 1000")))
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "up\n"
-    own_runner.daemon.kill()
+    runner.daemon.kill()
     assert any("trying again" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
+    return process
+
+
+def test_a_pod_is_ended_while_the_runtime_is_restarted(own_runner: Runner, image: str) -> None:
+    """Otherwise its containers would run on, and nobody would look after them."""
+    process = interrupted_without_a_runtime(own_runner, image)
     own_runner.daemon.start()
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -249,14 +255,7 @@ def test_a_pod_is_ended_while_the_runtime_is_restarted(own_runner: Runner, image
 
 
 def test_a_pod_cannot_be_ended_without_a_runtime(own_runner: Runner, image: str) -> None:
-    own_runner.daemon.start()
-    process = own_runner.start(pod(shell(image, "echo up; sleep 1000")))
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline() == "up\n"
-    own_runner.daemon.kill()
-    assert any("trying again" in line for line in process.stderr)
-    process.send_signal(signal.SIGINT)
+    process = interrupted_without_a_runtime(own_runner, image)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "podkeep: no runtime answers on" in said

@@ -189,7 +189,7 @@ def measured(*, pressure: Pressure, **fields: Any) -> api.PodSandboxMetrics:
 
 def test_every_metric_has_the_labels_of_its_descriptor() -> None:
     message = measured(pressure=Pressure(cpu=PSI, memory=PSI, io=PSI))
-    keys = {item.name: list(item.label_keys) for item in descriptor_messages()}
+    keys = {item.name: list(item.label_keys) for item in descriptor_messages(rdt=True)}
     samples = [*message.metrics, *message.container_metrics[0].metrics]
     assert {sample.name for sample in samples} == set(keys), "nothing is announced that never comes"
     for sample in samples:
@@ -241,7 +241,7 @@ def test_what_was_not_counted_has_no_sample() -> None:
 
 def test_descriptors_are_unique_and_complete() -> None:
     assert len({item.name for item in DESCRIPTORS}) == len(DESCRIPTORS)
-    for message in descriptor_messages():
+    for message in descriptor_messages(rdt=True):
         assert message.name.startswith("container_")
         assert message.help
         assert tuple(message.label_keys[: len(BASE_LABELS)]) == BASE_LABELS
@@ -273,3 +273,12 @@ def test_what_is_kept_is_bounded() -> None:
     records = [container(str(number)) for number in range(MAX_KEPT + 10)]
     assert [encoded.of(item) for item in records] == [encoded.of(item) for item in records]
     assert len(encoded) <= MAX_KEPT
+
+
+def test_metrics_of_rdt_are_described_where_something_has_them() -> None:
+    described = [{item.name for item in descriptor_messages(rdt=rdt)} for rdt in (True, False)]
+    assert described[0] - described[1] == {
+        "container_llc_occupancy_bytes",
+        "container_memory_bandwidth_bytes",
+        "container_memory_bandwidth_local_bytes",
+    }

@@ -14,6 +14,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import SandboxID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.blockdev import device_name
+from podkeep.runtime.class_resources.model import RDT
 from podkeep.runtime.records import Container, ContainerState, Sandbox, SandboxState
 from podkeep.runtime.rpc.chunks import CHUNK_ITEMS, in_chunks
 from podkeep.runtime.rpc.convert.labels import labels_match
@@ -89,7 +90,8 @@ class StatsRpc:
                 yield api.StreamPodSandboxStatsResponse(pod_sandbox_stats=chunk)
 
     async def descriptors(self, _request: api.ListMetricDescriptorsRequest) -> api.ListMetricDescriptorsResponse:
-        return api.ListMetricDescriptorsResponse(descriptors=descriptor_messages())
+        rdt = any(RDT in item.status.class_resources for item in self._state.containers())
+        return api.ListMetricDescriptorsResponse(descriptors=descriptor_messages(rdt=rdt))
 
     async def list_metrics(self, _request: api.ListPodSandboxMetricsRequest) -> api.ListPodSandboxMetricsResponse:
         targets = self._sandbox_targets(self._chosen_sandboxes(api.PodSandboxStatsFilter()))

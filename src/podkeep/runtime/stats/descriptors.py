@@ -50,6 +50,14 @@ _PRESSURE = tuple(
     )
 )
 
+OF_RDT: tuple[Descriptor, ...] = (
+    # cAdvisor calls them gauges, and its label is that of the cache, of which each NUMA node has one.
+    _gauge("container_llc_occupancy_bytes", "Last level cache in use in bytes, by cache (RDT).", "node_id"),
+    _gauge("container_memory_bandwidth_bytes", "Bytes moved from and to memory, by cache (RDT).", "node_id"),
+    _gauge("container_memory_bandwidth_local_bytes", "Those of the cache's own memory (RDT).", "node_id"),
+)
+"""What containers in a class of RDT have."""
+
 DESCRIPTORS: tuple[Descriptor, ...] = (
     _counter("container_cpu_usage_seconds_total", "CPU time used, in whole seconds.", "cpu"),
     _counter("container_cpu_user_seconds_total", "CPU time used in user mode, in whole seconds."),
@@ -81,10 +89,7 @@ DESCRIPTORS: tuple[Descriptor, ...] = (
     _counter("container_blkio_device_usage_total", "Bytes of block I/O.", "device", "major", "minor", "operation"),
     _gauge("container_hugetlb_usage_bytes", "Huge pages in use in bytes.", "pagesize"),
     _gauge("container_hugetlb_max_usage_bytes", "The most huge pages that were in use, in bytes.", "pagesize"),
-    # cAdvisor calls them gauges, and its label is that of the cache, of which each NUMA node has one.
-    _gauge("container_llc_occupancy_bytes", "Last level cache in use in bytes, by cache (RDT).", "node_id"),
-    _gauge("container_memory_bandwidth_bytes", "Bytes moved from and to memory, by cache (RDT).", "node_id"),
-    _gauge("container_memory_bandwidth_local_bytes", "Those of the cache's own memory (RDT).", "node_id"),
+    *OF_RDT,
     _gauge("container_processes", "Processes in the container."),
     _gauge("container_threads", "Processes and threads in the container."),
     _gauge("container_threads_max", "Processes and threads that there may be; 0: no limit."),

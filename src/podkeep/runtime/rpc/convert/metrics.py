@@ -10,17 +10,21 @@ from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.stats import metrics
 from podkeep.runtime.stats.collector import FileSystem, SandboxMetrics
-from podkeep.runtime.stats.descriptors import BASE_LABELS, BY_NAME, DESCRIPTORS
+from podkeep.runtime.stats.descriptors import BASE_LABELS, BY_NAME, DESCRIPTORS, OF_RDT
 from podkeep.runtime.stats.metrics import MetricSample
 
 _Metrics: TypeAlias = "RepeatedCompositeFieldContainer[api.Metric]"
 
 
-def descriptor_messages() -> list[api.MetricDescriptor]:
-    """Return all metrics there are."""
+def descriptor_messages(*, rdt: bool) -> list[api.MetricDescriptor]:
+    """Return all metrics there are; ``rdt``: those of classes of RDT, too.
+
+    critest, "listing pod sandbox metrics", takes what is described for what every container has.
+    """
     return [
         api.MetricDescriptor(name=item.name, help=item.help, label_keys=(*BASE_LABELS, *item.labels))
         for item in DESCRIPTORS
+        if rdt or item not in OF_RDT
     ]
 
 

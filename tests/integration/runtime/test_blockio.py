@@ -23,6 +23,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources.blockio.limits import RATE_FILES_V1
+from podkeep.runtime.class_resources.model import BLOCKIO
 from support.cri import Pods, error_of, wait_for
 from support.daemon import Daemon
 from support.loopdev import LoopDevice, attached, loop_device
@@ -209,6 +210,14 @@ def info(pods: Pods, container: str) -> Mapping[str, str]:
 
 
 # what is measured
+
+
+@pytest.mark.requirement("Q11", "Q14")
+def test_the_type_is_called_blockio(node: Node) -> None:
+    resources = node.pods.call("Status", api.StatusRequest()).status.resources
+    (offered,) = (known for known in resources.container_class_resources if known.Name == BLOCKIO)
+    assert (BLOCKIO, offered.default_class) == ("blockio", "gold")
+    assert {"bronze", "gold", "operations"} <= {known.Name for known in offered.classes}
 
 
 @pytest.mark.requirement("Q44", "Q46", "Q50")

@@ -490,7 +490,7 @@ RESTRICTED = TWO_CLASSES + "      system/default:\n        l3Allocation: '50%'\n
 
 
 @pytest.mark.parametrize("then", ["another file", "no file", "the end"])
-def test_the_default_group_gets_everything_back(node: Node, then: str) -> None:
+def test_the_default_group_gets_everything_back(node: Node, then: str, caplog: pytest.LogCaptureFixture) -> None:
     rdt = node.active(RESTRICTED)
     during = node.mounted.schemata()["L3"]
 
@@ -504,6 +504,7 @@ def test_the_default_group_gets_everything_back(node: Node, then: str) -> None:
     assert during == {0: "f000", 1: "f000"}
     assert node.mounted.schemata()["L3"] == {0: "fffff", 1: "fffff"}
     assert node.mounted.groups() == ({"gold", "silver"} if then == "another file" else set())
+    assert "is put right" not in caplog.text  # nobody else has changed it
     if then != "another file":
         assert node.load(None) is None
         assert not (node.directory / RDT_NOTES).exists()

@@ -101,6 +101,15 @@ class ControlGroups:
             self._read_back(name, lines)
         return missing
 
+    def give_back_default(self, lines: Sequence[str]) -> None:
+        """Give the default group what it had before :meth:`establish` changed it.
+
+        :raises PodkeepError: as :meth:`establish`.
+        """
+        with self._resctrl.locked(), UndoStack() as undo:
+            self._write({DEFAULT: lines}, undo)
+            self._read_back(DEFAULT, lines)
+
     def differences(self, name: str, lines: Sequence[str]) -> list[str]:
         """Return in what a group is not as wanted, in words; empty: it is.
 

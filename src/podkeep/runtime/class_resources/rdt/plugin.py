@@ -150,7 +150,7 @@ class Rdt(ClassResource):
                 return
             self._groups.remove_unused(self._notes.groups)
             if self._notes.default_changed:
-                self._groups.mend(DEFAULT, self._classes.everything)
+                self._groups.give_back_default(self._classes.everything)
                 self._notes.note_default(False)
 
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:

@@ -32,3 +32,8 @@ def keep_buffers() -> None:
         (_Option.TRIM_THRESHOLD, _KEPT),
     ):
         libc.mallopt(option, value)
+
+
+def give_back() -> None:
+    """Give freed memory back to the system. Blocks for some milliseconds, in which other threads wait for memory."""
+    libc.malloc_trim()

@@ -408,7 +408,17 @@ def _bottom_up(directory: str | Path) -> list[str]:
             return [os.fspath(directory)]
     except OSError:
         return []
-    return [path for path, _, _ in os.walk(directory, topdown=False)]
+    # Not os.walk, which calls itself for each level: who may make cgroups makes them as deep as Python's stack is.
+    waiting, found = [os.fspath(directory)], []
+    while waiting:
+        path = waiting.pop()
+        try:
+            with os.scandir(path) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue  # it is gone
+        found.append(path)
+    return found[::-1]
 
 
 def _remove_directory(directory: str, deadline: float) -> None:

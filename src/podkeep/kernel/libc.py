@@ -91,6 +91,7 @@ def _declare_number(*argtypes: Any) -> Any:
 
 _mount = _declare("mount", c_char_p, c_char_p, c_char_p, c_ulong, c_char_p)
 _umount2 = _declare("umount2", c_char_p, c_int)
+_pivot_root = _declare("pivot_root", c_char_p, c_char_p)
 _setns = _declare("setns", c_int, c_int)
 _unshare = _declare("unshare", c_int)
 _statx = _declare("statx", c_int, c_char_p, c_int, c_uint, POINTER(_Statx))
@@ -127,12 +128,28 @@ def mallopt(option: int, value: int) -> bool:
     return bool(function(option, value))
 
 
+def malloc_trim() -> None:
+    """malloc_trim(3); does nothing if this C library has none."""
+    function = getattr(_LIBC, "malloc_trim", None)
+    if function is not None:
+        function.argtypes, function.restype = (c_size_t,), c_int
+        function(0)
+
+
 def umount2(target: bytes, flags: int, hint: str = "") -> None:
     """Call umount2(2).
 
     :raises KernelCallError: if the kernel refuses.
     """
     _checked(_umount2(target, int(flags)), f"umount2({_text(target)}, {flags!r})", hint)
+
+
+def pivot_root(new: bytes, old: bytes, hint: str = "") -> None:
+    """Call pivot_root(2).
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    _checked(_pivot_root(new, old), f"pivot_root({_text(new)}, {_text(old)})", hint)
 
 
 def setns(fd: int, kind: int, hint: str = "") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,20 @@ def under(directory: Path | str, pid: int | None = None) -> list[MountEntry]:
         item for item in _mentioning(top, pid) if item.mount_point == top or item.mount_point.startswith(f"{top}/")
     ]
     return found[::-1]
+
+
+def outermost(entries: Iterable[MountEntry]) -> list[str]:
+    """Return the mount points among ``entries`` that are inside of no other one, in the order of ``entries``; pure.
+
+    One at which several are mounted is there as often.
+    """
+    points = [entry.mount_point for entry in entries]
+    tops = set(points)
+
+    def is_inside(point: str) -> bool:
+        return any(point[:end] in tops for end, letter in enumerate(point) if letter == "/")
+
+    return [point for point in points if not is_inside(point)]
 
 
 def is_mount_point(path: Path | str) -> bool:

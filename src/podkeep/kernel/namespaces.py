@@ -6,6 +6,7 @@ making namespaces, which happens in the helper process (``nshelper``), because t
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
@@ -166,6 +167,35 @@ class NamespaceHelper:
         created = self.create(NamespaceRequest(kinds=frozenset({NamespaceKind.USER}), idmap=idmap))
         return created[NamespaceKind.USER]
 
+    def lock_mounts(self, userns: int, trees: Sequence[int]) -> list[int]:
+        """Return copies of detached mounts whose flags nobody can take off who is privileged in ``userns`` only.
+
+        That is read-only, nosuid, nodev and noexec, wherever the copy is mounted and however often it is copied again;
+        without it, the flags of a mount in a mount namespace that ``userns`` owns can be changed by its root. What is
+        mounted below comes with it, and cannot be unmounted apart. A shared mount's copy is a slave of it.
+
+        :param trees: descriptors of detached mounts; they are used up, and are the caller's to close.
+        :raises KernelCallError: if the kernel refuses.
+        :raises Unavailable: if the helper does not answer.
+        """
+        locked: list[int] = []
+        try:
+            for start in range(0, len(trees), nshelper.MAX_FDS - 1):
+                some = trees[start : start + nshelper.MAX_FDS - 1]
+                packet = json.dumps({"lock": len(some)}).encode()
+                with self._lock:
+                    answer, fds = self._exchange_or_restart(packet, (userns, *some))
+                locked += fds
+                nshelper.raise_error(answer)
+                if len(fds) != len(some):
+                    hint = "raise the limit of open files (LimitNOFILE=)"
+                    raise KernelCallError(f"recvmsg({len(some)} descriptors)", errno.EMFILE, hint=hint)
+        except BaseException:
+            for fd in locked:
+                os.close(fd)
+            raise
+        return locked
+
     def close(self) -> None:
         """End the helper process and wait for it; a second call does nothing."""
         with self._lock:
@@ -181,19 +211,17 @@ class NamespaceHelper:
     ) -> None:
         self.close()
 
-    def _exchange_or_restart(self, packet: bytes) -> tuple[nshelper.Message, list[int]]:
+    def _exchange_or_restart(self, packet: bytes, given: Sequence[int] = ()) -> tuple[nshelper.Message, list[int]]:
         for _ in range(2):
             channel = self._ensure_started()
             try:
-                return _exchange(channel, packet)
+                return _exchange(channel, packet, given)
             except (ConnectionError, EOFError):
                 self._stop()
             except TimeoutError as error:
                 self._stop()
                 raise Unavailable(f"the namespace helper did not answer within {REPLY_TIMEOUT_S:g} s") from error
-        raise Unavailable(
-            "the namespace helper ended twice while it made namespaces", hint="its stderr is the daemon's"
-        )
+        raise Unavailable("the namespace helper ended twice during a request", hint="its stderr is the daemon's")
 
     def _ensure_started(self) -> socket.socket:
         if self._closed:
@@ -225,11 +253,9 @@ class NamespaceHelper:
                 process.wait()
 
 
-def _exchange(channel: socket.socket, packet: bytes) -> tuple[nshelper.Message, list[int]]:
-    channel.sendall(packet)
-    reply, fds, _, _ = socket.recv_fds(
-        channel, nshelper.MAX_PACKET_BYTES, len(nshelper.KIND_FLAGS), socket.MSG_CMSG_CLOEXEC
-    )
+def _exchange(channel: socket.socket, packet: bytes, given: Sequence[int]) -> tuple[nshelper.Message, list[int]]:
+    socket.send_fds(channel, [packet], given)
+    reply, fds, _, _ = socket.recv_fds(channel, nshelper.MAX_PACKET_BYTES, nshelper.MAX_FDS, socket.MSG_CMSG_CLOEXEC)
     if not reply:
         raise EOFError
     return json.loads(reply), list(fds)

@@ -1,10 +1,9 @@
 """Links, addresses and routes of the built-in bridge network.
 
-Owns: the rtnetlink requests, encoded by pyroute2's message classes and exchanged over a plain socket. pyroute2's own
-socket classes are not used: their synchronous form runs an event loop underneath, which costs milliseconds per attach
-and gets in the way of a process that has an event loop of its own. A plain socket costs 20 microseconds, so each call
-opens one; there is no shared state, and any thread may call anything. Does not own: which names and addresses
-are used (``runtime``).
+Owns: the rtnetlink requests (rtnetlink(7), linux/if_link.h) and their exchange over a plain socket. A socket costs 20
+microseconds, so each call opens one; there is no shared state, and any thread may call anything. Does not own: framing
+(``nlmsg``), which names and addresses are used (``runtime``). The tests compare the requests with pyroute2's, which
+itself is not used: it would be a tenth of the daemon's start, and its sockets run an event loop of their own.
 
 Every function acts in the network namespace of the calling thread, except where it is given a descriptor of one.
 """
@@ -15,18 +14,15 @@ import errno
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from pathlib import Path
-from typing import Any
-
-from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from podkeep.base.errors import AlreadyExists, Internal, InvalidArgument, KernelCallError, NotFound
+from podkeep.kernel import nlmsg
 from podkeep.kernel.namespaces import run_in_netns
 
 MAX_NAME_BYTES = 15
@@ -35,16 +31,22 @@ MAX_NAME_BYTES = 15
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _RTM_NEWADDR, _RTM_DELADDR, _RTM_NEWROUTE = 20, 21, 24
 _IFA_F_NODAD = 0x02
-_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_ACK_TLVS = 0x1, 0x4, 0x200
-_NLM_F_REPLACE, _NLM_F_EXCL, _NLM_F_CREATE = 0x100, 0x200, 0x400
-_NLMSG_ERROR = 2
-_NLMSGERR_ATTR_MSG = 1
-_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_NET_NS_FD = 1, 3, 10, 18, 20, 28
+_IFLA_INFO_KIND, _IFLA_INFO_DATA, _IFLA_INFO_SLAVE_KIND, _IFLA_INFO_SLAVE_DATA = 1, 2, 4, 5
+_VETH_INFO_PEER, _IFLA_BRPORT_MODE = 1, 4
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_RTA_OIF, _RTA_GATEWAY = 4, 5
 _IFF_UP = 0x1
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_UNIVERSE, _RTN_UNICAST = 254, 4, 0, 1
-_HEADER = struct.Struct("=IHHII")
-_ATTRIBUTE = struct.Struct("=HH")
-_RECEIVE_BYTES = 64 * 1024
+_LINK = struct.Struct("=BxHiII")
+"""struct ifinfomsg: family, device type, index, flags, which of them are meant."""
+_ADDRESS = struct.Struct("=BBBBI")
+"""struct ifaddrmsg: family, prefix, flags, scope, index of the link."""
+_ROUTE = struct.Struct("=BBBBBBBBI")
+"""struct rtmsg: family, prefixes of destination and source, type of service, table, protocol, scope, type, flags."""
+_MARK_S = 1.0
+"""How long a bridge may be without a mark while somebody makes it."""
+_PAUSE_S = 0.001
 _MIN_OWN_INDEX = 1 << 30
 """The kernel counts interface indexes from 1; from here on there are none but those that somebody asked for."""
 
@@ -59,7 +61,7 @@ class _Request:
 
     words: str
     type: int
-    message: Any
+    payload: bytes
     flags: int = 0
 
 
@@ -96,7 +98,7 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
         except KernelCallError as error:
             if error.errno != errno.EEXIST:
                 raise
-            link = _link(channel, name)
+            link = _settled(channel, name)
             if link.kind != "bridge":
                 raise AlreadyExists(
                     f"network link {name} exists and is not a bridge but {link.kind or 'a device'}",
@@ -115,6 +117,21 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
         _exchange(channel, [*addresses, _up_request(name, index)])
 
 
+def _settled(channel: socket.socket, name: str) -> _Link:
+    """Return a link; a bridge that another thread or process makes right now, once it has its mark.
+
+    The kernel lets others look between the two messages of :func:`_bridge_requests`. Who makes it is at work in the
+    kernel, so it is a matter of microseconds.
+    """
+    deadline = time.monotonic() + _MARK_S
+    while True:
+        link = _link(channel, name)
+        is_unmarked = link.kind == "bridge" and link.index >= _MIN_OWN_INDEX and not link.alias
+        if not is_unmarked or time.monotonic() > deadline:
+            return link
+        time.sleep(_PAUSE_S)
+
+
 def _bridge_requests(name: str, gateway: Interface, owner: str) -> list[_Request]:
     """Return what creates a marked bridge.
 
@@ -123,14 +140,14 @@ def _bridge_requests(name: str, gateway: Interface, owner: str) -> list[_Request
     only the first one gives.
     """
     index = _MIN_OWN_INDEX + secrets.randbelow(_MIN_OWN_INDEX)
-    attributes = [
-        ("IFLA_IFNAME", name),
-        ("IFLA_ADDRESS", hardware_address(gateway.ip)),
-        ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "bridge")]}),
-    ]
-    flags = _NLM_F_CREATE | _NLM_F_EXCL
-    create = _link_request(f"create bridge {name}", attributes, flags=flags, index=index)
-    mark = _link_request(f"mark bridge {name}", [("IFLA_IFALIAS", owner)], index=index)
+    attributes = (
+        nlmsg.text(_IFLA_IFNAME, name),
+        _mac(hardware_address(gateway.ip)),
+        nlmsg.group(_IFLA_LINKINFO, nlmsg.text(_IFLA_INFO_KIND, "bridge")),
+    )
+    flags = nlmsg.CREATE | nlmsg.EXCL
+    create = _link_request(f"create bridge {name}", *attributes, flags=flags, index=index)
+    mark = _link_request(f"mark bridge {name}", nlmsg.text(_IFLA_IFALIAS, owner), index=index)
     return [create, mark]
 
 
@@ -148,7 +165,7 @@ def delete_bridge(name: str, owner: str) -> bool:
             return True
         if (link.kind, link.alias) != ("bridge", owner):
             return False
-        _delete(channel, _link_request(f"delete bridge {name}", [], kind=_RTM_DELLINK, index=link.index))
+        _delete(channel, _link_request(f"delete bridge {name}", kind=_RTM_DELLINK, index=link.index))
     return True
 
 
@@ -159,7 +176,7 @@ def delete_link(name: str) -> None:
     """
     _check_name(name)
     with _connected() as channel:
-        _delete(channel, _link_request(f"delete link {name}", [("IFLA_IFNAME", name)], kind=_RTM_DELLINK))
+        _delete(channel, _link_request(f"delete link {name}", nlmsg.text(_IFLA_IFNAME, name), kind=_RTM_DELLINK))
 
 
 def _delete(channel: socket.socket, request: _Request) -> None:
@@ -202,31 +219,35 @@ def create_veth(
     """
     _check_name(host_name)
     _check_name(inner_name)
-    peer: list[tuple[str, object]] = [("IFLA_IFNAME", inner_name), ("IFLA_NET_NS_FD", netns_fd)]
-    if mac is not None:
-        peer.append(("IFLA_ADDRESS", mac))
-    # The peer cannot be up yet: veth opens a device only when its other half exists.
-    peer_info = {"attrs": peer}
-    attributes: Sequence[tuple[str, object]] = [
-        ("IFLA_IFNAME", host_name),
-        ("IFLA_MASTER", _index(bridge)),
-        (
-            "IFLA_LINKINFO",
-            {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer_info)]})]},
-        ),
-    ]
-    words = f"create veth {host_name} on {bridge} with {inner_name} in network namespace fd {netns_fd}"
-    requests = [_link_request(words, attributes, flags=_NLM_F_CREATE | _NLM_F_EXCL, up=True)]
+    index = _index(bridge)
+    requests = [_veth_request(host_name, (index, bridge), inner_name, netns_fd, mac)]
     if hairpin:
         requests.append(_hairpin_request(host_name))
     with _connected() as channel:
         _exchange(channel, requests)
 
 
+def _veth_request(name: str, bridge: tuple[int, str], inner: str, netns_fd: int, mac: str | None) -> _Request:
+    peer = [nlmsg.text(_IFLA_IFNAME, inner), nlmsg.number(_IFLA_NET_NS_FD, netns_fd)]
+    if mac is not None:
+        peer.append(_mac(mac))
+    # The peer cannot be up yet: veth opens a device only when its other half exists.
+    peer_info = nlmsg.attribute(_VETH_INFO_PEER, _LINK.pack(0, 0, 0, 0, 0) + b"".join(peer))
+    kind = nlmsg.text(_IFLA_INFO_KIND, "veth")
+    return _link_request(
+        f"create veth {name} on {bridge[1]} with {inner} in network namespace fd {netns_fd}",
+        nlmsg.text(_IFLA_IFNAME, name),
+        nlmsg.number(_IFLA_MASTER, bridge[0]),
+        nlmsg.group(_IFLA_LINKINFO, kind, nlmsg.group(_IFLA_INFO_DATA, peer_info)),
+        flags=nlmsg.CREATE | nlmsg.EXCL,
+        up=True,
+    )
+
+
 def _hairpin_request(name: str) -> _Request:
-    port = [("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", {"attrs": [("IFLA_BRPORT_MODE", 1)]})]
-    attributes: Sequence[tuple[str, object]] = [("IFLA_IFNAME", name), ("IFLA_LINKINFO", {"attrs": port})]
-    return _link_request(f"set hairpin mode of {name}", attributes)
+    mode = nlmsg.group(_IFLA_INFO_SLAVE_DATA, nlmsg.attribute(_IFLA_BRPORT_MODE, b"\1"))
+    port = nlmsg.group(_IFLA_LINKINFO, nlmsg.text(_IFLA_INFO_SLAVE_KIND, "bridge"), mode)
+    return _link_request(f"set hairpin mode of {name}", nlmsg.text(_IFLA_IFNAME, name), port)
 
 
 def configure_inside(netns_fd: int, ifname: str, endpoints: Sequence[Endpoint]) -> None:
@@ -254,18 +275,13 @@ def configure_inside(netns_fd: int, ifname: str, endpoints: Sequence[Endpoint]) 
 
 
 def _default_route_request(ifname: str, index: int, gateway: Address) -> _Request:
-    route = rtmsg()
-    for key, value in (
-        ("family", _family(gateway)),
-        ("table", _RT_TABLE_MAIN),
-        ("proto", _RTPROT_STATIC),
-        ("scope", _RT_SCOPE_UNIVERSE),
-        ("type", _RTN_UNICAST),
-    ):
-        route[key] = value
-    route["attrs"] = [("RTA_GATEWAY", str(gateway)), ("RTA_OIF", index)]
-    words = f"route default via {gateway} dev {ifname}"
-    return _Request(words=words, type=_RTM_NEWROUTE, message=route, flags=_NLM_F_CREATE | _NLM_F_REPLACE)
+    route = _ROUTE.pack(_family(gateway), 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_UNIVERSE, _RTN_UNICAST, 0)
+    return _Request(
+        words=f"route default via {gateway} dev {ifname}",
+        type=_RTM_NEWROUTE,
+        payload=route + nlmsg.attribute(_RTA_GATEWAY, gateway.packed) + nlmsg.number(_RTA_OIF, index),
+        flags=nlmsg.CREATE | nlmsg.REPLACE,
+    )
 
 
 def _ignore_router_advertisements(ifname: str) -> None:
@@ -296,25 +312,20 @@ def hardware_address(address: Address) -> str:
     return "0a:58:" + ":".join(f"{byte:02x}" for byte in address.packed[-4:])
 
 
+def _mac(address: str) -> bytes:
+    return nlmsg.attribute(_IFLA_ADDRESS, bytes.fromhex(address.replace(":", "")))
+
+
 def _link_request(
-    words: str,
-    attributes: Sequence[tuple[str, object]],
-    *,
-    kind: int = _RTM_NEWLINK,
-    flags: int = 0,
-    index: int = 0,
-    up: bool = False,
+    words: str, *attributes: bytes, kind: int = _RTM_NEWLINK, flags: int = 0, index: int = 0, up: bool = False
 ) -> _Request:
-    message = ifinfmsg()
-    message["index"] = index
-    if up:
-        message["flags"] = message["change"] = _IFF_UP
-    message["attrs"] = list(attributes)
-    return _Request(words=words, type=kind, message=message, flags=flags)
+    change = _IFF_UP if up else 0
+    payload = _LINK.pack(socket.AF_UNSPEC, 0, index, change, change) + b"".join(attributes)
+    return _Request(words=words, type=kind, payload=payload, flags=flags)
 
 
 def _up_request(name: str, index: int) -> _Request:
-    return _link_request(f"set {name} up", [], index=index, up=True)
+    return _link_request(f"set {name} up", index=index, up=True)
 
 
 def _family(address: Interface | Address) -> int:
@@ -322,111 +333,97 @@ def _family(address: Interface | Address) -> int:
 
 
 def _address_request(name: str, index: int, address: Interface, kind: int = _RTM_NEWADDR) -> _Request:
-    message = ifaddrmsg()
-    message["family"] = _family(address)
-    if address.version == 6:
-        # Nobody else can have it: waiting a second for an objection is for nothing.
-        message["flags"] = _IFA_F_NODAD
-    message["prefixlen"] = address.network.prefixlen
-    message["index"] = index
-    message["attrs"] = [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(address.ip))]
+    # Nobody else can have one of IPv6: waiting a second for an objection is for nothing.
+    flags = _IFA_F_NODAD if address.version == 6 else 0
+    message = _ADDRESS.pack(_family(address), address.network.prefixlen, flags, _RT_SCOPE_UNIVERSE, index)
+    payload = message + nlmsg.attribute(_IFA_LOCAL, address.packed) + nlmsg.attribute(_IFA_ADDRESS, address.packed)
     if kind == _RTM_DELADDR:
-        return _Request(words=f"remove address {address} from {name}", type=kind, message=message)
-    flags = _NLM_F_CREATE | _NLM_F_REPLACE
-    return _Request(words=f"add address {address} to {name}", type=kind, message=message, flags=flags)
+        return _Request(words=f"remove address {address} from {name}", type=kind, payload=payload)
+    return _Request(
+        words=f"add address {address} to {name}", type=kind, payload=payload, flags=nlmsg.CREATE | nlmsg.REPLACE
+    )
 
 
 def _connected() -> socket.socket:
     channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-    for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
+    for option in (nlmsg.NETLINK_CAP_ACK, nlmsg.NETLINK_EXT_ACK):
         with suppress(OSError):  # before Linux 4.12; errors are then numbers without words
-            channel.setsockopt(_SOL_NETLINK, option, 1)
+            channel.setsockopt(nlmsg.SOL_NETLINK, option, 1)
     channel.settimeout(5.0)
     return channel
 
 
 def _exchange(channel: socket.socket, requests: Iterable[_Request]) -> None:
     """Send the requests together and wait for the answer to each; the first refusal is raised after the last answer."""
-    waiting = {}
-    packet = b""
-    for sequence, request in enumerate(requests, start=1):
-        waiting[sequence] = request
-        packet += _encode(request, sequence, _NLM_F_REQUEST | _NLM_F_ACK | request.flags)
-    _send(channel, packet)
+    waiting = dict(enumerate(requests, start=1))
+    _send(channel, b"".join(_encode(item, sequence, nlmsg.ACK) for sequence, item in waiting.items()))
     failure: KernelCallError | None = None
     while waiting:
-        for kind, flags, sequence, payload in _receive(channel):
-            if kind != _NLMSG_ERROR or sequence not in waiting:
-                raise Internal(
-                    f"netlink answered with message type {kind}, sequence {sequence}; an answer was expected"
-                )
-            request = waiting.pop(sequence)
-            if (number := -struct.unpack_from("=i", payload)[0]) and failure is None:
-                hint = _extended_text(payload) if flags & _NLM_F_ACK_TLVS else ""
-                failure = KernelCallError(f"netlink({request.words})", number, hint=hint)
+        for answer in _receive(channel):
+            if answer.kind == nlmsg.NOOP:
+                continue
+            if answer.kind != nlmsg.ERROR or answer.sequence not in waiting:
+                what = f"message type {answer.kind}, sequence {answer.sequence}"
+                raise Internal(f"netlink answered with {what}; an answer was expected")
+            request = waiting.pop(answer.sequence)
+            number, words = nlmsg.failure(answer)
+            if number and failure is None:
+                failure = KernelCallError(f"netlink({request.words})", number, hint=words)
     if failure is not None:
         raise failure
 
 
 def _encode(request: _Request, sequence: int, flags: int) -> bytes:
-    message = request.message
-    message["header"]["type"] = request.type
-    message["header"]["flags"] = flags
-    message["header"]["sequence_number"] = sequence
-    message.encode()
-    return bytes(message.data)
+    return nlmsg.encode(request.type, nlmsg.REQUEST | flags | request.flags, sequence, request.payload)
 
 
 def _send(channel: socket.socket, packet: bytes) -> None:
     try:
         channel.sendto(packet, (0, 0))
     except OSError as error:
-        raise KernelCallError("sendto(netlink)", error.errno or 0) from error
+        raise nlmsg.call_error("sendto(netlink)", error) from error
 
 
-def _receive(channel: socket.socket) -> list[tuple[int, int, int, bytes]]:
+def _receive(channel: socket.socket) -> list[nlmsg.Message]:
     try:
-        data = channel.recv(_RECEIVE_BYTES)
+        return nlmsg.receive(channel)
     except OSError as error:
-        raise KernelCallError("recv(netlink)", error.errno or errno.ETIMEDOUT) from error
-    messages = []
-    offset = 0
-    while offset + _HEADER.size <= len(data):
-        length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
-        messages.append((kind, flags, sequence, data[offset + _HEADER.size : offset + length]))
-        offset += (length + 3) & ~3
-    return messages
-
-
-def _extended_text(payload: bytes) -> str:
-    offset = 4 + _HEADER.size
-    while offset + _ATTRIBUTE.size <= len(payload):
-        length, kind = _ATTRIBUTE.unpack_from(payload, offset)
-        if kind == _NLMSGERR_ATTR_MSG:
-            return payload[offset + _ATTRIBUTE.size : offset + length].rstrip(b"\0").decode(errors="replace")
-        offset += max((length + 3) & ~3, _ATTRIBUTE.size)
-    return ""
+        raise nlmsg.call_error("recv(netlink)", error) from error
 
 
 def _link(channel: socket.socket, name: str) -> _Link:
     """Return what the kernel says of a link.
 
     :raises NotFound: if there is none of this name.
+    :raises KernelCallError: if the kernel refuses.
     """
-    request = _link_request(f"get link {name}", [("IFLA_IFNAME", name)], kind=_RTM_GETLINK)
-    _send(channel, _encode(request, 1, _NLM_F_REQUEST))
-    for kind, _, _, payload in _receive(channel):
-        if kind == _RTM_NEWLINK:
-            header = _HEADER.pack(_HEADER.size + len(payload), kind, 0, 1, 0)
-            message = ifinfmsg(header + payload)
-            message.decode()
-            info = message.get_attr("IFLA_LINKINFO")
-            return _Link(
-                index=int(message["index"]),
-                kind=str(info.get_attr("IFLA_INFO_KIND")) if info is not None else "",
-                alias=str(message.get_attr("IFLA_IFALIAS") or ""),
-            )
-    raise NotFound(f"network link {name} is gone")
+    request = _link_request(f"get link {name}", nlmsg.text(_IFLA_IFNAME, name), kind=_RTM_GETLINK)
+    _send(channel, _encode(request, 1, 0))
+    while True:
+        for answer in _receive(channel):
+            if answer.sequence != 1:
+                continue
+            if answer.kind == _RTM_NEWLINK:
+                return _decode_link(answer.payload)
+            if answer.kind == nlmsg.ERROR:
+                number, words = nlmsg.failure(answer)
+                if number == errno.ENODEV:
+                    raise NotFound(f"network link {name} is gone")
+                raise KernelCallError(f"netlink({request.words})", number, hint=words)
+
+
+def _decode_link(payload: bytes) -> _Link:
+    """Return what is of interest in a message of type RTM_NEWLINK.
+
+    :raises Internal: if it is cut short.
+    """
+    if len(payload) < _LINK.size:
+        raise Internal(f"netlink answered with a link of {len(payload)} bytes")
+    _, _, index, _, _ = _LINK.unpack_from(payload)
+    attributes = nlmsg.attributes(payload[_LINK.size :])
+    info = nlmsg.attributes(attributes.get(_IFLA_LINKINFO, b""))
+    kind, alias = info.get(_IFLA_INFO_KIND, b""), attributes.get(_IFLA_IFALIAS, b"")
+    return _Link(index=index, kind=nlmsg.string(kind), alias=nlmsg.string(alias))
 
 
 def _index(name: str) -> int:

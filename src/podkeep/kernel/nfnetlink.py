@@ -7,31 +7,26 @@ Owns: the nfnetlink messages (linux/netfilter/nfnetlink*.h, nf_tables.h). Does n
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import struct
+from collections.abc import Iterable
 
 from podkeep.base.errors import KernelCallError
+from podkeep.kernel import nlmsg
 
 INET = 1
 """NFPROTO_INET: the family of tables for IPv4 and IPv6."""
 
 _NETLINK_NETFILTER = 12
-_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
+_NETLINK_ADD_MEMBERSHIP = 1
 _NFNLGRP_NFTABLES = 7
-_HEADER = struct.Struct("=IHHII")
 _GENERIC = struct.Struct("=BBH")
-_ATTRIBUTE = struct.Struct("=HH")
-_NLMSG_ERROR = 2
-_NLM_F_REQUEST, _NLM_F_ACK = 0x1, 0x4
-_NESTED = 0x8000
 _NFT_MSG_DELTABLE = (10 << 8) | 2
 _NFTA_TABLE_NAME = 1
 _IPCTNL_MSG_CT_DELETE = (1 << 8) | 2
 _CTA_TUPLE_ORIG, _CTA_TUPLE_PROTO, _CTA_PROTO_NUM, _CTA_PROTO_DST_PORT = 1, 2, 1, 3
 _CTA_FILTER, _CTA_FILTER_ORIG_FLAGS = 25, 1
 _FILTER_PROTO_NUM, _FILTER_PROTO_DST_PORT = 1 << 3, 1 << 5
-_RECEIVE_BYTES = 64 * 1024
 _TIMEOUT_S = 5.0
 
 
@@ -41,32 +36,23 @@ def forget_flows(family: int, protocol: int, port: int) -> None:
     :param family: socket.AF_INET or AF_INET6. ``protocol``: an IP protocol number.
     :raises KernelCallError: if the kernel refuses (before Linux 5.8 it cannot).
     """
-    number = _attribute(_CTA_PROTO_NUM, bytes([protocol]))
-    destination = _attribute(_CTA_PROTO_DST_PORT, struct.pack("!H", port))
-    flow = _attribute(_CTA_TUPLE_ORIG | _NESTED, _attribute(_CTA_TUPLE_PROTO | _NESTED, number + destination))
-    wanted = struct.pack("=I", _FILTER_PROTO_NUM | _FILTER_PROTO_DST_PORT)
-    chosen = _attribute(_CTA_FILTER | _NESTED, _attribute(_CTA_FILTER_ORIG_FLAGS, wanted))
+    number = nlmsg.attribute(_CTA_PROTO_NUM, bytes([protocol]))
+    destination = nlmsg.attribute(_CTA_PROTO_DST_PORT, struct.pack("!H", port))
+    flow = nlmsg.nested(_CTA_TUPLE_ORIG, nlmsg.nested(_CTA_TUPLE_PROTO, number, destination))
+    wanted = _FILTER_PROTO_NUM | _FILTER_PROTO_DST_PORT
+    chosen = nlmsg.nested(_CTA_FILTER, nlmsg.number(_CTA_FILTER_ORIG_FLAGS, wanted))
     payload = _GENERIC.pack(family, 0, 0) + flow + chosen
-    flags = _NLM_F_REQUEST | _NLM_F_ACK
     words = f"netlink(forget flows of protocol {protocol} to port {port})"
     with _socket() as channel:
         channel.settimeout(_TIMEOUT_S)
         try:
-            channel.sendto(
-                _HEADER.pack(_HEADER.size + len(payload), _IPCTNL_MSG_CT_DELETE, flags, 1, 0) + payload, (0, 0)
-            )
-            answer = channel.recv(_RECEIVE_BYTES)
+            channel.sendto(nlmsg.encode(_IPCTNL_MSG_CT_DELETE, nlmsg.REQUEST | nlmsg.ACK, 1, payload), (0, 0))
+            refused, hint = nlmsg.failure(nlmsg.receive_acknowledgement(channel, 1))
         except OSError as error:
-            raise KernelCallError(words, error.errno or errno.ETIMEDOUT) from error
-    number_of_error = -struct.unpack_from("=i", answer, _HEADER.size)[0]
+            raise nlmsg.call_error(words, error) from error
     # ENOENT: there was none.
-    if number_of_error not in (0, errno.ENOENT):
-        raise KernelCallError(words, number_of_error)
-
-
-def _attribute(kind: int, payload: bytes) -> bytes:
-    length = _ATTRIBUTE.size + len(payload)
-    return _ATTRIBUTE.pack(length, kind) + payload + b"\0" * (-length % 4)
+    if refused not in (0, errno.ENOENT):
+        raise KernelCallError(words, refused, hint=hint)
 
 
 def _socket() -> socket.socket:
@@ -82,7 +68,7 @@ class TableWatch:
         self._socket.setblocking(False)
         try:
             self._socket.bind((0, 0))
-            self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _NFNLGRP_NFTABLES)
+            self._socket.setsockopt(nlmsg.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _NFNLGRP_NFTABLES)
         except OSError as error:
             self._socket.close()
             raise KernelCallError("setsockopt(NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)", error.errno or 0) from error
@@ -100,7 +86,7 @@ class TableWatch:
         found = False
         while True:
             try:
-                data = self._socket.recv(_RECEIVE_BYTES)
+                messages = nlmsg.receive(self._socket)
             except BlockingIOError:
                 return found
             except OSError as error:
@@ -108,27 +94,14 @@ class TableWatch:
                     raise KernelCallError("recv(nfnetlink)", error.errno or 0) from error
                 found = True
                 continue
-            found = found or (family, name) in _removed(data)
+            found = found or (family, name) in _removed(messages)
 
 
-def _removed(data: bytes) -> set[tuple[int, str]]:
+def _removed(messages: Iterable[nlmsg.Message]) -> set[tuple[int, str]]:
     found = set()
-    offset = 0
-    while offset + _HEADER.size <= len(data):
-        length, kind, _, _, _ = _HEADER.unpack_from(data, offset)
-        if kind == _NFT_MSG_DELTABLE:
-            family, _, _ = _GENERIC.unpack_from(data, offset + _HEADER.size)
-            name = _name(data[offset + _HEADER.size + _GENERIC.size : offset + length])
-            found.add((family, name))
-        offset += max((length + 3) & ~3, _HEADER.size)
+    for message in messages:
+        if message.kind == _NFT_MSG_DELTABLE and len(message.payload) >= _GENERIC.size:
+            family, _, _ = _GENERIC.unpack_from(message.payload)
+            name = nlmsg.attributes(message.payload[_GENERIC.size :]).get(_NFTA_TABLE_NAME, b"")
+            found.add((family, nlmsg.string(name)))
     return found
-
-
-def _name(attributes: bytes) -> str:
-    offset = 0
-    while offset + _ATTRIBUTE.size <= len(attributes):
-        length, kind = _ATTRIBUTE.unpack_from(attributes, offset)
-        if kind == _NFTA_TABLE_NAME:
-            return os.fsdecode(attributes[offset + _ATTRIBUTE.size : offset + length].rstrip(b"\0"))
-        offset += max((length + 3) & ~3, _ATTRIBUTE.size)
-    return ""

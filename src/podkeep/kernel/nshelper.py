@@ -1,9 +1,9 @@
-"""The namespace helper process: makes the namespaces of a pod, one forked child per request.
+"""The namespace helper process: makes the namespaces of a pod and locks mounts for it, one forked child per request.
 
 Owns: the only ``fork`` in podkeep. Only a process with a single thread can make a user namespace, and forking a process
-that runs gRPC is unsafe; so this process has one thread and imports nothing but the standard library, ``libc`` and the
-error classes. Does not own: pinning, or validating what it is asked (:class:`podkeep.kernel.namespaces.NamespaceHelper`
-is its only client).
+that runs gRPC is unsafe; so this process has one thread and imports nothing but the standard library, ``libc``,
+``mounts`` and the error classes. Does not own: pinning, or validating what it is asked
+(:class:`podkeep.kernel.namespaces.NamespaceHelper` is its only client).
 
 Protocol: a SOCK_SEQPACKET socket that the owner keeps the other end of; one JSON object per packet.
 
@@ -12,7 +12,15 @@ Protocol: a SOCK_SEQPACKET socket that the owner keeps the other end of; one JSO
               {"call": "unshare(...)", "errno": 22, "hint": ""}      a system call failed
               {"message": "...", "hint": ""}                         the request is wrong
 
+    request   {"lock": 2} with the descriptor of a user namespace and of that many detached mounts
+    answer    {"locked": 2} with a descriptor of a locked copy of each, in this order; or an error as above
+
 The owner's end closing, for whatever reason, ends the process.
+
+Why locking needs a process of its own: the kernel locks the flags of a mount (read-only, nosuid, nodev, noexec) when a
+mount namespace is copied into a less privileged one, and at no other occasion (mount_namespaces(7), "Restrictions on
+mount namespaces"). A locked flag stays with every copy. So a child puts the mounts into a mount namespace that has
+nothing else in it, copies that as a process of the user namespace, and takes the copies out.
 
     helper                          child
       | fork ------------------------> |
@@ -29,22 +37,30 @@ The owner's end closing, for whatever reason, ends the process.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import functools
 import gc
 import json
 import os
 import signal
 import socket
+import stat
 import struct
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
 from podkeep.base.errors import InvalidArgument, KernelCallError, PodkeepError
-from podkeep.kernel import libc
+from podkeep.kernel import libc, mounts
 from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.mounts import Propagation
 
 MAX_PACKET_BYTES = 128 * 1024
+MAX_FDS = 253
+"""Descriptors in one packet (SCM_MAX_FD of the kernel)."""
 KIND_FLAGS = {
     "USER": CloneFlag.NEWUSER,
     "NET": CloneFlag.NEWNET,
@@ -63,6 +79,9 @@ _IFREQ_FLAGS = struct.Struct("16sH22x")
 
 Message = dict[str, Any]
 
+_ending: list[int] = []
+"""Children that have answered. The end of one that mounted something takes milliseconds, and nobody waits for it."""
+
 
 def main(fd: int) -> None:
     """Serve requests on the socket ``fd`` until its other end closes."""
@@ -72,19 +91,33 @@ def main(fd: int) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    while packet := owner.recv(MAX_PACKET_BYTES):
-        answer, fds = _answer(json.loads(packet))
+    while True:
+        packet, given, _, _ = socket.recv_fds(owner, MAX_PACKET_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        if not packet:
+            return
+        try:
+            answer, fds = _answer(json.loads(packet), given)
+        finally:
+            _close_all(given)
         try:
             socket.send_fds(owner, [json.dumps(answer).encode()], fds)
         except (BrokenPipeError, ConnectionResetError):
             return
         finally:
-            for namespace in fds:
-                os.close(namespace)
+            _close_all(fds)
+            while _ending:
+                os.waitpid(_ending.pop(), 0)
 
 
-def _answer(request: Message) -> tuple[Message, list[int]]:
+def _close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _answer(request: Message, given: Sequence[int]) -> tuple[Message, list[int]]:
     try:
+        if "lock" in request:
+            return {"locked": request["lock"]}, _lock(request["lock"], given)
         kinds = [kind for kind in KIND_FLAGS if kind in request["kinds"]]
         return {"kinds": kinds}, _create(request, kinds)
     except PodkeepError as error:
@@ -133,9 +166,13 @@ def _create(request: Message, kinds: list[str]) -> list[int]:
 
 
 def _receive(peer: socket.socket, pid: int) -> Message:
-    packet = peer.recv(MAX_PACKET_BYTES)
+    return _child_message(peer.recv(MAX_PACKET_BYTES), pid)
+
+
+def _child_message(packet: bytes, pid: int) -> Message:
     if not packet:
-        raise KernelCallError(f"recv(child {pid})", 32, hint="the helper's child died: look for an OOM kill")
+        hint = "the helper's child died: look for an OOM kill"
+        raise KernelCallError(f"recv(child {pid})", errno.EPIPE, hint=hint)
     message: Message = json.loads(packet)
     return message
 
@@ -159,10 +196,103 @@ def _open_namespaces(pid: int, kinds: list[str]) -> list[int]:
         for kind in kinds:
             fds.append(os.open(f"/proc/{pid}/ns/{_PROC_NAMES[kind]}", os.O_RDONLY | os.O_CLOEXEC))
     except BaseException:
-        for fd in fds:
-            os.close(fd)
+        _close_all(fds)
         raise
     return fds
+
+
+def _lock(count: int, given: Sequence[int]) -> list[int]:
+    if len(given) != count + 1:
+        raise InvalidArgument(f"a request to lock {count} mounts came with {len(given)} descriptors")
+    userns, *trees = given
+    place = _empty_mount_namespace()
+    return _have_done(lambda: _locked_copies(place, userns, trees), count)
+
+
+@functools.cache
+def _empty_mount_namespace() -> int:
+    """Return a descriptor of a mount namespace in which there is an empty tmpfs and nothing else.
+
+    To copy it costs nothing; that of the runtime has the mounts of all pods.
+    """
+    return _have_done(_make_empty_mount_namespace, 1)[0]
+
+
+def _make_empty_mount_namespace() -> list[int]:
+    libc.unshare(CloneFlag.NEWNS)
+    namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    mounts.set_propagation("/", Propagation.PRIVATE, recursive=True)
+    # Any directory that is there will do; nobody else sees it.
+    mounts.tmpfs("/proc", "size=64k,mode=755")
+    os.chdir("/proc")
+    libc.pivot_root(b".", b".", "a root that is a ramfs cannot be left (pivot_root(2)): boot from a disk, or a tmpfs")
+    libc.umount2(b".", mounts.UnmountFlag.DETACH)
+    return [namespace]
+
+
+def _locked_copies(place: int, userns: int, trees: Sequence[int]) -> list[int]:
+    """Return copies of detached mounts whose flags nobody in ``userns`` can take off; uses up the mounts."""
+    libc.setns(place, CloneFlag.NEWNS)
+    # Of this process's own: what is mounted here ends with it.
+    libc.unshare(CloneFlag.NEWNS)
+    names = [_mount_point(number, tree) for number, tree in enumerate(trees)]
+    for name, tree in zip(names, trees, strict=True):
+        mounts.attach(tree, name)
+    libc.setns(userns, CloneFlag.NEWUSER)
+    libc.unshare(CloneFlag.NEWNS, "sysctl user.max_mnt_namespaces limits their number")
+    return [mounts.open_tree(name, clone=True, recursive=True) for name in names]
+
+
+def _mount_point(number: int, tree: int) -> str:
+    """Return a path at which ``tree`` can be mounted; what an earlier request made is used again."""
+    if stat.S_ISDIR(os.fstat(tree).st_mode):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(f"directory-{number}", 0o700)
+        return f"directory-{number}"
+    os.close(os.open(f"file-{number}", os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o600))
+    return f"file-{number}"
+
+
+def _have_done(action: Callable[[], list[int]], count: int) -> list[int]:
+    """Have a child do something and return the ``count`` descriptors that it answered with."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _do(theirs, action)
+    theirs.close()
+    try:
+        packet, fds, _, _ = socket.recv_fds(ours, MAX_PACKET_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        try:
+            raise_error(_child_message(packet, pid))
+            if len(fds) != count:
+                hint = "raise the limit of open files (LimitNOFILE=)"
+                raise KernelCallError(f"recvmsg({count} descriptors)", errno.EMFILE, hint=hint)
+        except BaseException:
+            _close_all(fds)
+            raise
+        return fds
+    finally:
+        ours.close()
+        _ending.append(pid)
+
+
+def _do(helper: socket.socket, action: Callable[[], list[int]]) -> NoReturn:
+    """Do the child's part and exit, as :func:`_child`."""
+    status = 1
+    try:
+        fds: list[int] = []
+        result: Message = {}
+        try:
+            fds = action()
+        except PodkeepError as error:
+            result = _error_message(error)
+        except OSError as error:
+            result = _error_message(KernelCallError("namespace helper", error.errno or 0))
+        socket.send_fds(helper, [json.dumps(result).encode()], fds)
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def _child(helper: socket.socket, request: Message, kinds: list[str], sysctls: list[tuple[str, str]]) -> NoReturn:

@@ -1,16 +1,32 @@
-"""Opening files below a directory that somebody else fills: openat2(2), and syncfs(2).
+"""Opening, reading and walking what is below a directory that somebody else fills: openat2(2), and syncfs(2).
 
-Every component is resolved by the kernel under the rules of ``Resolve``, so no symbolic link, however it is swapped in
-meanwhile, leads out. Called by what writes or reads image trees.
+Owns: every way to a file in a place that a container, an image or another user of a volume can write to. All there is
+hostile: names, links, kinds, modes, sizes, the number of entries and the depth, and each of them can change while it is
+looked at. Therefore:
+
+- the kernel resolves every component under the rules of ``Resolve``, so no symbolic link leads out, whenever it is put
+  there;
+- a file is looked at by a descriptor that opens nothing (``O_PATH``) before it is opened: a pipe would make us wait,
+  and a device would do something;
+- an attribute is changed on what was opened, not on what has its name now;
+- walks and reads have an end.
+
+Does not own: removal (``removal``). Called by whoever works on volumes, writable layers and trees of images.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from enum import IntFlag
+from pathlib import Path
 
-from podkeep.base.errors import KernelCallError
+from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
 
 _NR_OPENAT2 = 437  # the same on every architecture (include/uapi/asm-generic/unistd.h)
 
@@ -23,6 +39,28 @@ class Resolve(IntFlag):
     NO_SYMLINKS = 0x04
     BENEATH = 0x08
     IN_ROOT = 0x10
+
+
+CONFINED = Resolve.BENEATH | Resolve.NO_SYMLINKS | Resolve.NO_MAGICLINKS
+"""No link is followed at all."""
+INSIDE = Resolve.IN_ROOT | Resolve.NO_MAGICLINKS
+"""Links are followed as in a chroot: absolute ones start at the descriptor."""
+GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
+"""What the kernel says if a file is missing, or something else is in its place, or in that of a directory above."""
+
+MAX_ENTRIES = 5_000_000
+MAX_DEPTH = 10_000
+_MAX_PATH = 128 * 1024
+"""In characters of up to four bytes; a walk has one descriptor open for every ``_FAR`` bytes."""
+_MAX_WAITING = 64 * 1024 * 1024
+"""Bytes of the names of directories that a walk has still to look into."""
+_NAME_BYTES = 64
+"""What a name takes beside its own length."""
+_FAR = 2000
+"""Bytes of a path after which what is below is looked for from there, because paths end at 4096."""
+_CWD = -100
+"""``AT_FDCWD``."""
+_LIST = os.O_RDONLY | os.O_DIRECTORY
 
 
 class _OpenHow(ctypes.Structure):
@@ -61,3 +99,253 @@ def syncfs(fd: int) -> None:
     """
     if _syncfs(fd) == -1:
         raise KernelCallError(f"syncfs({fd})", ctypes.get_errno())
+
+
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor in the end."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_directory(path: Path | str) -> int:
+    """Open a directory of our own by its path, to work below it. Its last component is no link; the caller closes it.
+
+    :raises OSError: if it is missing, or not a directory.
+    """
+    return os.open(path, _LIST | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def open_resolved(path: Path | str) -> int:
+    """Open (``O_PATH``) a path in which there was no link when it was resolved; the caller closes it.
+
+    :raises FailedPrecondition: if there is one now.
+    :raises KernelCallError: if it cannot be opened.
+    """
+    try:
+        return openat2(_CWD, os.fsencode(path), os.O_PATH, Resolve.NO_SYMLINKS | Resolve.NO_MAGICLINKS)
+    except KernelCallError as error:
+        if error.errno == errno.ELOOP:
+            raise FailedPrecondition(f"{path}: a symbolic link has been put there meanwhile") from error
+        raise
+
+
+def reopen(fd: int, flags: int) -> int:
+    """Open what a descriptor of ``O_PATH`` is of: this very file, whatever has its name now. The caller closes it.
+
+    The caller has seen what it is: that of a pipe waits, that of a device does something.
+
+    :raises OSError: if the kernel refuses.
+    """
+    return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+
+
+def open_regular(dirfd: int, path: str | bytes, *, rules: Resolve = CONFINED) -> int | None:
+    """Open a regular file for reading. None: there is none at ``path``, but nothing or something else.
+
+    :raises KernelCallError: if the way there cannot be read.
+    :raises OSError: if the file cannot be read.
+    """
+    try:
+        fd = openat2(dirfd, os.fsencode(path), os.O_PATH, rules)
+    except KernelCallError as error:
+        if error.errno in GONE:
+            return None
+        raise
+    with closing(fd):
+        return reopen(fd, os.O_RDONLY) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+
+
+def open_beside(path: Path | str) -> int | None:
+    """Open a regular file by a path whose directories are the machine's; only its last component may be hostile.
+
+    None: there is none at ``path``, but nothing or something else. The caller closes it.
+
+    :raises OSError: if it cannot be read, or the way there.
+    """
+    try:
+        above = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with closing(above):
+        return open_regular(above, os.path.basename(path))
+
+
+def read_bytes(fd: int, limit: int) -> bytes:
+    """Return what comes next of a file, at most ``limit`` bytes.
+
+    :raises OSError: if it cannot be read.
+    """
+    pieces = []
+    while limit > 0 and (piece := os.read(fd, min(limit, 1 << 20))):
+        pieces.append(piece)
+        limit -= len(piece)
+    return b"".join(pieces)
+
+
+def read_regular(dirfd: int, path: str | bytes, limit: int, *, rules: Resolve = CONFINED) -> bytes | None:
+    """Return the first ``limit`` bytes of a regular file. None: there is none.
+
+    :raises KernelCallError: if the way there cannot be read.
+    :raises OSError: if the file cannot be read.
+    """
+    fd = open_regular(dirfd, path, rules=rules)
+    if fd is None:
+        return None
+    with closing(fd):
+        return read_bytes(fd, limit)
+
+
+def change(fd: int, *, uid: int = -1, gid: int = -1, mode: int | None = None) -> None:
+    """Change owner and permission bits of what a descriptor is of, also one of ``O_PATH``, but not one of a link.
+
+    :raises OSError: if the kernel refuses.
+    """
+    own = f"/proc/self/fd/{fd}"
+    if (uid, gid) != (-1, -1):
+        os.chown(own, uid, gid)
+    # In this order: a change of the owner clears set-user-ID and set-group-ID bits.
+    if mode is not None:
+        os.chmod(own, mode)
+
+
+@dataclass(slots=True)
+class Found:
+    """Something in a tree, as it was when it was looked at. It holds until the next one is asked for.
+
+    ``directory`` is a descriptor of the directory that it is in, ``status`` that of a link, not of its target.
+    """
+
+    directory: int
+    name: str
+    status: os.stat_result
+    _above: Sequence[str]
+
+    @property
+    def path(self) -> str:
+        """Its path from the top of the tree on."""
+        return "/".join((*self._above, self.name))
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+
+@dataclass(slots=True)
+class _Level:
+    """A directory on the way from the top, and which of those in it are still to be walked."""
+
+    base: int
+    path: bytes
+    """From ``base`` on; empty if it is ``base``."""
+    names: list[str]
+    weight: int
+    is_own: bool
+    """Whether ``base`` was opened for it."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    root: int
+    rules: Resolve
+    max_entries: int
+    tolerant: bool
+    above: list[str] = field(default_factory=list)
+    levels: list[_Level] = field(default_factory=list)
+    entries: int = 0
+    waiting: int = 0
+    length: int = 0
+    """Of the path of the current directory, in characters."""
+
+    def run(self) -> Iterator[Found]:
+        try:
+            yield from self._directory(self.root, b".")
+            while self.levels:
+                level = self.levels[-1]
+                if not level.names:
+                    self._leave()
+                    continue
+                name = level.names.pop()
+                self.above.append(name)
+                self.length += len(name) + 1
+                before = len(self.levels)
+                yield from self._directory(level.base, os.path.join(level.path, os.fsencode(name)))
+                if len(self.levels) == before:
+                    self.length -= len(self.above.pop()) + 1
+        finally:
+            while self.levels:
+                self._leave()
+
+    def _leave(self) -> None:
+        level = self.levels.pop()
+        self.waiting -= level.weight
+        if self.above:
+            self.length -= len(self.above.pop()) + 1
+        if level.is_own:
+            os.close(level.base)
+
+    def _directory(self, base: int, path: bytes) -> Iterator[Found]:
+        """Yield what is in one directory, and note which directories there are."""
+        try:
+            fd = openat2(base, path, _LIST, self.rules)
+        except KernelCallError as error:
+            if self.tolerant or error.errno in GONE:
+                return
+            raise
+        far = len(path) > _FAR
+        kept = False
+        try:
+            level = _Level(base=fd if far else base, path=b"" if far else path, names=[], weight=0, is_own=far)
+            yield from self._entries(fd, level)
+            if level.names:
+                self.levels.append(level)
+                kept = far
+        finally:
+            if not kept:
+                os.close(fd)
+
+    def _entries(self, fd: int, level: _Level) -> Iterator[Found]:
+        with suppress(OSError) if self.tolerant else nullcontext(), os.scandir(fd) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError as error:
+                    if self.tolerant or error.errno in GONE:
+                        continue
+                    raise
+                self.entries += 1
+                if self.entries > self.max_entries:
+                    raise ResourceExhausted(f"there are more than {self.max_entries} files and directories")
+                yield Found(fd, entry.name, status, self.above)
+                if stat.S_ISDIR(status.st_mode):
+                    self._note(level, entry.name)
+
+    def _note(self, level: _Level, name: str) -> None:
+        weight = len(name) + _NAME_BYTES
+        self.waiting += weight
+        level.weight += weight
+        if self.waiting > _MAX_WAITING:
+            raise ResourceExhausted("there are too many directories beside each other")
+        if len(self.above) >= MAX_DEPTH or self.length + len(name) > _MAX_PATH:
+            raise ResourceExhausted("there are too many directories inside each other")
+        level.names.append(name)
+
+
+def walk(
+    root: int, *, max_entries: int = MAX_ENTRIES, one_mount: bool = True, tolerant: bool = False
+) -> Iterator[Found]:
+    """Yield everything below the directory behind ``root``, and not ``root``; a directory before what is in it.
+
+    What vanishes meanwhile is left out, and so is what a link, or another mount with ``one_mount``, leads to. Memory
+    and open descriptors are bounded.
+
+    :param tolerant: also pass over what cannot be read.
+    :raises ResourceExhausted: after what was yielded, if there are more entries, or directories in each other or beside
+        each other, than a walk takes.
+    :raises KernelCallError: if a directory cannot be opened.
+    :raises OSError: if it cannot be read.
+    """
+    rules = CONFINED | (Resolve.NO_XDEV if one_mount else Resolve(0))
+    return _Walk(root=root, rules=rules, max_entries=max_entries, tolerant=tolerant).run()

@@ -24,7 +24,14 @@ MAX_OPTIONS_BYTES = 4095
 
 
 def mount_overlay(
-    lowers: Sequence[int], *, upper: Path, work: Path, target: Path, by_path: bool = False, context: str = ""
+    lowers: Sequence[int],
+    *,
+    upper: Path,
+    work: Path,
+    target: Path,
+    by_path: bool = False,
+    context: str = "",
+    volatile: bool = False,
 ) -> None:
     """Mount a writable overlay at ``target``.
 
@@ -33,10 +40,23 @@ def mount_overlay(
     :param upper: directory that takes the changes; on one file system with ``work``.
     :param by_path: do not try descriptors first.
     :param context: as in :func:`overlay_readonly`.
+    :param volatile: never sync ``upper``, which may be lost when the machine ends; :func:`make_readonly` needs it.
     :raises InvalidArgument: if ``lowers`` is empty.
     :raises KernelCallError: if the kernel refuses; nothing is left mounted.
     """
-    _mount(_Overlay(lowers=lowers, upper_work=(upper, work), context=context), target, by_path=by_path)
+    wanted = _Overlay(lowers=lowers, upper_work=(upper, work), context=context, volatile=volatile)
+    _mount(wanted, target, by_path=by_path)
+
+
+def make_readonly(target: Path) -> None:
+    """Make a writable overlay read-only as a whole, in all its mounts: its superblock, not the mount at ``target``.
+
+    Only who is privileged in the user namespace that it was mounted from can undo that. One that is not ``volatile``
+    would have the kernel write out the whole file system that its upper directory is on.
+
+    :raises KernelCallError: if the kernel refuses, EBUSY if a file of it is open for writing.
+    """
+    mounts.mount(None, target, flags=MountFlag.REMOUNT | MountFlag.RDONLY)
 
 
 def overlay_readonly(
@@ -71,6 +91,7 @@ class _Overlay:
     upper_work: tuple[Path, Path] | None = None
     attrs: MountAttr = MountAttr.NONE
     context: str = ""
+    volatile: bool = False
 
 
 def _mount(wanted: _Overlay, target: Path, *, by_path: bool) -> None:
@@ -100,6 +121,8 @@ def _mount_by_descriptor(wanted: _Overlay, target: Path) -> bool:
         if wanted.upper_work is not None:
             for key, directory in zip(("upperdir", "workdir"), wanted.upper_work, strict=True):
                 mounts.fsconfig_fd(context, key, opened(_open_directory(directory)))
+        if wanted.volatile:
+            mounts.fsconfig_flag(context, "volatile")
         if wanted.context:
             mounts.fsconfig_string(context, "context", wanted.context)
         mounts.fsconfig_create(context)
@@ -121,6 +144,7 @@ def _mount_by_path(wanted: _Overlay, target: Path) -> None:
             undo.callback(mounts.unmount, path, lazy=True)
             paths.append(path)
         options = options_text(paths, wanted.upper_work, context=wanted.context)
+        options += ",volatile" if wanted.volatile else ""
         if len(os.fsencode(options)) > MAX_OPTIONS_BYTES:
             raise InvalidArgument(
                 f"overlay at {target}: the names of {len(wanted.lowers)} layers do not fit in one page",

@@ -3,7 +3,7 @@
 Neither Python's recursion limit nor the number of open files bounds the depth here, as they do for ``shutil.rmtree``:
 a directory's subdirectories are lifted to the top before it is removed. Symbolic links are removed, never followed. A
 mount, also one of the same file system (a bind mount), is recognised by its ID and never entered: what is behind it
-belongs to somebody else. Called by whoever removes a directory; does not own unmounting (``mounts``).
+belongs to somebody else. Called by whoever removes a directory. :func:`unmount_below` unmounts what is in one.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 
-from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import libc, mountinfo
+from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
+from podkeep.kernel import libc, mountinfo, mounts, openat
 
 SMALL_ENTRIES = 200
 SMALL_DEPTH = 8
 """What has no more is looked at entry by entry, for mounts in it. The table of mounts has some lines for each pod, so
 that reading it for each pod costs the square of their number."""
+
+_AT_ONCE = 1000
+"""Directories whose names are in memory: whoever made the tree may have made millions of them."""
 
 
 class _NotSmall(Exception):
@@ -47,6 +50,53 @@ def remove_tree(path: Path) -> None:
         remove_entry(parent, path.name)
     finally:
         os.close(parent)
+
+
+def unmount_below(directory: Path) -> None:
+    """Unmount everything at and below ``directory``; nothing is an answer too.
+
+    What is mounted inside of another mount goes with that: the way there may lead through a volume, in which whoever
+    writes to it can exchange a directory for a symbolic link.
+
+    :raises FailedPrecondition: if there is a link on the way to a mount.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    found = mountinfo.outermost(mountinfo.under(directory))
+    # A copy of a volume may be a peer of it: unmounting what is in the copy would unmount it in the volume as well.
+    for mount_point in found:
+        make_private(mount_point)
+    for mount_point in found:
+        unmount(mount_point)
+
+
+def make_private(mount_point: str) -> None:
+    """Take a mount, and those inside of it, out of their peer groups.
+
+    :raises FailedPrecondition: if there is a link on the way.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    with openat.closing(openat.open_resolved(mount_point)) as fd:
+        mounts.mount_setattr(fd, propagation=mounts.Propagation.PRIVATE, recursive=True)
+
+
+def unmount(mount_point: str) -> None:
+    """Unmount what is at a path that may lead through a volume, and what is inside of it; a missing one is no error.
+
+    :raises FailedPrecondition: if there is a link on the way.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    try:
+        fd = openat.open_resolved(mount_point)
+    except KernelCallError as error:
+        if error.errno in openat.GONE:
+            return
+        raise
+    with openat.closing(fd):
+        try:
+            libc.umount2(b"/proc/self/fd/%d" % fd, mounts.UnmountFlag.DETACH)
+        except KernelCallError as error:
+            if error.errno != errno.EINVAL:  # nothing is mounted there any more
+                raise
 
 
 def _mounted(parent: int, name: str) -> str | None:
@@ -84,12 +134,14 @@ def _mounted_below(parent: int, name: str, entries_left: Iterator[int], depth_le
     return None
 
 
-def remove_entry(parent: int, name: bytes | str) -> None:
+def remove_entry(parent: int, name: bytes | str, *, most: int | None = None) -> None:
     """Remove ``name`` in the directory behind descriptor ``parent``, whatever it is; a missing one is no error.
 
     For processes without ``/proc``: mounts are found only when it is their turn.
 
+    :param most: how many entries to remove at most, because somebody may go on making more. None: no limit.
     :raises FailedPrecondition: naming the mount, if ``name`` is one or has one in it.
+    :raises ResourceExhausted: if there are more than ``most``.
     :raises OSError: if the file system refuses.
     """
     try:
@@ -101,23 +153,33 @@ def remove_entry(parent: int, name: bytes | str) -> None:
     except FileNotFoundError:
         return
     try:
-        _empty(top, mount)
+        _empty(top, mount, _counted(most))
     finally:
         os.close(top)
     os.rmdir(name, dir_fd=parent)
 
 
-def _empty(top: int, mount: int) -> None:
+def _counted(most: int | None) -> Iterator[None]:
+    """Yield for each of ``most`` entries."""
+    yield from repeat(None) if most is None else repeat(None, most)
+    raise ResourceExhausted(f"there are more than {most} entries to remove, or somebody goes on making them")
+
+
+def _empty(top: int, mount: int, allowed: Iterator[None]) -> None:
     fresh = count()
     while True:
-        directories = _unlink_files(top)
+        directories = _unlink_files(top, allowed)
         if not directories:
             return
         for name in directories:
             inner = _open(top, name, mount)
             try:
-                for nested in _unlink_files(inner):
-                    _lift(inner, nested, top, _unused(top, fresh))
+                found_all = False
+                while not found_all:
+                    lifted = _unlink_files(inner, allowed)
+                    for nested in lifted:
+                        _lift(inner, nested, top, _unused(top, fresh))
+                    found_all = len(lifted) < _AT_ONCE
             finally:
                 os.close(inner)
             os.rmdir(name, dir_fd=top)
@@ -132,13 +194,19 @@ def _lift(directory: int, name: str, top: int, new: str) -> None:
         raise
 
 
-def _unlink_files(directory: int) -> list[str]:
-    """Remove what is not a directory; return the names of those that are."""
-    directories = []
+def _unlink_files(directory: int, allowed: Iterator[None]) -> list[str]:
+    """Remove what is not a directory; return the names of those that are, but not more than memory should hold.
+
+    Only if there are none, nothing is left.
+    """
+    directories: list[str] = []
     with os.scandir(directory) as entries:
         for entry in entries:
+            next(allowed)
             if entry.is_dir(follow_symlinks=False):
                 directories.append(entry.name)
+                if len(directories) == _AT_ONCE:
+                    break
             else:
                 os.unlink(entry.name, dir_fd=directory)
     return directories

@@ -1,26 +1,24 @@
 """How much a directory tree takes on its disk, as ``du -x`` counts it.
 
-For trees that a container fills and changes meanwhile: every directory is opened relative to the tree's root, by rules
-of the kernel that lead through no symbolic link and onto no other file system.
+For trees that a container fills and changes meanwhile; ``openat.walk`` says how they are walked.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
-from podkeep.base.errors import KernelCallError
-from podkeep.kernel.openat import Resolve, openat2
+from podkeep.base.errors import ResourceExhausted
+from podkeep.kernel import openat
 
-MAX_INODES = 5_000_000
-"""A larger tree is counted only this far: the walk's memory grows with it."""
-_FAR = 2000
-"""Bytes of a path after which what is below is looked for from there, because paths end at 4096."""
+MAX_INODES = openat.MAX_ENTRIES
+"""A larger tree is counted only this far; so is one that is deeper than a walk goes."""
+MAX_LINKED = 500_000
+"""After so many files with several names, every further name counts: they are remembered."""
 _BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
-_RULES = Resolve.BENEATH | Resolve.NO_SYMLINKS | Resolve.NO_XDEV
 
 
 class TreeSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -35,68 +33,34 @@ def measure(root: str, *, stop: Callable[[], bool] = lambda: False) -> TreeSize 
 
     What vanishes during the walk is not counted.
 
-    :param stop: asked once for each directory.
+    :param stop: asked once for each directory, and for every thousandth entry.
     """
     try:
-        root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        root_fd = openat.open_directory(root)
     except OSError:
         return None
-    try:
-        return _walk(root_fd, stop)
-    finally:
-        os.close(root_fd)
+    with openat.closing(root_fd):
+        return _count(root_fd, stop)
 
 
-def _walk(root_fd: int, stop: Callable[[], bool]) -> TreeSize | None:
-    status = os.stat(root_fd)
+def _count(root: int, stop: Callable[[], bool]) -> TreeSize | None:
+    status = os.fstat(root)
     device, blocks, inodes = status.st_dev, status.st_blocks, 1
+    if stop():
+        return None
     linked: set[int] = set()
-    # Where to go, and relative to what; without a path: a descriptor that nothing is relative to any more.
-    waiting: list[tuple[int, bytes | None]] = [(root_fd, b".")]
-    try:
-        while waiting and inodes < MAX_INODES:
-            if stop():
+    with suppress(ResourceExhausted):
+        for found in openat.walk(root, max_entries=MAX_INODES, tolerant=True):
+            status = found.status
+            if status.st_dev != device:
+                continue
+            if (found.is_directory or inodes % 1000 == 0) and stop():
                 return None
-            base, directory = waiting.pop()
-            if directory is None:
-                os.close(base)
-                continue
-            try:
-                fd = openat2(base, directory, os.O_RDONLY | os.O_DIRECTORY, _RULES)
-            except KernelCallError:
-                continue
-            above: tuple[int, bytes] = (base, directory)
-            if len(directory) > _FAR:
-                above = (fd, b"")
-                waiting.append((fd, None))
-            try:
-                for entry, status in _entries(fd):
-                    if status.st_dev != device:
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append((above[0], os.path.join(above[1], os.fsencode(entry.name))))
-                    elif status.st_nlink > 1:
-                        if status.st_ino in linked:
-                            continue
-                        linked.add(status.st_ino)
-                    blocks += status.st_blocks
-                    inodes += 1
-            finally:
-                if above[0] != fd:
-                    os.close(fd)
-    finally:
-        for base, directory in waiting:
-            if directory is None:
-                os.close(base)
+            if not found.is_directory and status.st_nlink > 1:
+                if status.st_ino in linked:
+                    continue
+                if len(linked) < MAX_LINKED:
+                    linked.add(status.st_ino)
+            blocks += status.st_blocks
+            inodes += 1
     return TreeSize(used_bytes=blocks * _BLOCK_BYTES, inodes=inodes)
-
-
-def _entries(directory: int) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    """Yield what is in a directory and still there."""
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            yield entry, status

@@ -302,3 +302,15 @@ def test_something_is_noted_with_a_cgroup_as_long_as_it_is_there(tree: tuple[Cgr
     assert groups.attribute(path, name) is None
     with pytest.raises(KernelCallError, match="setxattr"):
         groups.set_attribute(path, "nonsense", b"7")
+
+
+def test_cgroups_may_be_deeper_than_the_stack(tmp_path: Path) -> None:
+    groups = Cgroups(layout=CgroupLayout(version=2, hierarchies=(tmp_path,)))
+    path = f"{tmp_path}/pod"
+    for _ in range(1500):
+        os.mkdir(path)
+        path += "/d"
+    (tmp_path / "pod/other").mkdir()
+    assert groups.processes("/pod", recursive=True) == []
+    groups.remove("/pod")
+    assert os.listdir(tmp_path) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -14,9 +15,10 @@ import pytest
 
 from kernel.isolation import in_child, in_new_namespaces
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import libc, mountinfo, namespaces
+from podkeep.kernel import libc, mountinfo, mounts, namespaces
 from podkeep.kernel.idmap import IdMap, IdMapping, block
 from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
 
 USER, NET, IPC, UTS = NamespaceKind.USER, NamespaceKind.NET, NamespaceKind.IPC, NamespaceKind.UTS
@@ -283,3 +285,81 @@ def test_run_in_netns_changes_no_other_thread(helper: NamespaceHelper) -> None:
         with pytest.raises(KernelCallError, match=r"setns\(fd=9999.*NEWNET.*EBADF"):
             namespaces.run_in_netns(9999, lambda: None)
     assert namespaces.identity("/proc/thread-self/ns/net") == here
+
+
+LOCKED = MountAttr.RDONLY | MountAttr.NOSUID | MountAttr.NODEV | MountAttr.NOEXEC
+
+
+def detached(source: Path) -> int:
+    return mounts.clone_tree(source, recursive=True, attrs=LOCKED)
+
+
+@in_new_namespaces()
+def test_flags_of_a_locked_mount_cannot_be_taken_off(helper: NamespaceHelper, tmp_path: Path) -> None:
+    """By whoever is privileged in the user namespace that it was locked for, in a mount namespace of that."""
+    for name in ("source", "source/below", "copy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "source/file").touch()
+    (tmp_path / "copy-of-file").touch()
+    mounts.tmpfs(tmp_path / "source/below")
+    userns = helper.user_namespace(block(65536, 65536))
+    trees = [detached(tmp_path / "source"), detached(tmp_path / "source/file")]
+    locked = helper.lock_mounts(userns, trees)
+    for fd, name in zip(locked, ("copy", "copy-of-file"), strict=True):
+        mounts.attach(fd, tmp_path / name)
+
+    outside = [mounts.open_tree(tmp_path / name, clone=True, recursive=True) for name in ("copy", "copy-of-file")]
+
+    def as_pod() -> list[int]:
+        libc.setns(userns, CloneFlag.NEWUSER)
+        libc.unshare(CloneFlag.NEWNS)
+        found = []
+        for number, name in enumerate(("copy", "copy-of-file")):
+            mounts.attach(outside[number], tmp_path / name)
+            for flag in LOCKED:
+                with pytest.raises(KernelCallError) as caught:
+                    mounts.mount_setattr(tmp_path / name, clear=flag)
+                found.append(caught.value.errno)
+        return found
+
+    assert in_child(as_pod) == [errno.EPERM] * 8
+    with pytest.raises(OSError, match="Read-only"):
+        (tmp_path / "copy/new").touch()
+    for fd in (userns, *trees, *locked, *outside):
+        os.close(fd)
+
+
+@in_new_namespaces()
+def test_more_mounts_than_one_packet_takes_are_locked_in_order(helper: NamespaceHelper, tmp_path: Path) -> None:
+    userns = helper.user_namespace(block(65536, 65536))
+    for number in range(300):
+        (tmp_path / str(number)).mkdir()
+    trees = [detached(tmp_path / str(number)) for number in range(300)]
+    before = descriptors_of(helper)
+    locked = helper.lock_mounts(userns, trees)
+    assert [os.fstat(fd).st_ino for fd in locked] == [(tmp_path / str(n)).stat().st_ino for n in range(300)]
+    assert len(descriptors_of(helper)) <= len(before) + 1  # the mount namespace that has nothing in it
+    for fd in (userns, *trees, *locked):
+        os.close(fd)
+
+
+@in_new_namespaces()
+def test_what_cannot_be_locked_leaves_nothing_and_the_helper_goes_on(helper: NamespaceHelper, tmp_path: Path) -> None:
+    userns = helper.user_namespace(block(65536, 65536))
+    tree = detached(tmp_path)
+    with tmp_path.joinpath("file").open("w") as not_a_mount:
+        with pytest.raises(KernelCallError, match=r"move_mount.*EINVAL"):
+            helper.lock_mounts(userns, [tree, not_a_mount.fileno()])
+        tree_again = detached(tmp_path)
+        with pytest.raises(KernelCallError, match="setns"):
+            helper.lock_mounts(not_a_mount.fileno(), [tree_again])
+    os.close(tree_again)
+    tree_again = detached(tmp_path)
+    (locked,) = helper.lock_mounts(userns, [tree_again])
+    assert helper.pid is not None
+    os.kill(helper.pid, signal.SIGKILL)
+    last = detached(tmp_path)
+    (locked_again,) = helper.lock_mounts(userns, [last])
+    for fd in (userns, tree, tree_again, locked, last, locked_again):
+        os.close(fd)

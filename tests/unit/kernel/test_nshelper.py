@@ -105,6 +105,7 @@ def test_the_helper_imports_the_standard_library_only() -> None:
         "podkeep.base.errors",
         "podkeep.kernel",
         "podkeep.kernel.libc",
+        "podkeep.kernel.mounts",
         "podkeep.kernel.nshelper",
     ]
 

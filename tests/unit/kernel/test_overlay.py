@@ -177,3 +177,27 @@ def test_the_error_names_the_missing_directory(tmp_path: Path) -> None:
 def test_options_are_escaped() -> None:
     text = overlay.options_text([Path("/a:b"), Path("/c")], (Path("/d,e"), Path("/f\\g")))
     assert text == "lowerdir=/a\\:b:/c,upperdir=/d\\,e,workdir=/f\\\\g"
+
+
+@BOTH_WAYS
+@in_new_namespaces()
+def test_an_overlay_made_read_only_is_so_in_all_its_mounts(by_path: bool, tmp_path: Path) -> None:
+    """Also in one that was made before, and nothing that is done to a mount changes it."""
+    places, copy = writable(tmp_path), tmp_path / "copy"
+    copy.mkdir()
+    fds = clones([layer(tmp_path / "layer", file="x")])
+    overlay.mount_overlay(fds, **places, by_path=by_path, volatile=True)
+    close(fds)
+    target = places["target"]
+    mounts.bind(target, copy)
+    (target / "mount-point").mkdir()
+
+    with (target / "mount-point/open").open("w"), pytest.raises(KernelCallError, match="EBUSY"):
+        overlay.make_readonly(target)
+    overlay.make_readonly(target)
+
+    for mount in (target, copy):
+        mounts.mount(None, mount, flags=MountFlag.REMOUNT | MountFlag.BIND)
+        with pytest.raises(OSError, match="Read-only"):
+            (mount / "new").touch()
+        assert (mount / "file").read_text() == "x"

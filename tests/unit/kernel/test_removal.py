@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,22 @@ def test_depth_is_no_limit(tmp_path: Path) -> None:
     os.close(top)
     remove_tree(tmp_path / "d")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_millions_of_directories_would_not_be_in_memory(tmp_path: Path, depth: int) -> None:
+    above = tmp_path.joinpath("tree", *["d"] * (depth - 1))
+    above.mkdir(parents=True)
+    fd = os.open(above, os.O_RDONLY)
+    for number in range(3000):
+        os.mkdir(f"{number:0250}", dir_fd=fd)
+    os.close(fd)
+    tracemalloc.start()
+    remove_tree(tmp_path / "tree")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not (tmp_path / "tree").exists()
+    assert peak < 700_000
 
 
 def _volume(tmp_path: Path) -> tuple[Path, Path]:

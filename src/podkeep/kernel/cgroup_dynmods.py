@@ -1,0 +1,116 @@
+"""How long a process waits when it is moved into a cgroup, and the switch that ends the waiting.
+
+The first write to a ``cgroup.procs`` file after a quiet moment waits for an RCU grace period, some 10 ms, because the
+kernel then keeps all forks and exits of the machine out with one lock that is cheap to read and dear to write. Once a
+hierarchy is mounted with ``favordynmods`` (cgroup-v2.rst, mount options; Linux 6.0) it does not. The option of any
+hierarchy counts for all of them, so a named hierarchy of version 1 without a controller is enough, and no mount of the
+machine is touched; on a machine whose cgroups are of version 2, too.
+
+Until Linux 6.17 the setting ends with the last such hierarchy. Since 6.18 the kernel locks each process by itself from
+then on and does not go back before a reboot (``cgroup_favor_dynmods`` in kernel/cgroup/cgroup.c).
+
+While the hierarchy is there, ``/proc/PID/cgroup`` of every process names it, and on a machine with cgroups of version 1
+crun fails to create containers, because it mounts every hierarchy that is named there. So it is not made where the
+setting is in force already, and not kept on such a machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.kernel import mounts
+from podkeep.kernel.cgroups import CgroupLayout
+
+HIERARCHY = "podkeep-favordynmods"
+"""The name of the hierarchy; ``/proc/PID/cgroup`` shows it while it is there."""
+STAYS_SINCE = (6, 18)
+"""From this kernel on the setting outlives the hierarchy."""
+WAITS_S = 0.002
+"""A move that takes longer than this waited for a grace period; without it takes some 50 µs."""
+_SAMPLES = 2
+
+
+@contextmanager
+def favored(release: str, layout: CgroupLayout) -> Iterator[None]:
+    """Let processes move into cgroups without waiting, for as long as the context lasts at least.
+
+    The hierarchy is a mount that is attached nowhere, held by its descriptor, and let go at once where the setting
+    stays. Nothing is done where processes do not wait anyway.
+
+    :param release: of the kernel, as ``uname -r`` prints it.
+    :raises FailedPrecondition: if the hierarchy would have to be kept beside cgroups of version 1.
+    :raises KernelCallError: if the kernel does not know the option (before 6.0), or has no cgroups of version 1.
+    """
+    if shortest_move(layout) < WAITS_S:
+        yield
+        return
+    if layout.version == 1 and not stays(release):
+        raise FailedPrecondition(
+            f"favordynmods cannot be kept on Linux {release} with cgroups of version 1: crun would fail",
+            hint="runtime.favordynmods = false, or Linux 6.18 or newer, or cgroups of version 2",
+        )
+    mount = _mount()
+    try:
+        if stays(release):
+            os.close(mount)
+            mount = -1
+        yield
+    finally:
+        if mount >= 0:
+            os.close(mount)
+
+
+def stays(release: str) -> bool:
+    """Say whether a kernel keeps the setting until it is booted anew."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return match is not None and (int(match[1]), int(match[2])) >= STAYS_SINCE
+
+
+def _mount() -> int:
+    context = mounts.fsopen("cgroup")
+    try:
+        mounts.fsconfig_flag(context, "none")
+        mounts.fsconfig_string(context, "name", HIERARCHY)
+        mounts.fsconfig_flag(context, "favordynmods")
+        mounts.fsconfig_create(context)
+        return mounts.fsmount(context)
+    finally:
+        os.close(context)
+
+
+def shortest_move(layout: CgroupLayout) -> float:
+    """Return how many seconds the calling process takes to move into the cgroup that it is in: nothing changes.
+
+    The shortest of a few moves, with quiet moments between them: a busy machine makes single ones long.
+
+    :raises OSError: if the process cannot write to its cgroup.
+    """
+    procs = own_cgroup(layout, Path("/proc/self/cgroup").read_text()) / "cgroup.procs"
+    shortest = float("inf")
+    for _ in range(_SAMPLES):
+        time.sleep(0.02)
+        before = time.monotonic()
+        procs.write_text("0")
+        shortest = min(shortest, time.monotonic() - before)
+    return shortest
+
+
+def own_cgroup(layout: CgroupLayout, text: str) -> Path:
+    """Return the directory of a process's cgroup, in the first hierarchy of the layout.
+
+    :param text: of ``/proc/PID/cgroup``.
+    :raises FileNotFoundError: if the process is in none of them.
+    """
+    hierarchy = layout.hierarchies[0]
+    controllers = set(hierarchy.name.split(",")) if layout.version == 1 else {""}
+    for line in text.splitlines():
+        _, names, path = line.split(":", 2)
+        if controllers & {name.removeprefix("name=") for name in names.split(",")}:
+            return hierarchy / path.lstrip("/")
+    raise FileNotFoundError(f"the process is in no cgroup below {hierarchy}")

@@ -1,0 +1,185 @@
+"""Walking and reading what somebody hostile fills."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel.isolation import in_new_namespaces
+from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
+from podkeep.kernel import mounts, openat
+from podkeep.kernel.removal import remove_entry, remove_tree
+from support.exchange import exchanging
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[int]:
+    (tmp_path / "tree").mkdir()
+    fd = openat.open_directory(tmp_path / "tree")
+    yield fd
+    os.close(fd)
+    remove_tree(tmp_path / "tree")
+
+
+def go_down(fd: int, name: str, times: int) -> int:
+    """Make directories inside each other and return a descriptor of the last one."""
+    fd = os.dup(fd)
+    for _ in range(times):
+        os.mkdir(name, dir_fd=fd)
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    return fd
+
+
+def test_a_walk_comes_to_everything_once_and_to_directories_first(root: int, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "a/b/c").mkdir(parents=True)
+    (tree / "a/b/file").touch()
+    (tree / "link").symlink_to("/")
+    os.mkfifo(tree / "pipe")
+    (tree / "odd\n\udcff").mkdir()
+    paths = [found.path for found in openat.walk(root)]
+    assert sorted(paths) == sorted(["a", "a/b", "a/b/c", "a/b/file", "link", "pipe", "odd\n\udcff"])
+    assert [paths.index(path) for path in ("a", "a/b", "a/b/c")] == sorted(
+        paths.index(path) for path in ("a", "a/b", "a/b/c")
+    )
+
+
+@in_new_namespaces()
+def test_a_walk_enters_other_mounts_only_if_told(tmp_path: Path) -> None:
+    (tmp_path / "tree/mounted").mkdir(parents=True)
+    mounts.tmpfs(tmp_path / "tree/mounted", "mode=755")
+    (tmp_path / "tree/mounted/file").touch()
+    with openat.closing(openat.open_directory(tmp_path / "tree")) as root:
+        assert [found.path for found in openat.walk(root)] == ["mounted"]
+        assert [found.path for found in openat.walk(root, one_mount=False)] == ["mounted", "mounted/file"]
+
+
+@pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("d" * 255, 450)])
+def test_a_deep_tree_takes_few_descriptors_and_little_memory(root: int, name: str, depth: int) -> None:
+    """With as many directories beside each other at the bottom, each of whose paths is long."""
+    with openat.closing(go_down(root, name, depth)) as bottom:
+        for number in range(5000):
+            os.mkdir(f"{number}", dir_fd=bottom)
+    before, most, entries = len(os.listdir("/proc/self/fd")), 0, 0
+    tracemalloc.start()
+    for _ in openat.walk(root):
+        entries += 1
+        if entries % 500 == 0:
+            most = max(most, len(os.listdir("/proc/self/fd")))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert entries == depth + 5000
+    assert most - before < 70
+    assert peak < 32 << 20
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("name", ["d", "d" * 255])
+def test_a_tree_that_is_too_deep_ends_a_walk(root: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openat, "MAX_DEPTH", 550)
+    os.close(go_down(root, name, 600))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ResourceExhausted, match="inside each other"):
+        list(openat.walk(root))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_tree_with_too_many_entries_ends_a_walk(root: int) -> None:
+    for number in range(12):
+        os.mkdir(f"{number}", dir_fd=root)
+    assert len(list(openat.walk(root, max_entries=12))) == 12
+    with pytest.raises(ResourceExhausted, match="more than 11"):
+        list(openat.walk(root, max_entries=11))
+
+
+def test_a_walk_that_is_given_up_leaves_no_descriptor(root: int) -> None:
+    os.close(go_down(root, "d" * 255, 100))
+    before = len(os.listdir("/proc/self/fd"))
+    walk = openat.walk(root)
+    for _ in range(50):
+        next(walk)
+    assert len(os.listdir("/proc/self/fd")) > before
+    walk.close()  # type: ignore[attr-defined]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_walk_never_leaves_by_a_link_that_is_put_in_the_place_of_a_directory(root: int, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "a/b").mkdir(parents=True)
+    (tree / "a/b/inside").touch()
+    (tmp_path / "outside/b").mkdir(parents=True)
+    (tmp_path / "outside/b/secret").touch()
+    (tree / "link").symlink_to(tmp_path / "outside")
+    with exchanging(tree / "a", tree / "link"):
+        for _ in range(3000):
+            assert {found.name for found in openat.walk(root)} <= {"a", "b", "link", "inside"}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "link to nothing", "directory", "device", "nothing"])
+def test_only_regular_files_are_opened(root: int, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "tree" / "x"
+    (tmp_path / "file").write_text("outside")
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to(tmp_path / "file"),
+        "link to nothing": lambda: path.symlink_to("nothing"),
+        "directory": path.mkdir,
+        "device": lambda: os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5)),
+        "nothing": lambda: None,
+    }[kind]()
+    assert openat.open_regular(root, "x") is None
+    assert openat.read_regular(root, b"x", 10) is None
+    assert openat.open_beside(path) is None
+
+
+def test_a_regular_file_is_read_as_far_as_told(root: int, tmp_path: Path) -> None:
+    (tmp_path / "tree/x").write_bytes(b"abcdef")
+    (tmp_path / "tree/absolute").symlink_to("/x")
+    assert openat.read_regular(root, "x", 4) == b"abcd"
+    assert openat.read_regular(root, "x", 400) == b"abcdef"
+    assert openat.read_regular(root, "absolute", 400) is None
+    assert openat.read_regular(root, "absolute", 400, rules=openat.INSIDE) == b"abcdef"
+    assert openat.read_regular(root, "../tree/x", 400) is None
+
+
+def test_a_file_is_changed_that_was_opened_and_not_what_has_its_name_now(root: int, tmp_path: Path) -> None:
+    path, victim = tmp_path / "tree" / "x", tmp_path / "victim"
+    path.touch()
+    victim.touch(mode=0o600)
+    with openat.closing(openat.openat2(root, b"x", os.O_PATH, openat.CONFINED)) as fd:
+        path.rename(tmp_path / "tree" / "moved")
+        path.symlink_to(victim)
+        openat.change(fd, uid=7, gid=8, mode=0o4751)
+    info = (tmp_path / "tree" / "moved").stat()
+    assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (7, 8, 0o4751)
+    assert (victim.stat().st_uid, stat.S_IMODE(victim.stat().st_mode)) == (0, 0o600)
+
+
+def test_a_path_without_links_is_refused_once_it_has_one(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    os.close(openat.open_resolved(tmp_path / "a/b"))
+    (tmp_path / "a").rename(tmp_path / "moved")
+    (tmp_path / "a").symlink_to(tmp_path / "moved")
+    with pytest.raises(FailedPrecondition, match="a symbolic link has been put there"):
+        openat.open_resolved(tmp_path / "a/b")
+    with pytest.raises(KernelCallError) as caught:
+        openat.open_resolved(tmp_path / "none")
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_a_removal_ends_though_somebody_goes_on_making_files(root: int, tmp_path: Path) -> None:
+    (tmp_path / "tree/x/y").mkdir(parents=True)
+    for number in range(20):
+        (tmp_path / f"tree/x/y/{number}").touch()
+    with pytest.raises(ResourceExhausted, match="more than 10 entries"):
+        remove_entry(root, "x", most=10)
+    remove_entry(root, "x", most=30)
+    assert os.listdir(root) == []

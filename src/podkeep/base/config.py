@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from itertools import combinations
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from podkeep.base import misfit
+from podkeep.base import misfit, quantity
 from podkeep.base.errors import InvalidArgument
 
 DEFAULT_PATH = Path("/etc/podkeep/config.toml")
@@ -64,6 +64,8 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Directories of CDI spec files; a later one goes before an earlier one. None: no CDI devices."""
     cgroup_driver: Literal["cgroupfs", "systemd"] = "cgroupfs"
     """Who makes cgroups: the runtime itself, or systemd (which must be the machine's init)."""
+    favordynmods: bool = False
+    """Let processes enter cgroups without waiting; machine-wide, since Linux 6.18 until the next boot."""
     apparmor: Literal["auto", "off"] = "auto"
     """``auto``: containers run under AppArmor profiles where the kernel enforces them."""
     selinux: Literal["auto", "off"] = "auto"
@@ -169,13 +171,34 @@ class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``[agent]``: the node agent, also as used by ``podkeep run``."""
 
-    root: str = "/var/lib/kubelet"
-    """Pod directories are ``<root>/pods/<uid>`` (KEP-127, support for pods)."""
-    pod_logs: str = "/var/log/pods"
+    root: str = "/var/lib/podkeep/agent"
+    """Pod directories are ``<root>/pods/<uid>`` (KEP-127, support for pods). Not a kubelet's: it removes pods that it
+    does not know."""
+    pod_logs: str = "/var/log/podkeep/pods"
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
+    container_log_max_size: str = "10Mi"
+    """How large a container's log gets before it is rotated (kubelet: containerLogMaxSize)."""
+    container_log_max_files: int = 5
+    """How many files of one container's log there are at most (kubelet: containerLogMaxFiles)."""
     feature_gates: dict[str, bool] = {}
     """Features by their Kubernetes names, on or off; those that are not named have their default."""
+
+    def log_max_bytes(self) -> int:
+        """Return ``container_log_max_size`` in bytes.
+
+        :raises InvalidArgument: if it is no size.
+        """
+        try:
+            size = quantity.units(self.container_log_max_size)
+        except ValueError as error:
+            raise InvalidArgument(f"agent.container_log_max_size: {error}", hint="write it like 10Mi") from error
+        if size < 1:
+            raise InvalidArgument(
+                f"agent.container_log_max_size: {self.container_log_max_size} is less than a byte",
+                hint="write it like 10Mi",
+            )
+        return size
 
 
 class CustomClass(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -298,36 +321,76 @@ def load(path: Path | None, settings: Sequence[str] = ()) -> Config:
     Directories are returned without symbolic links, as the kernel's table of mounts has them; the path of the socket
     is left as it is written, because its length is limited.
 
-    :raises InvalidArgument: naming the file and the key, if it cannot be read, parsed or understood, if a directory is
-        the machine's or another one's, or if a value is out of range.
+    :raises InvalidArgument: naming the file or the setting, and the key, if it cannot be read, parsed or understood, if
+        a directory is the machine's or another one's, or if a value is out of range.
     """
-    explicit = path is not None
-    path = path or DEFAULT_PATH
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        if explicit:
-            raise InvalidArgument(f"{path}: no such configuration file") from error
-        text = ""
-    except OSError as error:
-        raise InvalidArgument(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    try:
-        tables = tomllib.loads(text)
-        for setting in settings:
-            tables = _merged(tables, parse_setting(setting))
-        config = _resolved(msgspec.convert(tables, Config))
-        _check_directories(config)
-        _check_values(config)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"{path}: {error}", hint=_ALL_KEYS) from error
-    except msgspec.ValidationError as error:
-        text, hint = misfit.explain(tables, str(error), _problem)
-        raise InvalidArgument(f"{path}: {text}", hint=hint or _ALL_KEYS) from error
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{path}: {error.message}", hint=error.hint) from error
+    config, problems = read(path, settings)
+    if problems:
+        raise problems[0]
     return config
+
+
+def read(path: Path | None, settings: Sequence[str] = ()) -> tuple[Config, list[InvalidArgument]]:
+    """Return the configuration as far as it can be understood, with the default for what cannot, and all problems.
+
+    Each names the file or the setting that it comes from, and the key.
+    """
+    tables, problems = _tables(path, settings)
+    source = str(path or DEFAULT_PATH)
+    found: list[InvalidArgument] = []
+    tables = _fitting(tables, found)
+    config = _resolved(msgspec.convert(tables, Config), found)
+    found += [*_directory_problems(config), *_value_problems(config)]
+    return config, [*problems, *(attributed(problem, source, settings) for problem in found)]
+
+
+def attributed(problem: InvalidArgument, source: str, settings: Sequence[str]) -> InvalidArgument:
+    """Return a problem with where its key was given: the file ``source``, or the last setting that gives it a value."""
+    message = problem.message.replace('"', "").replace("'", "")
+    for setting in reversed(settings):
+        key = setting.partition("=")[0].strip().replace('"', "").replace("'", "")
+        # A table that is unknown as a whole is named, not what a setting puts into it.
+        table, _, rest = message.partition(": ")
+        inside = rest == misfit.UNKNOWN and key.startswith(f"{table}.")
+        if inside or message.startswith((f"{key}:", f"{key} ", f"{key}.")):
+            return InvalidArgument(f"--set {setting}: {problem.message}", hint=problem.hint)
+    return InvalidArgument(f"{source}: {problem.message}", hint=problem.hint)
+
+
+def _tables(path: Path | None, settings: Sequence[str]) -> tuple[dict[str, Any], list[InvalidArgument]]:
+    """Return what the file and the settings say, and what of them cannot be read."""
+    problems: list[InvalidArgument] = []
+    tables: dict[str, Any] = {}
+    file = path or DEFAULT_PATH
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if path is not None:
+            problems.append(InvalidArgument(f"{file}: no such configuration file"))
+    except OSError as error:
+        problems.append(InvalidArgument(f"{file}: {error.strerror}"))
+    except UnicodeDecodeError as error:
+        problems.append(InvalidArgument(f"{file}: not UTF-8 text: {error.reason} at byte {error.start}"))
+    except tomllib.TOMLDecodeError as error:
+        problems.append(InvalidArgument(f"{file}: {error}", hint=_ALL_KEYS))
+    for setting in settings:
+        try:
+            tables = _merged(tables, parse_setting(setting))
+        except InvalidArgument as error:
+            problems.append(error)
+    return tables, problems
+
+
+def _fitting(tables: dict[str, Any], problems: list[InvalidArgument]) -> dict[str, Any]:
+    """Return ``tables`` without what has no place or the wrong type in a configuration, which is added to problems."""
+    while said := _problem(tables):
+        text, hint = misfit.explain(tables, said, _problem)
+        problems.append(InvalidArgument(text, hint=hint or _ALL_KEYS))
+        left = misfit.without(tables, said, _problem)
+        if left == tables:
+            return {}
+        tables = left
+    return tables
 
 
 def _problem(tables: Mapping[str, Any]) -> str:
@@ -393,32 +456,40 @@ def _value(value: Any) -> str:
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
 
-def _resolved(config: Config) -> Config:
+def _resolved(config: Config, problems: list[InvalidArgument]) -> Config:
+    """Return a configuration whose directories are absolute and without links; problems get what is not absolute."""
     replace = msgspec.structs.replace
     runtime, agent = config.runtime, config.agent
+
+    def real(key: str, text: str, default: str) -> str:
+        if os.path.isabs(text):
+            return os.path.realpath(text)
+        problems.append(InvalidArgument(f"{key}: {text!r} is not an absolute path", hint="begin it with /"))
+        return default
+
     handlers = {
-        name: replace(handler, root=_real(f"runtime.handlers.{name}.root", handler.root)) if handler.root else handler
+        name: replace(handler, root=real(f"runtime.handlers.{name}.root", handler.root, ""))
+        if handler.root
+        else handler
         for name, handler in runtime.handlers.items()
     }
     return replace(
         config,
         runtime=replace(
             runtime,
-            root=_real("runtime.root", runtime.root),
-            run=_real("runtime.run", runtime.run),
+            root=real("runtime.root", runtime.root, RuntimeConfig().root),
+            run=real("runtime.run", runtime.run, RuntimeConfig().run),
             handlers=handlers,
         ),
-        agent=replace(agent, root=_real("agent.root", agent.root), pod_logs=_real("agent.pod_logs", agent.pod_logs)),
+        agent=replace(
+            agent,
+            root=real("agent.root", agent.root, AgentConfig().root),
+            pod_logs=real("agent.pod_logs", agent.pod_logs, AgentConfig().pod_logs),
+        ),
     )
 
 
-def _real(key: str, text: str) -> str:
-    if not os.path.isabs(text):
-        raise InvalidArgument(f"{key}: {text!r} is not an absolute path", hint="begin it with /")
-    return os.path.realpath(text)
-
-
-def _check_directories(config: Config) -> None:
+def _directory_problems(config: Config) -> Iterator[InvalidArgument]:
     """Check that every directory is podkeep's own.
 
     ``runtime.run`` must be apart from the others, because it goes when the runtime ends.
@@ -432,38 +503,40 @@ def _check_directories(config: Config) -> None:
     hint = "give podkeep a directory of its own"
     for key, directory in directories.items():
         if directory in _SYSTEM_DIRECTORIES or directory.startswith(("/proc/", "/sys/")):
-            raise InvalidArgument(f"{key}: {directory} is the machine's", hint=hint)
-    _check_pin(config.mountns.pin, directories)
+            yield InvalidArgument(f"{key}: {directory} is the machine's", hint=hint)
+    yield from _pin_problems(config.mountns.pin, directories)
     for (one, first), (other, second) in combinations(directories.items(), 2):
         if first == second:
-            raise InvalidArgument(f"{one} and {other} are the same directory, {first}", hint=hint)
-        if one == "runtime.run" and os.path.commonpath((first, second)) in {first, second}:
-            raise InvalidArgument(f"{one} and {other} are one inside the other: {first}, {second}", hint=hint)
+            yield InvalidArgument(f"{one} and {other} are the same directory, {first}", hint=hint)
+        elif one == "runtime.run" and os.path.commonpath((first, second)) in {first, second}:
+            yield InvalidArgument(f"{one} and {other} are one inside the other: {first}, {second}", hint=hint)
 
 
-def _check_pin(pin: str, directories: Mapping[str, str]) -> None:
+def _pin_problems(pin: str, directories: Mapping[str, str]) -> Iterator[InvalidArgument]:
     """Check that the pin's directory holds nothing else: it is made unbindable, so nothing in it could be a volume."""
     if not pin:
         return
     if not os.path.isabs(pin):
-        raise InvalidArgument(f"mountns.pin: {pin!r} is not an absolute path", hint="begin it with /")
+        yield InvalidArgument(f"mountns.pin: {pin!r} is not an absolute path", hint="begin it with /")
+        return
     hint = "name a file in a directory of its own, such as /run/container-mount-namespace/mnt"
     if os.path.normpath(pin) != pin:
         # What is its directory must be the same for everybody who splits it.
-        raise InvalidArgument(f"mountns.pin: {pin!r} is not the plain path of a file", hint=hint)
+        yield InvalidArgument(f"mountns.pin: {pin!r} is not the plain path of a file", hint=hint)
+        return
     own = os.path.realpath(os.path.dirname(pin))
     if own in _SYSTEM_DIRECTORIES or own.startswith(("/proc/", "/sys/", "/dev/")):
-        raise InvalidArgument(f"mountns.pin: its directory {own} is the machine's", hint=hint)
+        yield InvalidArgument(f"mountns.pin: its directory {own} is the machine's", hint=hint)
     for key, directory in directories.items():
         if os.path.commonpath((own, directory)) in {own, directory}:
-            raise InvalidArgument(f"mountns.pin: its directory {own} and {key} are one inside the other", hint=hint)
+            yield InvalidArgument(f"mountns.pin: its directory {own} and {key} are one inside the other", hint=hint)
 
 
-def _check_values(config: Config) -> None:
+def _value_problems(config: Config) -> Iterator[InvalidArgument]:
     """Check what a type does not say, so that every process refuses it and not only the one that uses it first."""
-    _check_cgroup_parent(config.runtime)
+    yield from _cgroup_parent_problems(config.runtime)
     if config.runtime.pids_limit < 0:
-        raise InvalidArgument(f"runtime.pids_limit: {config.runtime.pids_limit} is negative", hint="0 means no limit")
+        yield InvalidArgument(f"runtime.pids_limit: {config.runtime.pids_limit} is negative", hint="0 means no limit")
     for key, number in (
         ("agent.max_pods", config.agent.max_pods),
         ("images.parallel_layers", config.images.parallel_layers),
@@ -472,22 +545,28 @@ def _check_values(config: Config) -> None:
         ("images.max_unpack_ratio", config.images.max_unpack_ratio),
     ):
         if number < 1:
-            raise InvalidArgument(f"{key}: {number} is less than 1", hint="use 1 or more")
+            yield InvalidArgument(f"{key}: {number} is less than 1", hint="use 1 or more")
     if not config.images.progress_timeout > 0:
-        raise InvalidArgument(
+        yield InvalidArgument(
             f"images.progress_timeout: {config.images.progress_timeout:g} is no time", hint="use 60, in seconds"
         )
-    config.metrics.endpoint()
+    yield from _problems_of(config.agent.log_max_bytes)
+    if config.agent.container_log_max_files < 2:
+        yield InvalidArgument(
+            f"agent.container_log_max_files: {config.agent.container_log_max_files} is less than 2",
+            hint="one is written and one was rotated: use 2 or more",
+        )
+    yield from _problems_of(config.metrics.endpoint)
     try:
         IPv4Network(config.network.subnet)
     except ValueError as error:
-        raise InvalidArgument(f"network.subnet: {error}", hint="write it as 10.183.0.0/16") from error
+        yield InvalidArgument(f"network.subnet: {error}", hint="write it as 10.183.0.0/16")
     try:
         IPv6Network(config.network.subnet6 or "::/64")
     except ValueError as error:
-        raise InvalidArgument(f"network.subnet6: {error}", hint="write it as fd10:183::/64") from error
+        yield InvalidArgument(f"network.subnet6: {error}", hint="write it as fd10:183::/64")
     if not config.network.cni_timeout > 0:
-        raise InvalidArgument(f"network.cni_timeout: {config.network.cni_timeout:g} is no time", hint="use 60")
+        yield InvalidArgument(f"network.cni_timeout: {config.network.cni_timeout:g} is no time", hint="use 60")
     for key, paths in (
         ("network.cni_conf_dir", (config.network.cni_conf_dir,)),
         ("network.cni_plugin_dirs", config.network.cni_plugin_dirs),
@@ -499,41 +578,49 @@ def _check_values(config: Config) -> None:
     ):
         for path in paths:
             if not os.path.isabs(path):
-                raise InvalidArgument(f"{key}: {path!r} is not an absolute path", hint="begin it with /")
-    _check_streaming(config.streaming)
+                yield InvalidArgument(f"{key}: {path!r} is not an absolute path", hint="begin it with /")
+    yield from _streaming_problems(config.streaming)
     default, handlers = config.runtime.default_handler, config.runtime.handlers
     if default not in handlers:
         known = ", ".join(sorted(handlers)) or "none"
-        raise InvalidArgument(
+        yield InvalidArgument(
             f"runtime.default_handler: {default!r} is not in runtime.handlers, which has: {known}",
             hint=f"add [runtime.handlers.{default}], or name one of the table",
         )
 
 
-def _check_cgroup_parent(runtime: RuntimeConfig) -> None:
+def _problems_of(check: Callable[[], object]) -> Iterator[InvalidArgument]:
+    try:
+        check()
+    except InvalidArgument as error:
+        yield error
+
+
+def _cgroup_parent_problems(runtime: RuntimeConfig) -> Iterator[InvalidArgument]:
     parent = runtime.cgroup_parent
     if parent.endswith(".slice"):
         if runtime.cgroup_driver == "systemd":
             return
-        raise InvalidArgument(
+        yield InvalidArgument(
             f'runtime.cgroup_parent: {parent!r} is a systemd slice, and runtime.cgroup_driver is "cgroupfs"',
             hint='use a path like /podkeep, or runtime.cgroup_driver = "systemd"',
         )
+        return
     parts = parent.split("/")[1:]
     if not parent.startswith("/") or (parent != "/" and any(part in {"", ".", ".."} or "\0" in part for part in parts)):
-        raise InvalidArgument(
+        yield InvalidArgument(
             f"runtime.cgroup_parent: {parent!r} is not an absolute and normal path", hint="write it like /podkeep"
         )
 
 
-def _check_streaming(streaming: StreamingConfig) -> None:
+def _streaming_problems(streaming: StreamingConfig) -> Iterator[InvalidArgument]:
     try:
         ip_address(streaming.address)
     except ValueError as error:
-        raise InvalidArgument(f"streaming.address: {error}", hint="write an IP address, as 127.0.0.1") from error
+        yield InvalidArgument(f"streaming.address: {error}", hint="write an IP address, as 127.0.0.1")
     if not 0 <= streaming.port <= 65535:
-        raise InvalidArgument(f"streaming.port: {streaming.port} is no port", hint="use 0 for any that is free")
+        yield InvalidArgument(f"streaming.port: {streaming.port} is no port", hint="use 0 for any that is free")
     if streaming.idle_timeout < 1:
-        raise InvalidArgument(f"streaming.idle_timeout: {streaming.idle_timeout} is less than a second")
+        yield InvalidArgument(f"streaming.idle_timeout: {streaming.idle_timeout} is less than a second")
     if bool(streaming.tls_cert) != bool(streaming.tls_key):
-        raise InvalidArgument("streaming: tls_cert and tls_key go together", hint="set both or neither")
+        yield InvalidArgument("streaming: tls_cert and tls_key go together", hint="set both or neither")

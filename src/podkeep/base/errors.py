@@ -27,6 +27,9 @@ from __future__ import annotations
 import errno as _errno
 import os
 
+_SHOWN_PATH = 600
+"""Characters of a path that an error shows; of a longer one it says only what is wrong."""
+
 
 class PodkeepError(Exception):
     """Base of every error podkeep raises on purpose.
@@ -110,6 +113,40 @@ class KernelCallError(Internal):
         super().__init__(f"{call}: {name} {os.strerror(errno)}", hint=hint)
         self.call = call
         self.errno = errno
+
+
+_BY_ERRNO: dict[int, type[PodkeepError]] = {
+    **dict.fromkeys(
+        (_errno.ENAMETOOLONG, _errno.ELOOP, _errno.ENOTDIR, _errno.EISDIR, _errno.E2BIG, _errno.ERANGE, _errno.EILSEQ),
+        InvalidArgument,
+    ),
+    **dict.fromkeys(
+        (_errno.ENOSPC, _errno.EDQUOT, _errno.EMFILE, _errno.ENFILE, _errno.ENOMEM, _errno.EFBIG), ResourceExhausted
+    ),
+}
+"""What the system refuses because of the text or the size of a request, or for want of room, whatever the call was."""
+
+
+def of_request(error: BaseException) -> type[PodkeepError] | None:
+    """Return the class of an error of the system that stems from what a request holds, or from want of room.
+
+    None: it may as well be a defect of podkeep, so only who made the call can tell.
+    """
+    return _BY_ERRNO.get(error.errno or 0) if isinstance(error, OSError | KernelCallError) else None
+
+
+def of_words(said: str) -> type[PodkeepError] | None:
+    """Return the same of a program's last words, which name an error of the system as it does."""
+    lowered = said.lower()
+    return next((kind for number, kind in _BY_ERRNO.items() if os.strerror(number).lower() in lowered), None)
+
+
+def refused(what: str, error: OSError) -> PodkeepError:
+    """Return the error for ``what``, whose paths come from a request and which the file system refuses."""
+    kind = of_request(error) or FailedPrecondition
+    path = f"{os.fsdecode(error.filename)!r}: " if isinstance(error.filename, str | bytes) else ""
+    hint = "free space, or move runtime.root to a larger disk" if error.errno in {_errno.ENOSPC, _errno.EDQUOT} else ""
+    return kind(f"{what}: {path if len(path) <= _SHOWN_PATH else ''}{error.strerror or error}", hint=hint)
 
 
 class CommandFailed(Internal):

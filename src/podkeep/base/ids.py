@@ -22,6 +22,7 @@ HandlerName = NewType("HandlerName", str)
 """Name of a runtime handler; the empty string is the default one (CRI: RuntimeHandler.name)."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+_SHOWN = 160
 _POD_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -36,7 +37,7 @@ def parse_digest(text: str) -> Digest:
     :raises InvalidArgument: if it is not ``sha256:`` or ``sha512:`` with the right number of hex digits.
     """
     if not _DIGEST.fullmatch(text):
-        raise InvalidArgument(f"{text!r} is not a digest", hint="write sha256: and 64 lower-case hex digits")
+        raise InvalidArgument(f"{text[:_SHOWN]!r} is not a digest", hint="write sha256: and 64 lower-case hex digits")
     return Digest(text)
 
 
@@ -46,5 +47,5 @@ def parse_pod_uid(text: str) -> PodUID:
     :raises InvalidArgument: if it is empty, too long or holds anything but letters, digits, ``.``, ``_``, ``-``.
     """
     if not _POD_UID.fullmatch(text) or text in {".", ".."}:
-        raise InvalidArgument(f"pod UID {text!r} may hold only letters, digits, '.', '_' and '-'")
+        raise InvalidArgument(f"pod UID {text[:_SHOWN]!r} may hold only letters, digits, '.', '_' and '-'")
     return PodUID(text)

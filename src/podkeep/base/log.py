@@ -15,6 +15,7 @@ from typing import Literal, TextIO
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.printable import printable_lines
+from podkeep.base.redaction import redacted
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -41,7 +42,7 @@ class _Plain(logging.Formatter):
         line = f"{_timestamp(record)} {record.levelname} {record.name}{request} {record.getMessage()}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
-        return printable_lines(line).replace("\n", "\n    ")
+        return printable_lines(redacted(line)).replace("\n", "\n    ")
 
 
 class _Json(logging.Formatter):
@@ -52,13 +53,14 @@ class _Json(logging.Formatter):
             "time": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": redacted(record.getMessage()),
         }
         if request := request_id():
             entry["request_id"] = request
         if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+            entry["exception"] = redacted(self.formatException(record.exc_info))
+        # What is no Unicode text (a file's name may be none) would otherwise be lost with the whole line.
+        return json.dumps(entry, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def _timestamp(record: logging.LogRecord) -> str:

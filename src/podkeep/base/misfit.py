@@ -11,6 +11,8 @@ from typing import Any
 
 _SAID = re.compile(r"(?P<text>.*) - at `\$(?P<path>.*)`", flags=re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|(\[\.\.\.\])")
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+UNKNOWN = "unknown key"
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -20,13 +22,42 @@ def explain(tables: Mapping[str, Any], said: str, decoded: Callable[[Mapping[str
     :param said: what the decoder said of ``tables``; in its path every key that is a user's own is ``[...]``.
     :param decoded: decodes tables, and returns what the decoder says; empty if they fit.
     """
-    match = _SAID.fullmatch(said)
-    if match is None:
-        return said, ""
-    text = match["text"]
-    key = ".".join(map(_shown, _located(tables, match["path"], said, decoded)))
+    text, keys = _keys(tables, said, decoded)
+    key = ".".join(map(_shown, keys))
+    if _UNKNOWN.search(text):
+        return f"{key}: {UNKNOWN}", ""
     hint = "write the value in quotes" if re.search(r"Expected `str`, got `(int|float|bool)`", text) else ""
     return f"{key}: {text[:1].lower()}{text[1:]}" if key else text, hint
+
+
+def without(tables: Mapping[str, Any], said: str, decoded: Callable[[Mapping[str, Any]], str]) -> dict[str, Any]:
+    """Return ``tables`` without the key that the decoder complains of: the unknown one, or the one that does not fit.
+
+    A table that lacks a key goes as a whole. The same is returned where the key cannot be told.
+    """
+    return _dropped(tables, _keys(tables, said, decoded)[1])
+
+
+def _keys(
+    tables: Mapping[str, Any], said: str, decoded: Callable[[Mapping[str, Any]], str]
+) -> tuple[str, Sequence[str]]:
+    """Return what the decoder says without its path, and the keys that it says it of; an unknown one is the last."""
+    match = _SAID.fullmatch(said)
+    text, keys = (match["text"], list(_located(tables, match["path"], said, decoded))) if match else (said, [])
+    unknown = _UNKNOWN.search(text)
+    if unknown is not None:
+        keys.append(unknown[1])
+    return text, keys
+
+
+def _dropped(tables: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    if not keys or keys[0] not in tables:
+        return dict(tables)
+    first, *rest = keys
+    if not rest:
+        return {key: value for key, value in tables.items() if key != first}
+    below = tables[first]
+    return {**tables, first: _dropped(below, rest)} if isinstance(below, Mapping) else dict(tables)
 
 
 def _located(

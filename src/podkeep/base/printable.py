@@ -1,10 +1,12 @@
 """Showing text that others wrote: names, titles, messages of registries and containers.
 
 What goes to a terminal or a log as it is could move the cursor, recolour or retitle the terminal, hide what was
-printed before, or look like another line. Pure; used wherever text is written for people.
+printed before, look like another line, or fill it. Pure; used wherever text is written for people.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
@@ -21,3 +23,9 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Return ``text`` with each of its lines made printable."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return names in one line: ``a, b``, or of more than ``most`` the first ones, ``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

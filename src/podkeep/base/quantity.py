@@ -26,7 +26,10 @@ _SUFFIXES = {
     "Pi": Decimal(2) ** 50,
     "Ei": Decimal(2) ** 60,
 }
-_QUANTITY = re.compile(r"([+-]?(?:\d{1,60}\.?\d{0,60}|\.\d{1,60}))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d{1,2}))?")
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]{1,60}\.?[0-9]{0,60}|\.[0-9]{1,60}))"
+    r"(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?"
+)
 _MAX = Decimal(2**63 - 1)
 
 

@@ -16,6 +16,8 @@ from podkeep.base.ids import Digest, parse_digest
 DEFAULT_HOST = "docker.io"
 _DEFAULT_PREFIX = "library/"
 _MAX_NAME = 255
+_MOST_SHOWN = 400
+"""Characters of a wrong name that an error shows; a right one with its tag has fewer."""
 
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?")
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -85,22 +87,22 @@ def parse(text: str) -> Reference:
     rest, mark, condition = text.partition("?")
     artifact_type = condition.removeprefix(_FILTER)
     if mark and not (condition.startswith(_FILTER) and is_media_type(artifact_type)):
-        raise _invalid(text, f"{condition!r} is no condition", f"after '?' comes {_FILTER} and a media type")
+        raise _invalid(text, f"{_shown(condition)} is no condition", f"after '?' comes {_FILTER} and a media type")
     rest, at, digest_text = rest.partition("@")
     digest = parse_digest(digest_text) if at else None
     name, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
         name, tag = rest, ""
     elif not _TAG.fullmatch(tag):
-        raise _invalid(text, f"{tag!r} is not a tag", "a tag is up to 128 letters, digits, '_', '.' and '-'")
+        raise _invalid(text, f"{_shown(tag)} is not a tag", "a tag is up to 128 letters, digits, '_', '.' and '-'")
     host, repository = _split_host(name)
     if not is_host(host):
-        raise _invalid(text, f"{host!r} is not a host", "write host[:port]/repository[:tag]")
+        raise _invalid(text, f"{_shown(host)} is not a host", "write host[:port]/repository[:tag]")
     if _BARE_ID.fullmatch(name):
         raise _invalid(text, "64 hex digits name an image ID, not a repository", "pull by name")
     if not _REPOSITORY.fullmatch(repository):
         hint = "repositories are lower case" if repository != repository.lower() else "write host/repository:tag"
-        raise _invalid(text, f"{repository!r} is not a repository", hint)
+        raise _invalid(text, f"{_shown(repository)} is not a repository", hint)
     if len(host) + 1 + len(repository) > _MAX_NAME:
         raise _invalid(text[:40] + "...", f"the name is longer than {_MAX_NAME} characters", "shorten it")
     tag = tag or ("" if digest else "latest")
@@ -122,4 +124,9 @@ def _split_host(name: str) -> tuple[str, str]:
 
 
 def _invalid(text: str, why: str, hint: str) -> InvalidArgument:
-    return InvalidArgument(f"invalid image reference {text!r}: {why}", hint=hint)
+    return InvalidArgument(f"invalid image reference {_shown(text)}: {why}", hint=hint)
+
+
+def _shown(text: str) -> str:
+    """Return a text that may be far longer than any name, as it may stand in a message."""
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")

@@ -17,6 +17,16 @@ from dataclasses import dataclass
 
 from podkeep.base.errors import CommandFailed, DeadlineExceeded, NotFound, ResourceExhausted
 
+MAX_POLL_S = 86_400.0
+
+
+def poll_timeout(seconds: float | None) -> float | None:
+    """Return seconds as poll(2) takes them, in milliseconds; at most a day of a time of any length.
+
+    It takes 24 days, and more is an error: who waits for longer asks again when the day is over.
+    """
+    return None if seconds is None else min(max(seconds, 0.0), MAX_POLL_S) * 1000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
@@ -149,7 +159,7 @@ def _collect(pid: int, outputs: tuple[int, int], deadline: float, limit: int) ->
         ended = False
         while not ended:
             remaining = deadline - time.monotonic()
-            ready = {fd for fd, _ in poll.poll(remaining * 1000)} if remaining > 0 else set()
+            ready = {fd for fd, _ in poll.poll(poll_timeout(remaining))} if remaining > 0 else set()
             if not ready:
                 raise DeadlineExceeded("the program did not finish in time and was killed")
             ended = end in ready

@@ -63,8 +63,11 @@ pod_logs = "{link}/./logs"
         ('[runtime]\nroot = "/srv/p"\nrun = "/srv/p"', "runtime.run and runtime.root are the same directory, /srv/p"),
         ('[runtime]\nroot = "/srv/p"\nrun = "/srv/p/run"', "runtime.run and runtime.root are one inside the other"),
         ('[runtime]\nroot = "/srv/p/root"\nrun = "/srv/p"', "runtime.run and runtime.root are one inside the other"),
-        ('[runtime]\nrun = "/var/lib/kubelet/pods"', "runtime.run and agent.root are one inside the other"),
-        ('[runtime]\nroot = "/var/lib/kubelet"', "runtime.root and agent.root are the same directory"),
+        (
+            '[runtime]\nroot = "/srv/r"\nrun = "/var/lib/podkeep/agent/pods"',
+            "runtime.run and agent.root are one inside the other",
+        ),
+        ('[runtime]\nroot = "/var/lib/podkeep/agent"', "runtime.root and agent.root are the same directory"),
     ],
 )
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, text: str, words: str) -> None:

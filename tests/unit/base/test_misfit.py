@@ -25,11 +25,11 @@ QUOTES = "write the value in quotes"
         ),
         (
             '[class_resources.types.x]\n[class_resources.types."y.z/t"]\nhok = "a"',
-            'class_resources.types."y.z/t": object contains unknown field `hok`',
+            'class_resources.types."y.z/t".hok: unknown key',
             DOCUMENT,
         ),
-        ("[runtime]\nfoo = 1", "runtime: object contains unknown field `foo`", DOCUMENT),
-        ("foo = 1", "Object contains unknown field `foo`", DOCUMENT),
+        ("[runtime]\nfoo = 1", "runtime.foo: unknown key", DOCUMENT),
+        ("foo = 1", "foo: unknown key", DOCUMENT),
         ("runtime = 1", "runtime: expected `object`, got `int`", DOCUMENT),
         ("[images]\nallowed_registries = [1]", "images.allowed_registries: expected `str`, got `int`", QUOTES),
         (
@@ -52,4 +52,16 @@ def test_a_setting_of_the_command_line_is_named_too(tmp_path: Path) -> None:
     path.write_text("")
     with pytest.raises(InvalidArgument) as caught:
         config.load(path, ["class_resources.types.x.hook_timeout=now"])
-    assert caught.value.message == f"{path}: class_resources.types.x.hook_timeout: expected `float`, got `str`"
+    setting = "class_resources.types.x.hook_timeout"
+    assert caught.value.message == f"--set {setting}=now: {setting}: expected `float`, got `str`"
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"), [("runtime.rot=/x", "runtime.rot"), ("nosuch=1", "nosuch"), ("no.such.key=1", "no")]
+)
+def test_an_unknown_key_of_the_command_line_is_not_the_files(tmp_path: Path, setting: str, key: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("")
+    with pytest.raises(InvalidArgument) as caught:
+        config.load(path, [setting])
+    assert caught.value.message == f"--set {setting}: {key}: unknown key"

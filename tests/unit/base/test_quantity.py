@@ -37,3 +37,9 @@ def test_what_is_no_quantity(text: str) -> None:
 @given(st.integers(0, 10**9))
 def test_thousandths_are_exact(amount: int) -> None:
     assert quantity.milli(f"{amount}m") == amount
+
+
+@pytest.mark.parametrize("text", ["\u0663", "1\u0663", "\u00b2", "1e\u0663", "9" * 5000, "1e" + "9" * 5000])
+def test_only_ascii_digits_and_not_thousands_of_them(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a quantity"):
+        quantity.parse(text)

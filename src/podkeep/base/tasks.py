@@ -1,0 +1,69 @@
+"""Background tasks with an owner: who started them, who ends them, and who says so when one fails.
+
+The exception of a task without a waiter is lost: asyncio reports it when the object is collected, or never. An owner
+keeps its tasks, cancels and awaits them when it ends, and logs the failure of any of them where it happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+async def finished(work: asyncio.Future[Any]) -> None:
+    """Wait for what must not be left half done, also if the waiting task is cancelled: that is raised afterwards.
+
+    What ``work`` raises stays with it.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+class Tasks:
+    """The background tasks of one owner; ``what`` names them in the log. As a context manager it ends with them."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Return how many run."""
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` in the background. What it raises is unexpected by definition, and logged."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed unexpectedly", self._what, exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel all of them and wait until they have ended."""
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    async def __aenter__(self) -> Tasks:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

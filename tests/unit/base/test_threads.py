@@ -1,0 +1,76 @@
+"""Threads are shared: steps of one owner that hang keep out nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from podkeep.base.threads import SharedThreads, working_for
+
+PATIENCE_S = 30.0
+
+
+def test_steps_that_hang_for_one_leave_threads_for_others() -> None:
+    release, hanging = threading.Event(), threading.Semaphore(0)
+
+    def hang() -> None:
+        hanging.release()
+        release.wait(PATIENCE_S)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_default_executor(SharedThreads(8, share=3, name="test"))
+        with working_for("hostile"):
+            hung = [asyncio.create_task(asyncio.to_thread(hang)) for _ in range(100)]
+        async with asyncio.timeout(PATIENCE_S):
+            # Its share runs, and not more: the others wait behind it.
+            await asyncio.gather(*(asyncio.to_thread(hanging.acquire) for _ in range(3)))
+            for owner in ("one", "other", None):
+                with working_for(owner):
+                    assert await asyncio.to_thread(lambda owner=owner: owner) == owner
+            assert not hanging.acquire(blocking=False)
+            release.set()
+            await asyncio.gather(*hung)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        release.set()
+
+
+def test_every_step_runs_once_whoever_comes_when() -> None:
+    done: list[tuple[int, int]] = []
+
+    def ask(pool: SharedThreads, owner: int) -> None:
+        with working_for(owner):
+            futures = [pool.submit(done.append, (owner, number)) for number in range(500)]
+        for future in futures:
+            future.result(PATIENCE_S)
+
+    with SharedThreads(4, share=2, name="test") as pool, ThreadPoolExecutor(8) as callers:
+        list(callers.map(lambda owner: ask(pool, owner % 4), range(8)))
+        assert not pool._busy
+        assert not pool._queues
+    assert len(done) == 8 * 500
+    assert len(set(done)) == 4 * 500
+
+
+def test_a_step_that_fails_fails_for_who_waits() -> None:
+    with SharedThreads(1, share=1, name="test") as pool:
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 // 0).result(PATIENCE_S)
+        assert pool.submit(lambda: 1).result(PATIENCE_S) == 1
+
+
+def test_a_step_that_is_cancelled_while_it_waits_does_not_run() -> None:
+    release, ran = threading.Event(), []
+    with SharedThreads(4, share=1, name="test") as pool:
+        first = pool.submit(release.wait, PATIENCE_S)
+        second, third = pool.submit(ran.append, 2), pool.submit(ran.append, 3)
+        assert second.cancel()
+        release.set()
+        third.result(PATIENCE_S)
+    assert first.done()
+    assert ran == [3]

@@ -7,6 +7,7 @@ the ``docker save`` form is manifest.json, configurations and layer tars.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -15,21 +16,24 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from podkeep.base import reference
-from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotFound, of_request
 from podkeep.base.ids import Digest, parse_digest
-from podkeep.images import decompress, manifest, selection
+from podkeep.images import decompress, manifest, selection, texts
 from podkeep.images.assembly import Assembly
 from podkeep.images.channel import Channel
 from podkeep.images.layers import LayerJob
 from podkeep.images.media_types import Policy
 from podkeep.images.openfile import failure, open_again
 from podkeep.images.tarstream import BLOCK, ByteSource, EntryKind, TarError, TarReader
-from podkeep.kernel.openat import Resolve, openat2
+from podkeep.kernel.openat import Resolve, closing, open_regular
 
 _NAME = "io.containerd.image.name"
 _REF_NAME = "org.opencontainers.image.ref.name"
 _PIECE = 1 << 18
 _MAX_LINKS = 8
+_MAX_DOCUMENTS = 48 << 20
+"""Bytes of all manifests and configurations of an archive together: the store has them in memory before it writes
+them. Those of a thousand images of the usual kind have half of that."""
 
 
 class Files(Protocol):
@@ -53,28 +57,27 @@ class DirectoryFiles:
     def size(self, name: str) -> int | None:
         """Return the bytes of a file, or None."""
         try:
-            fd = self._open(name)
+            with closing(self._open(name)) as fd:
+                return os.fstat(fd).st_size
         except OSError:
             return None
-        try:
-            return os.fstat(fd).st_size
-        finally:
-            os.close(fd)
 
     def pieces(self, name: str) -> Iterator[bytes]:
         """Yield a file's content."""
-        fd = self._open(name)
-        try:
-            while piece := os.read(fd, _PIECE):
+        with closing(self._open(name)) as fd:
+            left = os.fstat(fd).st_size  # it may grow while it is read
+            while left > 0 and (piece := os.read(fd, min(left, _PIECE))):
+                left -= len(piece)
                 yield piece
-        finally:
-            os.close(fd)
 
     def _open(self, name: str) -> int:
         try:
-            return openat2(self._root, os.fsencode(name), os.O_RDONLY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
+            fd = open_regular(self._root, name, rules=Resolve.BENEATH | Resolve.NO_MAGICLINKS)
         except KernelCallError as error:
             raise OSError(error.errno, os.strerror(error.errno), name) from error
+        if fd is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no such regular file", name)
+        return fd
 
 
 class TarFiles:
@@ -184,11 +187,21 @@ def load(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[
     )
 
 
-def _open(path: Path, request: dict[str, Any]) -> Files:
+def _open_path(path: Path) -> int:
+    """Open a file or a directory; a pipe may have no writer ever, so that comes by a descriptor (``openfile``)."""
     try:
-        fd = open_again(request["file"], os.O_RDONLY) if request.get("file") else os.open(path, os.O_RDONLY)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
-        raise NotFound(f"{path}: {error.strerror}") from error
+        kind = of_request(error) or NotFound
+        raise kind(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(mode := os.fstat(fd).st_mode) and not stat.S_ISDIR(mode):
+        os.close(fd)
+        raise InvalidArgument(f"{path} is neither a file nor a directory")
+    return fd
+
+
+def _open(path: Path, request: dict[str, Any]) -> Files:
+    fd = open_again(request["file"], os.O_RDONLY) if request.get("file") else _open_path(path)
     if stat.S_ISDIR(os.fstat(fd).st_mode):
         return DirectoryFiles(fd)
     try:
@@ -252,6 +265,8 @@ class _Loader:
         self._policy = Policy.of_json(request["policy"])
         self._assembly = assembly
         self._channel = channel
+        self._documents = 0
+        """Bytes of documents that were read."""
 
     def layout(self) -> list[dict[str, Any]]:
         """Load an OCI layout. Entries that name the same image are one image with several names."""
@@ -260,6 +275,7 @@ class _Loader:
         entries = index.get("manifests")
         if not isinstance(entries, list) or not entries:
             raise NotFound(f"{what} lists no image")
+        texts.check_count(len(entries), texts.NAMES.count, what)
         return [self._layout_image(entry, f"{what}: manifests[{number}]") for number, entry in enumerate(entries)]
 
     def _layout_image(self, entry: dict[str, Any], what: str) -> dict[str, Any]:
@@ -304,15 +320,20 @@ class _Loader:
         entries = manifest.parse_document(wrapped, what)["images"]
         if not isinstance(entries, list) or not entries:
             raise NotFound(f"{what} lists no image")
+        texts.check_count(len(entries), texts.NAMES.count, what)
         return [self._docker_image(entry, f"{what}: [{number}]") for number, entry in enumerate(entries)]
 
     def _docker_image(self, entry: object, what: str) -> dict[str, Any]:
         if not isinstance(entry, dict):
             raise InvalidArgument(f"{what} is not an object")
-        names, tags = manifest.strings(entry, "Layers", what), manifest.strings(entry, "RepoTags", what)
-        if not isinstance(entry.get("Config"), str):
+        names, tags = (
+            manifest.strings(entry, "Layers", what, texts.Many(count=manifest.MAX_LAYERS, each=texts.PATH)),
+            manifest.strings(entry, "RepoTags", what, texts.NAMES),
+        )
+        name = entry.get("Config")
+        if not isinstance(name, str):
             raise InvalidArgument(f"{what}: Config is missing or not a string")
-        config = self._read(entry["Config"], manifest.MAX_CONFIG_BYTES)
+        config = self._read(texts.check(name, texts.PATH, f"{what}: Config"), manifest.MAX_CONFIG_BYTES)
         configuration = manifest.parse_configuration(config, f"{what}: configuration")
         if len(names) != len(configuration.diff_ids):
             raise InvalidArgument(
@@ -350,7 +371,14 @@ class _Loader:
             raise NotFound(f"{self._path}: {name} is not in the archive")
         if size > most:
             raise InvalidArgument(f"{self._path}: {name} has {size} bytes, more than {most}")
-        return b"".join(self._files.pieces(name))
+        data = b"".join(self._files.pieces(name))
+        self._documents += len(data)
+        if self._documents > _MAX_DOCUMENTS:
+            raise InvalidArgument(
+                f"{self._path}: its manifests and configurations have more than {_MAX_DOCUMENTS} bytes together",
+                hint="save its images to several archives",
+            )
+        return data
 
 
 def _blob_name(digest: Digest) -> str:

@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 
 from podkeep.base.docker_config import Credentials, decode_auth
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError, RegistryUnavailable
+from podkeep.base.redaction import remember
 from podkeep.images.challenges import Challenge, usable
 from podkeep.images.client import Client, Url, parse_url
 from podkeep.images.http1 import TransferError
@@ -56,6 +57,8 @@ class Authorizer:
         self._who = who
         self._scope = scope
         self._credentials = tuple(credentials) or (Credentials(),)
+        for item in self._credentials:
+            remember(item.password, item.identity_token, item.registry_token)
         self._client = client
         self._lock = threading.Lock()
         self._grant = Grant(header="", number=0)
@@ -206,7 +209,10 @@ def _token_in(answer: Answer, realm: Url, who: str) -> str:
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         # Not "from": the text of a JSON error quotes what may be half a token.
         raise FailedPrecondition(f"{who}: its token server {realm} answered without a token") from None
-    return _sendable(token if isinstance(token, str) else "", f"token of {realm}")
+    if not isinstance(token, str):
+        token = ""
+    remember(token)
+    return _sendable(token, f"token of {realm}")
 
 
 def _sendable(text: str, what: str) -> str:

@@ -7,6 +7,7 @@ something comes and goes. Used by the other parts of the store only.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from podkeep.base.ids import Digest, ImageID
 from podkeep.images import manifest
 from podkeep.images.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord
 from podkeep.images.image import Image, ImageRunConfig
+
+log = logging.getLogger(__name__)
 
 _MIN_ID_PREFIX = 3
 
@@ -64,9 +67,40 @@ class Catalog:
             blobs: dict[Digest, list[BlobRecord]] = {}
             for blob in self.database.blobs():
                 blobs.setdefault(blob.digest, []).append(blob)
-            images = {record.id: _image(record, layers, self._pinned) for record in self.database.images()}
+            images = {record.id: self._image(record, layers) for record in self.database.images()}
             names = {name: image.id for image in images.values() for name in (*image.repo_tags, *image.repo_digests)}
             self._now = _Maps(images=images, names=names, layers=layers, blobs=blobs)
+
+    def _image(self, record: ImageRecord, layers: Mapping[Digest, LayerRecord]) -> Image:
+        names = (*record.tags, *record.digests)
+        used, _ = disk_usage(layers[layer] for layer in dict.fromkeys(record.layers))
+        config, unusable = self._config(record)
+        return Image(
+            id=record.id,
+            kind=record.kind,
+            artifact_type=record.artifact_type,
+            repo_tags=record.tags,
+            repo_digests=record.digests,
+            size=len(record.config) + used,
+            pinned=any(fnmatchcase(name, pattern) for name in names for pattern in self._pinned),
+            pulled_at=record.pulled_at,
+            config=config,
+            layers=record.layers,
+            unusable=unusable,
+        )
+
+    def _config(self, record: ImageRecord) -> tuple[ImageRunConfig, str]:
+        """Return how an image wants to be run, or what is wrong with that; one that is bad harms no other."""
+        if record.kind == "artifact":
+            return ImageRunConfig(), ""
+        before = self._now.images.get(record.id)
+        if before is not None and before.kind == "image":
+            return before.config, before.unusable  # the ID is the digest of the configuration
+        try:
+            return manifest.parse_configuration(record.config, f"image {record.id}").run, ""
+        except InvalidArgument as error:
+            log.warning("no container can be made of an image that is here: %s", error.message)
+            return ImageRunConfig(), error.message
 
     def named(self, name: str) -> Image | None:
         """Return the image that has this full name."""
@@ -147,21 +181,3 @@ def spare_tag(text: str, image: Image) -> str:
     """Return the tag that ``text`` is, if the image has another; an empty string if taking it away takes the image."""
     tag = tag_of(text)
     return tag if tag in image.repo_tags and len(image.repo_tags) > 1 else ""
-
-
-def _image(record: ImageRecord, layers: Mapping[Digest, LayerRecord], pinned: Sequence[str]) -> Image:
-    artifact = record.kind == "artifact"
-    names = (*record.tags, *record.digests)
-    used, _ = disk_usage(layers[layer] for layer in dict.fromkeys(record.layers))
-    return Image(
-        id=record.id,
-        kind=record.kind,
-        artifact_type=record.artifact_type,
-        repo_tags=record.tags,
-        repo_digests=record.digests,
-        size=len(record.config) + used,
-        pinned=any(fnmatchcase(name, pattern) for name in names for pattern in pinned),
-        pulled_at=record.pulled_at,
-        config=ImageRunConfig() if artifact else manifest.parse_configuration(record.config, f"image {record.id}").run,
-        layers=record.layers,
-    )

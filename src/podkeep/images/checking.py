@@ -110,6 +110,8 @@ class Checking:
 
     def _check_documents(self, image: Image) -> tuple[list[Damage], int]:
         damages, count = [], 0
+        if image.unusable:
+            damages.append(Damage(object=image.id, problem=image.unusable, images=(image.id,), names=names_of(image)))
         try:
             for document in documents_of(self._store, image):
                 count += 1

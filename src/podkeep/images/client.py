@@ -10,10 +10,11 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 
 from podkeep import __version__
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.redaction import remember
 from podkeep.images.dialing import Allowed, Dialer, Tls
 from podkeep.images.http1 import Answer, BrokenOff, Connection, TransferError
 
@@ -23,6 +24,8 @@ Body = Callable[[], bytes | Iterable[bytes]]
 _PORTS = {"http": 80, "https": 443}
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_URL = 16 << 10
+_SIGNATURE = 16
+"""Characters of a query's value that may be one."""
 _HOST = re.compile(r"[A-Za-z0-9._~:-]{1,255}")
 """A name as DNS has it, or an address: a host goes into headers, and into the first line for a proxy."""
 _SAFE = "/%:@!$&'()*+,;=~?[]|"
@@ -75,7 +78,8 @@ def parse_url(text: str) -> Url:
 class Client:
     """Sends requests for one registry.
 
-    :param home: ``host[:port]`` of the registry. What it refers to may be on this machine only if the registry is.
+    :param home: ``host[:port]`` of the registry. What it refers to may be on this machine only if the registry is, or
+        if the configuration names both.
     :param tls: settings by ``host[:port]``, those of the registry among them.
     :param trusted: whether the configuration names the registry: it may then be at a link-local address.
     """
@@ -105,6 +109,7 @@ class Client:
         """
         sent = {"Host": url.netloc, "User-Agent": f"podkeep/{__version__}", "Accept-Encoding": "identity", **headers}
         if authorization:
+            remember(authorization.partition(" ")[2])
             sent["Authorization"] = authorization
         while True:
             connection, proxied = self._connection(url)
@@ -159,8 +164,13 @@ class Client:
     def _redirected(self, here: Url, location: str) -> Url:
         try:
             there = parse_url(urljoin(f"{here.scheme}://{here.netloc}{here.target}", location))
-        except (FailedPrecondition, ValueError) as error:
+        except FailedPrecondition as error:
             raise FailedPrecondition(f"{self._home} redirects, and that is refused: {error}") from error
+        except ValueError:  # not in its words: they may have a user and a password
+            raise FailedPrecondition(f"{self._home} redirects, and that is refused: it is no URL") from None
+        # Whoever has a signature may do what it is for.
+        values = (value for _, value in parse_qsl(urlsplit(there.target).query) if len(value) >= _SIGNATURE)
+        remember(*(value for value in values if value not in f"{self._home}/{here.target}"))
         if here.scheme == "https" and there.scheme != "https":
             raise FailedPrecondition(f"{self._home} redirects from TLS to {there}, which is refused")
         return there
@@ -181,11 +191,18 @@ class Client:
             url.host,
             url.port,
             self._tls_of(url),
-            Allowed(loopback=home or self._home_is_here, link_local=home and self._trusted),
+            Allowed(
+                loopback=home or self._home_is_here or (self._trusted and self._is_configured(url)),
+                link_local=home and self._trusted,
+            ),
         )
         if home:
             self._home_is_here = dialed.loopback
         return dialed.connection, dialed.proxied
+
+    def _is_configured(self, url: Url) -> bool:
+        """Return whether the node's configuration names a server, so that its being on this machine is meant."""
+        return not self._tls.keys().isdisjoint({url.netloc, f"{url.host}:{url.port}"})
 
     def close(self) -> None:
         """Close the connections that nobody uses; the next request makes one."""

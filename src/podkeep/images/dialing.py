@@ -8,27 +8,52 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.images.http1 import BrokenOff, Connection, TransferError
 from podkeep.images.proxies import Address, address_of, proxy_for
+from podkeep.kernel import routes
 
 if TYPE_CHECKING:
     import ssl
 
+_REFUSED_HINT = 'if it is meant, give both registries an entry under [registries."HOST:PORT"]'
 _CONNECT_S = 10.0
 """Seconds for one address, and for a TLS handshake."""
 _MAX_ADDRESSES = 6
-_NAT64 = ip_network("64:ff9b::/96")
-"""Stands for IPv4 addresses (RFC 6052, 2.1)."""
-_METADATA = frozenset(
-    map(ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
+_LAST_FOUR = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
+"""What stands for the IPv4 address in its last four bytes: IPv4-compatible and IPv4-mapped (RFC 4291, 2.5.5),
+IPv4-translated (RFC 2765, 2.1), NAT64 (RFC 6052, 2.1)."""
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
+"""NAT64 prefixes of a network's own choice (RFC 8215), each of which may have 48, 56, 64 or 96 bits (RFC 6052, 2.2)."""
+_RFC_6052 = ((6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
+"""Where the bytes of the IPv4 address are behind a prefix of 48, 56, 64 and 96 bits."""
+_6TO4 = IPv6Network("2002::/16")
+_ISATAP = (b"\0\0\x5e\xfe", b"\x02\0\x5e\xfe")
+"""Third quarter of the address of an ISATAP interface, under any prefix (RFC 5214, 6.1)."""
+_THIS_NETWORK = IPv4Network("0.0.0.0/8")
+"""Of these Linux connects to 0.0.0.0, which is the machine itself."""
+_METADATA = tuple(
+    map(
+        ip_network,
+        (
+            "100.100.100.200/32",
+            "168.63.129.16/32",
+            "192.0.0.192/32",
+            "fd00:ec2::/64",
+            "fd20:ce::254/128",
+            "fd00:42::42/128",
+        ),
+    )
 )
 """Where clouds serve a machine's own credentials, besides 169.254.0.0/16."""
+_USUAL = IPv4Address("169.254.169.254")
+"""The metadata service of most clouds. A NAT64 prefix can be any of a network's own: whatever ends with this stands for
+it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +68,47 @@ class Tls:
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """Which addresses may be connected to besides those anybody may."""
+    """Which addresses may be connected to besides those anybody may.
+
+    ``loopback``: those of this machine, whether 127.0.0.1 or the address of one of its links. ``link_local``: those of
+    its neighbours, and of metadata services.
+    """
 
     loopback: bool
     link_local: bool
 
 
-def forbidden(address: Address, allowed: Allowed) -> str:
-    """Return what is wrong with an address, or nothing. Pure."""
-    if address.version == 6:
-        inner = IPv4Address(address.packed[12:]) if address in _NAT64 else address.ipv4_mapped
-        address = inner or address
-    if (address.is_link_local or address in _METADATA) and not allowed.link_local:
-        return "a link-local address or that of a metadata service"
-    if (address.is_loopback or address.is_unspecified) and not allowed.loopback:
-        return "an address of this machine itself"
+def meanings(address: Address) -> tuple[Address, ...]:
+    """Return an address and those that it has inside, which a translator or a tunnel turns it into. Pure."""
+    if address.version == 4:
+        return (address,)
+    data = address.packed
+    inside: list[IPv4Address] = []
+    if any(address in network for network in _LAST_FOUR) or data[8:12] in _ISATAP or data[12:] == _USUAL.packed:
+        inside.append(IPv4Address(data[12:]))
+    if address in _LOCAL_NAT64:
+        places = (IPv4Address(bytes(data[index] for index in place)) for place in _RFC_6052)
+        # Of a short prefix the rest is zero, which another one would read as the start of an address.
+        inside += (found for found in places if found not in _THIS_NETWORK)
+    if address in _6TO4:
+        inside.append(IPv4Address(data[2:6]))
+    if address.teredo is not None:
+        inside += address.teredo
+    return (address, *inside)
+
+
+def forbidden(address: Address, allowed: Allowed, is_own: Callable[[Address], bool] = routes.is_own) -> str:
+    """Return what is wrong with an address, or nothing.
+
+    :param is_own: whether an address is this machine's; it is asked now, as addresses come and go.
+    """
+    for meaning in meanings(address):
+        if not allowed.link_local and (meaning.is_link_local or any(meaning in network for network in _METADATA)):
+            return "a link-local address or that of a metadata service"
+        if not allowed.loopback and (
+            meaning.is_loopback or meaning.is_unspecified or meaning in _THIS_NETWORK or is_own(meaning)
+        ):
+            return "an address of this machine itself"
     return ""
 
 
@@ -198,7 +249,7 @@ def _connect(host: str, port: int, allowed: Allowed) -> socket.socket:
         else:
             return sock
     if refused and not reasons:
-        raise FailedPrecondition(f"{host}: {refused}, which is refused")
+        raise FailedPrecondition(f"{host}: {refused}, which is refused", hint=_REFUSED_HINT)
     raise TransferError(
         f"cannot connect to {', '.join(reasons)}",
         hint="check that it runs, that this node can reach it (route, firewall), and whether it needs a proxy",
@@ -226,4 +277,4 @@ def _judge_name(host: str, allowed: Allowed) -> None:
         except OSError:
             return
     if why := forbidden(address, allowed):
-        raise FailedPrecondition(f"{host} is {why}, which is refused")
+        raise FailedPrecondition(f"{host} is {why}, which is refused", hint=_REFUSED_HINT)

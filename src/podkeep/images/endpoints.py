@@ -166,11 +166,17 @@ def auth_as_json(auth: RegistryAuth | None) -> dict[str, str]:
 
 
 def meant_for(auth: RegistryAuth | None, reference: Reference) -> RegistryAuth | None:
-    """Return the credentials of a request, unless they say that they are for another registry."""
+    """Return the credentials of a request, unless they say that they are for another registry.
+
+    :raises InvalidArgument: if what they say is no address.
+    """
     if auth is None or not auth.server_address:
         return auth
     text = auth.server_address
-    host = urlsplit(text if "://" in text else f"//{text}").netloc.lower()
+    try:
+        host = urlsplit(text if "://" in text else f"//{text}").netloc.lower()
+    except ValueError:  # not in its words, nor the text: there may be a password in it
+        raise InvalidArgument("auth.server_address is neither host[:port] nor a URL") from None
     names = {reference.host.lower()} | (
         {"index.docker.io", "registry-1.docker.io"} if reference.host == DEFAULT_HOST else set()
     )

@@ -20,6 +20,7 @@ from podkeep.base.errors import PermissionDenied
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.singleflight import SingleFlight
+from podkeep.base.threads import working_for
 from podkeep.images import endpoints, manifest, referrer_names
 from podkeep.images.catalog import Catalog, tag_of
 from podkeep.images.credentials import NodeCredentials
@@ -85,7 +86,9 @@ class Fetching:
         if progress:
             listeners.append(progress)
         try:
-            return await self._flights.do((key, auth), lambda: self._pull(key, request))
+            # Helpers of one registry that hang take no threads from the others.
+            with working_for(("registry", wanted.host)):
+                return await self._flights.do((key, auth), lambda: self._pull(key, request))
         finally:
             if progress:
                 listeners.remove(progress)

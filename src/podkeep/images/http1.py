@@ -206,7 +206,8 @@ class Answer:
         except h11.RemoteProtocolError as error:
             if error.error_status_hint == 431:
                 raise BadAnswer(f"it sends headers, or a line, of more than {_MAX_HEAD} bytes") from None
-            raise BadAnswer(f"it does not keep to HTTP/1.1: {str(error)[:120]}") from None
+            # Behind the colon it quotes what came.
+            raise BadAnswer(f"it does not keep to HTTP/1.1: {str(error).partition(':')[0][:120]}") from None
 
 
 _CLOSED = "the connection was closed without an answer"

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from podkeep.base import reference
+from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, ImageID
 
 ImageKind = Literal["image", "artifact"]
@@ -40,7 +42,9 @@ class Image:
     bytes on disk, layers shared with other images included. ``layers`` are the IDs of its layers, base first: of an
     image its diff IDs (OCI image-spec, config.md, ``rootfs.diff_ids``). ``artifact_type`` is empty of an image;
     ``config`` says nothing of an artifact, whose configuration is not podkeep's to read. ``pulled_at`` is when it was
-    last pulled or loaded, in nanoseconds since 1970; 0 if that was not recorded.
+    last pulled or loaded, in nanoseconds since 1970; 0 if that was not recorded. ``unusable`` is what is wrong with a
+    configuration that an older podkeep took and this one does not: nothing of it is told, and no container is made of
+    it.
     """
 
     id: ImageID
@@ -53,6 +57,32 @@ class Image:
     pulled_at: int = 0
     config: ImageRunConfig
     layers: tuple[Digest, ...]
+    unusable: str = ""
+
+    def name_for(self, specified: str, requested: str) -> str:
+        """Return the whole name under which this image was asked for, else one that it has, else its ID.
+
+        :param specified: what the user wrote (CRI: ImageSpec.user_specified_image); empty: not known.
+        :param requested: what the request names: of a kubelet the ID, of other clients often a name.
+        """
+        names = (*self.repo_tags, *self.repo_digests)
+        for text in (specified, requested):
+            if (name := _whole_name(text)) in names:
+                return name
+        # The tag may have moved between the pull and the request, which names an ID: it is still what was asked for.
+        if specified and not self.id.removeprefix("sha256:").startswith(specified):
+            return _whole_name(specified) or next(iter(names), self.id)
+        return next(iter(names), self.id)
+
+
+def _whole_name(text: str) -> str:
+    """Return a name in full; empty if ``text`` is an ID or no name at all."""
+    if not text or text.startswith("sha256:"):
+        return ""
+    try:
+        return str(reference.parse(text))
+    except InvalidArgument:
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)

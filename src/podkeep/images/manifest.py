@@ -17,7 +17,10 @@ from typing import Any
 
 from podkeep.base.errors import DataLoss, InvalidArgument, NotFound, Unimplemented
 from podkeep.base.ids import Digest, parse_digest
+from podkeep.base.printable import listed
+from podkeep.images import texts
 from podkeep.images.image import ImageRunConfig
+from podkeep.images.texts import Many, Text
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -33,14 +36,22 @@ ACCEPTED = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST)
 MAX_MANIFEST_BYTES = 4 << 20
 """Bytes; what registries are told to accept at least, and nobody needs more (distribution-spec, "Pushing
 manifests")."""
-MAX_CONFIG_BYTES = 8 << 20
+MAX_CONFIG_BYTES = 4 << 20
+"""Bytes; the limit of containers/image, so of CRI-O, skopeo and podman. With an index and a manifest it fits into one
+message."""
 MAX_LAYERS = 500
 """Lower directories overlayfs takes (kernel, fs/overlayfs, OVL_MAX_STACK)."""
 
 _NAME = r"[0-9A-Za-z][-!#$&^_.+0-9A-Za-z]{0,126}"
 _MEDIA_TYPE = re.compile(rf"{_NAME}/{_NAME}(; ?[ -~]{{1,255}})?")
 """RFC 6838, section 4.2, with parameters."""
-_SHOWN = 80
+_MAX_SIZE = (1 << 63) - 1
+"""The number is one of 64 bits with a sign (descriptor.md, ``size``), as it is in messages about progress."""
+_TYPE = Text(most=512, lines=True)
+_DATA = Text(most=MAX_MANIFEST_BYTES)
+"""The document that has it is no longer."""
+_OFFERED = 10
+"""Platforms of an index that an error names."""
 
 _ARCHITECTURES = {
     "x86_64": "amd64",
@@ -161,14 +172,29 @@ def parse_document(data: bytes, what: str) -> dict[str, Any]:
     """
     try:
         # Decoded here: json.loads guesses UTF-16 and UTF-32, too, which other readers of the same bytes refuse.
-        document = json.loads(data.decode())
+        document = json.loads(data.decode(), parse_constant=_no_constant)
+        if b"\\u" in data:
+            # An escape may be half of a pair, which is no text: no message and no record could hold it.
+            json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{what} is not JSON in UTF-8: {error}") from error
+        raise InvalidArgument(f"{what} is not JSON in UTF-8: {_json_problem(error)}") from error
     if not isinstance(document, dict):
         raise InvalidArgument(f"{what} is not a JSON object")
     if document.get("schemaVersion") == 1:
         raise Unimplemented(f"{what} is a docker schema 1 manifest", hint="push the image again with a newer tool")
     return document
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _json_problem(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return f"it has {error.object[error.start]!r}, half of a surrogate pair"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is {error.object[error.start]:#04x}, and part of no character"
+    return "it is too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def choose(document: Mapping[str, Any], architecture: str, what: str) -> Descriptor:
@@ -180,19 +206,23 @@ def choose(document: Mapping[str, Any], architecture: str, what: str) -> Descrip
     """
     offered: list[str] = []
     best: tuple[tuple[bool, str], Descriptor] | None = None
-    for number, entry in enumerate(_list(document, "manifests", what)):
+    entries = _list(document, "manifests", what)
+    texts.check_count(len(entries), texts.ENTRIES, f"{what}: manifests")
+    for number, entry in enumerate(entries):
         described = descriptor(entry, f"{what}: manifests[{number}]")
+        place = f"{what}: manifests[{number}].platform"
         wanted = entry.get("platform") or {}
         if not isinstance(wanted, dict):
-            raise InvalidArgument(f"{what}: manifests[{number}].platform is not an object")
-        system, machine = wanted.get("os", "linux"), wanted.get("architecture", architecture)
-        variant = str(wanted.get("variant", ""))
-        rank = "architecture" in wanted, variant
+            raise InvalidArgument(f"{place} is not an object")
+        system, machine = ((_string(wanted, name, place, texts.WORD)) for name in ("os", "architecture"))
+        system, machine = system or "linux", machine or architecture
+        variant = _string(wanted, "variant", place, texts.WORD)
+        rank = bool(wanted.get("architecture")), variant
         offered.append(f"{system}/{machine}" + (f"/{variant}" if variant else ""))
         if system == "linux" and machine == architecture and (best is None or rank > best[0]):
             best = (rank, described)
     if best is None:
-        raise NotFound(f"{what}: no image for linux/{architecture}; there is {', '.join(offered) or 'nothing'}")
+        raise NotFound(f"{what}: no image for linux/{architecture}; there is {listed(offered, _OFFERED) or 'nothing'}")
     return best[1]
 
 
@@ -208,14 +238,14 @@ def parse_manifest(document: Mapping[str, Any], what: str) -> Manifest:
             hint="push it again with a newer tool",
         )
     config = descriptor(document.get("config"), f"{what}: config")
-    layers = tuple(
-        descriptor(entry, f"{what}: layers[{number}]") for number, entry in enumerate(_list(document, "layers", what))
-    )
-    if len(layers) > MAX_LAYERS:
-        raise InvalidArgument(f"{what} has {len(layers)} layers, more than {MAX_LAYERS}")
+    entries = _list(document, "layers", what)
+    if len(entries) > MAX_LAYERS:
+        raise InvalidArgument(f"{what} has {len(entries)} layers, more than {MAX_LAYERS}")
+    layers = tuple(descriptor(entry, f"{what}: layers[{number}]") for number, entry in enumerate(entries))
+    string_map(document, "annotations", what)
     if config.size > MAX_CONFIG_BYTES:
         raise InvalidArgument(f"{what}: the configuration has {config.size} bytes, more than {MAX_CONFIG_BYTES}")
-    artifact_type = _media_type(document, "artifactType", what) or config.media_type
+    artifact_type = media_type_in(document, "artifactType", what) or config.media_type
     return Manifest(config=config, layers=layers, artifact_type=artifact_type)
 
 
@@ -239,21 +269,48 @@ def parse_configuration(data: bytes, what: str) -> ImageConfiguration:
     """
     document = parse_document(data, what)
     rootfs = _object(document, "rootfs", what)
-    run = _object(document, "config", what)
+    run = _run_config(_object(document, "config", what), what)
+    _check_rest(document, what)
     return ImageConfiguration(
-        run=ImageRunConfig(
-            env=strings(run, "Env", what),
-            entrypoint=strings(run, "Entrypoint", what),
-            cmd=strings(run, "Cmd", what),
-            user=_string(run, "User", what),
-            working_dir=_string(run, "WorkingDir", what),
-            volumes=tuple(_object(run, "Volumes", what)),
-            stop_signal=_string(run, "StopSignal", what),
-            labels=string_map(run, "Labels", what),
-            exposed_ports=tuple(_object(run, "ExposedPorts", what)),
+        run=run,
+        diff_ids=tuple(
+            parse_digest(text) for text in strings(rootfs, "diff_ids", what, Many(count=MAX_LAYERS, each=texts.WORD))
         ),
-        diff_ids=tuple(parse_digest(text) for text in strings(rootfs, "diff_ids", what)),
     )
+
+
+def _run_config(run: Mapping[str, Any], what: str) -> ImageRunConfig:
+    found = ImageRunConfig(
+        env=strings(run, "Env", what, texts.ARGUMENTS),
+        entrypoint=strings(run, "Entrypoint", what, texts.ARGUMENTS),
+        cmd=strings(run, "Cmd", what, texts.ARGUMENTS),
+        user=_string(run, "User", what, texts.USER),
+        working_dir=_string(run, "WorkingDir", what, texts.PATH),
+        volumes=_keys(run, "Volumes", what, texts.PATHS),
+        stop_signal=_string(run, "StopSignal", what, texts.WORD),
+        labels=string_map(run, "Labels", what),
+        exposed_ports=_keys(run, "ExposedPorts", what, texts.PORTS),
+    )
+    every = (*found.env, *found.entrypoint, *found.cmd, *found.volumes, *found.exposed_ports)
+    texts.check_together((*every, *found.labels, *found.labels.values()), texts.RUN_BYTES, f"{what}: config")
+    return found
+
+
+def _check_rest(document: Mapping[str, Any], what: str) -> None:
+    """Check the texts that others show, who get the document as it is (config.md, "Properties")."""
+    for name in ("architecture", "os", "os.version", "variant", "created"):
+        _string(document, name, what, texts.WORD)
+    strings(document, "os.features", what, texts.FEATURES)
+    _string(document, "author", what, texts.VALUE)
+    steps = _list(document, "history", what)
+    texts.check_count(len(steps), texts.HISTORY, f"{what}: history")
+    for number, step in enumerate(steps):
+        place = f"{what}: history[{number}]"
+        if not isinstance(step, dict):
+            raise InvalidArgument(f"{place} is not an object")
+        _string(step, "created", place, texts.WORD)
+        for name in ("created_by", "author", "comment"):
+            _string(step, name, place, texts.VALUE)
 
 
 def descriptor(entry: object, what: str) -> Descriptor:
@@ -264,14 +321,15 @@ def descriptor(entry: object, what: str) -> Descriptor:
     if not isinstance(entry, dict):
         raise InvalidArgument(f"{what} is missing or not an object")
     size = entry.get("size")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE:
         raise InvalidArgument(f"{what}.size is not a number of bytes")
     try:
-        digest = parse_digest(_string(entry, "digest", what))
+        digest = parse_digest(_string(entry, "digest", what, texts.WORD))
     except InvalidArgument as error:
         raise InvalidArgument(f"{what}.digest: {error.message}") from error
+    strings(entry, "urls", what, texts.URLS)
     return Descriptor(
-        media_type=_media_type(entry, "mediaType", what),
+        media_type=media_type_in(entry, "mediaType", what),
         digest=digest,
         size=size,
         annotations=string_map(entry, "annotations", what),
@@ -279,15 +337,19 @@ def descriptor(entry: object, what: str) -> Descriptor:
     )
 
 
-def _media_type(entry: Mapping[str, Any], name: str, what: str) -> str:
-    text = _string(entry, name, what)
+def media_type_in(entry: Mapping[str, Any], name: str, what: str) -> str:
+    """Return a media type that a document has in a field; a missing one is empty.
+
+    :raises InvalidArgument: naming the field, if it is something else.
+    """
+    text = _string(entry, name, what, _TYPE)
     if text and not _MEDIA_TYPE.fullmatch(text):
-        raise InvalidArgument(f"{what}: {name} {text[:_SHOWN]!r} is not a media type")
+        raise InvalidArgument(f"{what}: {name} {texts.short(text)} is not a media type")
     return text
 
 
 def _data(entry: Mapping[str, Any], what: str) -> bytes | None:
-    text = _string(entry, "data", what)
+    text = _string(entry, "data", what, _DATA)
     try:
         return base64.b64decode(text, validate=True) if text else None
     except ValueError as error:
@@ -312,32 +374,36 @@ def _object(document: Mapping[str, Any], name: str, what: str) -> Mapping[str, A
     return value
 
 
-def strings(document: Mapping[str, Any], name: str, what: str) -> tuple[str, ...]:
+def _keys(document: Mapping[str, Any], name: str, what: str, limit: Many) -> tuple[str, ...]:
+    return texts.check_many(_object(document, name, what), limit, f"{what}: {name}")
+
+
+def strings(document: Mapping[str, Any], name: str, what: str, limit: Many) -> tuple[str, ...]:
     """Return a list of strings; a missing one is empty.
 
-    :raises InvalidArgument: naming the field, if it is something else.
+    :raises InvalidArgument: naming the field, if it is something else or beyond the limit.
     """
     value = _list(document, name, what)
     if not all(isinstance(item, str) for item in value):
         raise InvalidArgument(f"{what}: {name} holds something that is not a string")
-    return tuple(value)
+    return texts.check_many(value, limit, f"{what}: {name}")
 
 
 def string_map(document: Mapping[str, Any], name: str, what: str) -> dict[str, str]:
     """Return a map of strings; a missing one is empty.
 
-    :raises InvalidArgument: naming the field, if it is something else.
+    :raises InvalidArgument: naming the field, if it is something else or beyond the limits of labels and annotations.
     """
     value = _object(document, name, what)
     if not all(isinstance(item, str) for item in value.values()):
         raise InvalidArgument(f"{what}: {name} holds something that is not a string")
-    return dict(value)
+    return texts.check_map(value, texts.KEYS, f"{what}: {name}")
 
 
-def _string(document: Mapping[str, Any], name: str, what: str) -> str:
+def _string(document: Mapping[str, Any], name: str, what: str, limit: Text) -> str:
     value = document.get(name)
     if value is None:
         return ""
     if not isinstance(value, str):
         raise InvalidArgument(f"{what}: {name} is not a string")
-    return value
+    return texts.check(value, limit, f"{what}: {name}")

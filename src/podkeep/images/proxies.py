@@ -7,14 +7,17 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.redaction import remember
 
 Address = IPv4Address | IPv6Address
+_PORT = re.compile("[0-9]{1,5}")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -49,6 +52,7 @@ def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> 
             hint="write it like http://proxy.example:3128; proxies over TLS and SOCKS are not supported",
         )
     pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    remember(unquote(parts.password or ""))
     basic = f"Basic {base64.b64encode(pair.encode()).decode()}" if parts.username else ""
     return Proxy(host=parts.hostname, port=number, authorization=basic)
 
@@ -70,7 +74,7 @@ def _covers(entry: str, host: str, port: int, address: Address | None) -> bool:
         except ValueError:
             return False
     name, colon, number = entry.rpartition(":")
-    if colon and number.isdecimal() and (":" not in name or name.startswith("[")):
+    if colon and _PORT.fullmatch(number) and (":" not in name or name.startswith("[")):
         if int(number) != port:
             return False
         entry = name

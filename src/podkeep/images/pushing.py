@@ -9,6 +9,7 @@ and going on after a connection broke. Does not own: making blobs (``packing.py`
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ _AT_ONCE = 4 << 20
 so that an upload that broke is still one (docker-registry knows no other way on than to begin anew, though)."""
 _LOST = (400, 404, 416)
 _UPLOADS = "blobs/uploads/"
+_SIZE = re.compile("[0-9]{1,18}")
 
 Tell = Callable[[Blob, str, int], None]
 """Is told of a blob, what happens to it (``exists``, ``uploading``, ``done``) and how many bytes are there."""
@@ -279,7 +281,7 @@ class _Upload:
             return 0
         self._locate(self._location, answer)
         first, dash, last = answer.headers.get("range", "").removeprefix("bytes=").partition("-")
-        if first != "0" or not dash or not last.isdigit() or not 0 < int(last) < self._blob.size:
+        if first != "0" or not dash or not _SIZE.fullmatch(last) or not 0 < int(last) < self._blob.size:
             # "0-0" is one byte or none; nobody can tell, and the byte is soon sent again.
             self._location = ""
             return 0

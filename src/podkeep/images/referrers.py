@@ -18,7 +18,7 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.base.reference import Reference
-from podkeep.images import manifest
+from podkeep.images import manifest, texts
 from podkeep.images.calls import Call, ask
 from podkeep.images.fallback import UNREADABLE
 from podkeep.images.registry import Registry
@@ -173,7 +173,7 @@ def check_subject(manifest_data: bytes, subjects: Sequence[Digest], what: str) -
     if digest not in subjects:
         raise FailedPrecondition(
             f"{what} is listed as an artifact that refers to {' or '.join(subjects)}, and says itself that it refers to"
-            f" {str(digest)[:200] if digest else 'nothing'}",
+            f" {texts.short(str(digest)) if digest else 'nothing'}",
             hint="attach it again, or name it by its digest",
         )
 
@@ -216,7 +216,9 @@ def _following(path: str, link: str, what: str) -> str:
         # Registries behind a proxy may well name themselves as only the proxy does: the way counts, not the host.
         parts = urlsplit(urljoin(path, found[1]))
     except ValueError as error:
-        raise InvalidArgument(f"{what}: {found[1][:200]!r} is not where a next page can be") from error
+        raise InvalidArgument(
+            f"{what}: {texts.short(found[1].partition('?')[0])} is not where a next page can be"
+        ) from error
     return str(urlunsplit(("", "", re.sub("^/+", "/", parts.path), parts.query, "")))
 
 
@@ -252,9 +254,7 @@ def referrers_in(document: Mapping[str, Any], what: str) -> list[Referrer]:
     for number, entry in enumerate(entries):
         place = f"{what}: manifests[{number}]"
         described = manifest.descriptor(entry, place)
-        artifact_type = entry.get("artifactType") or ""
-        if not isinstance(artifact_type, str):
-            raise InvalidArgument(f"{place}.artifactType is not a string")
+        artifact_type = manifest.media_type_in(entry, "artifactType", place)
         result.append(
             Referrer(
                 digest=described.digest,

@@ -22,6 +22,7 @@ from podkeep.base.errors import (
     PodkeepError,
     RegistryUnavailable,
 )
+from podkeep.base.redaction import redacted
 from podkeep.images import challenges, manifest
 from podkeep.images.authorization import Authorizer, Grant, credentials_of
 from podkeep.images.client import Body, Client, Url, parse_url
@@ -36,7 +37,7 @@ _BREAKS = 4
 """Connections that may break before a blob is given up; what arrives in between makes up for them."""
 _FORGIVEN = 16 << 20
 """Bytes after which a connection that broke is forgotten."""
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
 
 class Registry:
@@ -301,7 +302,7 @@ class Registry:
         raise DataLoss(f"{self}: {what} has more than the {most} bytes allowed")
 
     def _shown(self, path: str) -> str:
-        kind, _, target = path.partition("/")
+        kind, _, target = path.partition("?")[0].partition("/")
         if kind == "blobs":
             return f"blob {target} of {self}"
         return f"{self}@{target}" if ":" in target else f"{self}:{target}"
@@ -350,7 +351,8 @@ def _said(answer: Answer) -> str:
         while len(data) < 4096 and (piece := answer.piece()):
             data += piece
         error = json.loads(data)["errors"][0]
-        text = f": {error['code']}: {error.get('message', '')}"[:200]
+        # Before it is cut: half a secret has another form.
+        text = redacted(f": {error['code']}: {error.get('message', '')}")[:200]
         return "".join(char if char.isprintable() else " " for char in text)
     except (TransferError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return ""

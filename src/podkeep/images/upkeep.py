@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images import prune
 from podkeep.images.catalog import spare_tag
@@ -25,6 +26,8 @@ from podkeep.images.fetching import Progress
 from podkeep.images.image import Image, PullProgress
 from podkeep.images.openfile import OpenFile, open_directory, remove_directory
 from podkeep.images.store import ImageStore
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +112,9 @@ class Upkeep:
                 content = tuple(await asyncio.to_thread(documents_of, self._store, found.image))
             except NotFound:
                 continue
+            except InvalidArgument as error:
+                log.warning("image %s is told of without its documents: %s", found.image.id, error.message)
+                content = ()
             yield replace(found, documents=content)
 
     def _described(self, images: Iterable[Image]) -> list[Description]:

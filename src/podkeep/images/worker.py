@@ -2,7 +2,7 @@
 
 It also reads back what the store has (``saver``, ``verify``). Started by the store, never imported by a server.
 Standard input: one JSON line with the request, then answers. Standard output: JSON lines, ``progress``, ``want`` (which
-layers are needed; the store answers which it has), and at the end ``result`` or ``error``.
+layers are needed; the store answers which it has), and at the end an ``image`` for each and ``result``, or ``error``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import PodkeepError
+from podkeep.base.redaction import redacted
 from podkeep.images.channel import Channel
 from podkeep.kernel import allocator
+
+_MOST_TOLD = 16 << 10
+"""Characters of an error: several sources may each have failed in their own way."""
 
 
 def main() -> None:
@@ -25,8 +29,9 @@ def main() -> None:
     channel = Channel()
     request = channel.start()
     try:
-        images = _serve(request, channel)
-        channel.emit({"event": "result", "images": images})
+        for image in _serve(request, channel):
+            channel.emit({"event": "image", "image": image})
+        channel.emit({"event": "result"})
     except Exception as error:  # noqa: BLE001 - the end of this process: the store raises it again
         channel.emit(_described(error))
     # Threads may still wait for a slow registry, and unpack processes for them: nothing here is worth waiting for.
@@ -35,12 +40,18 @@ def main() -> None:
 
 def _described(error: Exception) -> dict[str, Any]:
     if isinstance(error, PodkeepError):
-        return {"event": "error", "class": type(error).__name__, "message": error.message, "hint": error.hint}
+        message, hint = (_told(text) for text in (error.message, error.hint))
+        return {"event": "error", "class": type(error).__name__, "message": message, "hint": hint}
     import traceback
 
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = f"image worker: {type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-    return {"event": "error", "class": "Internal", "message": text, "hint": ""}
+    return {"event": "error", "class": "Internal", "message": _told(text), "hint": ""}
+
+
+def _told(text: str) -> str:
+    """Return a text that others had a part in as the store is told it: no longer than needed, without secrets."""
+    return redacted(text if len(text) <= _MOST_TOLD else f"{text[: _MOST_TOLD // 2]} [...] {text[-_MOST_TOLD // 2 :]}")
 
 
 def _serve(request: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:

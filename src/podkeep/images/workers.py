@@ -16,7 +16,7 @@ from podkeep.images import reports
 from podkeep.images.programs import command
 
 _MAX_LINE = 64 << 20
-"""Bytes of one line: an image's documents in base64, with room."""
+"""Bytes of one line: one image's documents in base64, with room."""
 _MAX_STDERR = 4096
 
 Answer = Callable[[dict[str, Any]], Awaitable["dict[str, Any] | None"]]
@@ -39,8 +39,9 @@ async def run_worker(request: dict[str, Any], answer: Answer, *, lock: int) -> l
         pass_fds=(lock,),
     )
     stderr = asyncio.ensure_future(_tail(process))
+    images: list[dict[str, Any]] = []
     try:
-        outcome = await _converse(process, request | {"lock": lock}, answer)
+        outcome = await _converse(process, request | {"lock": lock}, answer, images)
     finally:
         if process.returncode is None:  # the pid is still its own, and its group is all it started
             with suppress(ProcessLookupError):
@@ -53,12 +54,11 @@ async def run_worker(request: dict[str, Any], answer: Answer, *, lock: int) -> l
         raise Internal(f"the image worker {reports.ended(status)}" + (f": {said}" if said and status >= 0 else ""))
     if outcome["event"] == "error":
         raise _error(outcome)
-    images: list[dict[str, Any]] = outcome["images"]
     return images
 
 
 async def _converse(
-    process: asyncio.subprocess.Process, request: dict[str, Any], answer: Answer
+    process: asyncio.subprocess.Process, request: dict[str, Any], answer: Answer, images: list[dict[str, Any]]
 ) -> dict[str, Any] | None:
     if process.stdin is None or process.stdout is None:
         raise Internal("the image worker was started without pipes")
@@ -68,6 +68,9 @@ async def _converse(
             event: dict[str, Any] = json.loads(line)
             if event["event"] in ("result", "error"):
                 return event
+            if event["event"] == "image":
+                images.append(event["image"])
+                continue
             reply = await answer(event)
             if reply is not None:
                 await _send(process.stdin, reply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from conftest import OpenStore, layer_directory
 
 from podkeep.base.errors import DataLoss, InvalidArgument, NotFound
 from podkeep.images.image import PullProgress
-from support.images import BUSYBOX, Layout, LayoutBuilder, busybox_layout, compress, file, tar
+from support.images import BUSYBOX, OCI_CONFIG, OCI_MANIFEST, Layout, LayoutBuilder, busybox_layout, compress, file, tar
 
 
 @pytest.mark.parametrize("kind", ["directory", "tar", "tar.gz", "tar.zst", "docker"])
@@ -156,6 +157,42 @@ def test_a_layout_cannot_read_files_outside_of_it(tmp_path: Path, open_store: Op
     (layout.path / "index.json").symlink_to(secret)
     with pytest.raises(InvalidArgument, match="neither an OCI layout"):
         asyncio.run(open_store().load(layout.path))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory"])
+@pytest.mark.parametrize("which", ["index.json", "layer"])
+def test_what_is_no_regular_file_in_a_layout_is_missing(
+    which: str, kind: str, tmp_path: Path, open_store: OpenStore
+) -> None:
+    layout = busybox_layout(tmp_path / "layout")
+    hostile = layout.path / "index.json" if which == "index.json" else layout.blob_path(layout.layer_digests[0])
+    hostile.unlink()
+    make = os.mkfifo if kind == "pipe" else os.mkdir
+    make(hostile)
+    with pytest.raises(InvalidArgument if which == "index.json" else NotFound):
+        asyncio.run(asyncio.wait_for(open_store().load(layout.path), 60))
+
+
+@pytest.mark.parametrize(("count", "allowed"), [(10, True), (13, False)])
+def test_documents_of_all_images_of_an_archive_are_bounded(
+    count: int, allowed: bool, tmp_path: Path, open_store: OpenStore
+) -> None:
+    builder = LayoutBuilder(tmp_path)
+    entries = []
+    for number in range(count):
+        config = {"os": "linux", "history": [{"created_by": f"{number:02}" * 125_000} for _ in range(16)]}
+        manifest = {"config": builder.json(config, OCI_CONFIG), "layers": [], "mediaType": OCI_MANIFEST}
+        named = {"annotations": {"org.opencontainers.image.ref.name": f"localhost/large:{number}"}}
+        entries.append(builder.json(manifest, OCI_MANIFEST) | named)
+    (tmp_path / "index.json").write_text(json.dumps({"manifests": entries}))
+    store = open_store()
+    if allowed:
+        assert len(asyncio.run(store.load(tmp_path))) == count
+    else:
+        with pytest.raises(InvalidArgument, match="together") as caught:
+            asyncio.run(store.load(tmp_path))
+        assert "several archives" in caught.value.hint
+        assert store.images() == []
 
 
 def test_the_name_in_the_archive_comes_first(tmp_path: Path, open_store: OpenStore) -> None:

@@ -236,7 +236,12 @@ def _entry(number: int, **more: Any) -> dict[str, Any]:
         (lambda _: _page([_entry(1, artifactType=5)]), "artifactType is not a string"),
         (lambda _: _page([{}] * 1_000_000), "at most 10000 entries"),
         (lambda n: _page([_entry(n * 5000 + i) for i in range(5000)], f"</{n}>; rel=next"), "the list does not end"),
-        (lambda n: _page([_entry(n, annotations={"a": "x" * 3_000_000})], f"</{n}>; rel=next"), "does not end"),
+        (
+            lambda n: _page(
+                [_entry(n * 15 + i, annotations={"a": "x" * 200_000}) for i in range(15)], f"</{n}>; rel=next"
+            ),
+            "does not end",
+        ),
         (lambda n: _page([], f"</v2/{n}>; rel=next"), "the list does not end"),
         (lambda _: _page([], "<http://[::1/>; rel=next"), "is not where a next page can be"),
         (lambda _: Answer(body=b"[" * 100_000, headers={"Content-Type": OCI_INDEX}), "is not JSON"),
@@ -268,7 +273,7 @@ def test_what_is_listed_and_refers_to_something_else_is_refused(
     digest = oci.put("app", "", document)
     entry = {"mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": SPDX}
     oci.put("app", subject.replace(":", "-"), {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]})
-    itself = f"sha256:{refers_to}" if refers_to else "nothing"
+    itself = f"'sha256:{refers_to}'" if refers_to else "nothing"
     with pytest.raises(FailedPrecondition, match=f"says itself that it refers to {itself}"):
         pull(open_store(oci.host, referrers=ON), f"{oci.host}/app:1")
 

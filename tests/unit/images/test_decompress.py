@@ -16,7 +16,7 @@ from podkeep.images.decompress import CompressionError, decompressor
 from podkeep.images.zstdframes import FrameWatcher
 
 PLAIN = b"hello" * 1000
-GZIP = gzip.compress(PLAIN)
+GZIP = gzip.compress(PLAIN, mtime=0)
 ZSTD = zstandard.ZstdCompressor(write_checksum=True).compress(PLAIN)
 SKIPPABLE = struct.pack("<II", 0x184D2A57, 300) + bytes(300)
 
@@ -39,7 +39,7 @@ def _member(flags: int, more: bytes) -> bytes:
     ("kind", "data", "times"),
     [
         ("gzip", GZIP + GZIP, 2),
-        ("gzip", gzip.compress(b"") + GZIP + gzip.compress(b""), 1),  # as eStargz ends
+        ("gzip", gzip.compress(b"", mtime=0) + GZIP + gzip.compress(b"", mtime=0), 1),  # as eStargz ends
         ("gzip", _member(4, struct.pack("<H", 60_000) + bytes(60_000)), 1),
         ("gzip", _member(8, b"n" * 100_000 + b"\0"), 1),
         ("zstd", ZSTD + ZSTD, 2),

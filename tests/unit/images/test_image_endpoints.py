@@ -102,6 +102,13 @@ def test_for_whom_credentials_are_meant(address: str, image: str, meant: bool) -
     assert meant_for(auth, parse(image)) == (auth if meant else None)
 
 
+def test_credentials_for_what_is_no_address_are_refused_without_a_word_of_it() -> None:
+    auth = RegistryAuth(username="u", password="p", server_address="http://u:hunter2@[r.example")
+    with pytest.raises(InvalidArgument, match="server_address") as caught:
+        meant_for(auth, parse("busybox"))
+    assert "hunter2" not in str(caught.value)
+
+
 def test_the_worker_learns_how_to_speak_to_what_a_registry_refers_to() -> None:
     registries = {
         "docker.io": RegistryConfig(ca_file="/ca.pem"),

@@ -119,6 +119,11 @@ def test_wrong_fields_of_a_configuration_are_named(document: object, message: st
         ({"layers": {}}, InvalidArgument, "x: layers is not a list"),
         ({"layers": [_entry(D0)] * 501}, InvalidArgument, "x has 501 layers, more than 500"),
         (
+            {"layers": [{"mediaType": manifest.OCI_MANIFEST, "digest": D0, "size": 1 << 63}]},
+            InvalidArgument,
+            r"layers\[0\].size is not a number of bytes",
+        ),
+        (
             {"config": {"mediaType": manifest.OCI_CONFIG, "digest": D0, "size": 1 << 30}},
             InvalidArgument,
             "configuration has 1073741824 bytes",

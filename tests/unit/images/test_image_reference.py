@@ -68,3 +68,10 @@ def test_a_name_that_parses_reads_the_same_again(text: str) -> None:
     again = parse(str(reference))
     assert (again.host, again.repository, again.digest) == (reference.host, reference.repository, reference.digest)
     assert ".." not in reference.repository.split("/")
+
+
+@pytest.mark.parametrize("text", ["{}", "{}:v1", "a:{}", "a?{}", "[{}]/a", "r.example/{}/_", "r.example/a@{}"])
+def test_a_wrong_name_of_any_length_gives_a_short_error(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse(text.format("X" * 100_000))
+    assert len(str(caught.value)) < 1100

@@ -50,6 +50,8 @@ _OWN_TIMEOUT = frozenset(
 
 _UNLIMITED_AT_ZERO = frozenset({"/runtime.v1.RuntimeService/ExecSync"})
 """Here ``timeout`` 0 means that the work may take for ever (CRI: ExecSyncRequest)."""
+MAX_TIMEOUT = 1e9
+"""The longest deadline, 31 years: gRPC takes one that its clock cannot count for one that has passed."""
 
 _OWN_DEADLINE_TEXTS = frozenset({"Deadline Exceeded", "Stream removed (Deadline Exceeded)"})
 _BROKEN_OFF_TEXTS = ("Stream removed", "Socket closed", "Connection reset", "recvmsg:", "Broken pipe", "GOAWAY")
@@ -190,7 +192,7 @@ class _Translating:
             return self._timeout
         if request.timeout <= 0 and method in _UNLIMITED_AT_ZERO:
             return None
-        return self._timeout + max(int(request.timeout), 0)
+        return min(self._timeout + max(int(request.timeout), 0), MAX_TIMEOUT)
 
     def _error(self, method: str, error: grpc.aio.AioRpcError, limit: float | None) -> PodkeepError:
         code, details = error.code(), error.details() or ""

@@ -41,9 +41,12 @@ from podkeep.base.errors import (
     FailedPrecondition,
     Internal,
     InvalidArgument,
+    KernelCallError,
     PodkeepError,
     ResourceExhausted,
     Unimplemented,
+    of_request,
+    refused,
 )
 from podkeep.cri import status
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
@@ -255,6 +258,13 @@ def _log_given_up(rpc: _Rpc, started: float) -> None:
 
 def _failure(rpc: _Rpc, error: Exception, started: float) -> PodkeepError:
     """Log a failed RPC, once, and return the error to answer with."""
+    kind = of_request(error)
+    if kind is not None and isinstance(error, KernelCallError):
+        error = kind(error.message, hint=error.hint)
+    elif kind is not None and isinstance(error, OSError):
+        # Whoever made the call should have said what it was for.
+        _logger.warning("%s was refused by the system", rpc.name, exc_info=error)
+        return refused(rpc.name, error)
     if not isinstance(error, PodkeepError):
         _logger.error("%s failed unexpectedly", rpc.name, exc_info=error)
         return Internal(

@@ -28,6 +28,8 @@ from podkeep.base.errors import (
     Unavailable,
     Unimplemented,
 )
+from podkeep.base.printable import printable_lines
+from podkeep.base.redaction import redacted
 
 MAX_DETAILS_BYTES = 6 * 1024
 """Longest details on the wire. gRPC core drops a whole answer whose trailers pass 8 KiB (its soft default limit)."""
@@ -71,11 +73,12 @@ def code_of(error: PodkeepError) -> grpc.StatusCode:
 
 
 def details_of(error: PodkeepError) -> str:
-    """Return ``str(error)`` as it may travel: valid UTF-8 of at most ``MAX_DETAILS_BYTES`` on the wire.
+    """Return ``str(error)`` as it may travel: printable lines without secrets, of at most ``MAX_DETAILS_BYTES`` on the
+    wire.
 
     From a text that is too long the middle is left out: the start says what failed, the end what a program said last.
     """
-    text = str(error).encode("utf-8", "backslashreplace").decode("utf-8")
+    text = printable_lines(redacted(str(error)))
     if _wire_length(text) <= MAX_DETAILS_BYTES:
         return text
     gap = " [...] "

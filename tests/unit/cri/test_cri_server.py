@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import re
@@ -29,6 +30,7 @@ from podkeep.base.errors import (
     FailedPrecondition,
     Internal,
     InvalidArgument,
+    KernelCallError,
     NotFound,
     PodkeepError,
     ResourceExhausted,
@@ -152,6 +154,39 @@ def test_an_unexpected_exception_answers_with_the_id_that_the_log_has(
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], KeyError)
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENAMETOOLONG, InvalidArgument),
+        (errno.ELOOP, InvalidArgument),
+        (errno.ENOTDIR, InvalidArgument),
+        (errno.E2BIG, InvalidArgument),
+        (errno.ERANGE, InvalidArgument),
+        (errno.ENOSPC, ResourceExhausted),
+        (errno.EMFILE, ResourceExhausted),
+        (errno.EIO, Internal),
+        (errno.EPERM, Internal),
+    ],
+)
+def test_an_error_of_the_system_that_stems_from_a_request_is_the_requests(
+    path: Path, number: int, kind: type[PodkeepError], kernel: bool
+) -> None:
+    async def fails(_request: api_pb2.VersionRequest) -> api_pb2.VersionResponse:
+        raise KernelCallError("open('/way')", number) if kernel else OSError(number, os.strerror(number), "/way")
+
+    async def main() -> PodkeepError:
+        async with talking(path, runtime={"Version": fails}) as client:
+            return await failure(client.runtime.Version(api_pb2.VersionRequest()))
+
+    error = run(main())
+    assert type(error) is kind
+    if kind is not Internal:
+        assert "/way" in error.message
+        assert os.strerror(number) in error.message
+        assert "Errno" not in error.message
 
 
 def test_each_request_has_an_id_of_its_own(path: Path) -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from podkeep.base import errors
 from podkeep.base.errors import CommandFailed, Internal, KernelCallError, PodkeepError, RegistryUnavailable, Unavailable
+from podkeep.base.printable import printable
+from podkeep.base.redaction import redacted
 from podkeep.cri import status
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and cls.__base__ is PodkeepError]
@@ -78,4 +80,14 @@ def test_details_fit_into_a_trailer(text: str) -> None:
     on_the_wire = quote(details, safe="".join(map(chr, range(0x20, 0x7F))).replace("%", ""))
     assert len(on_the_wire) <= status.MAX_DETAILS_BYTES
     if len(text.encode("utf-8", "backslashreplace")) * 12 <= status.MAX_DETAILS_BYTES:
-        assert details == (text * 4).encode("utf-8", "backslashreplace").decode()
+        assert details == redacted("\n".join(map(printable, (text * 4).split("\n"))))
+
+
+def test_details_are_printable_and_have_no_secrets() -> None:
+    error = Internal(
+        "first\n\x1b]0;owned\x07\u202e \ud800", hint="see https://me:opensesame@r.example/x?sig=opensesame"
+    )
+    details = status.details_of(error)
+    assert all(line.isprintable() for line in details.split("\n"))
+    assert details.startswith("first\n\\x1b]0;owned")
+    assert "opensesame" not in details

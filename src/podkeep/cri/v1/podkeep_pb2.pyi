@@ -683,14 +683,20 @@ Global___ListPodUIDsResponse: _TypeAlias = ListPodUIDsResponse  # noqa: Y015
 
 @_typing.final
 class ShutdownRequest(_message.Message):
+    """if_idle: only if it was started in the background, has no pod and serves no other request; else FAILED_PRECONDITION."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    IF_IDLE_FIELD_NUMBER: _builtins.int
+    if_idle: _builtins.bool
     def __init__(
         self,
+        *,
+        if_idle: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["if_idle", b"if_idle"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

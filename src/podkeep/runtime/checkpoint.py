@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,17 +34,20 @@ from podkeep.base.errors import (
     KernelCallError,
     ResourceExhausted,
     Unimplemented,
+    refused,
 )
 from podkeep.base.ids import ContainerID
 from podkeep.base.singleflight import SingleFlight
+from podkeep.kernel import openat
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.idmap import IdMap
+from podkeep.kernel.openat import Found, Resolve
 from podkeep.kernel.removal import remove_tree
 from podkeep.runtime.container_log import log_file
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci.driver import Driver
 from podkeep.runtime.records import Container, ContainerState, Sandbox
-from podkeep.runtime.sandboxes import Sandboxes, refusal
+from podkeep.runtime.sandboxes import Sandboxes
 from podkeep.runtime.state import State
 
 if TYPE_CHECKING:
@@ -51,6 +55,11 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_S = 120.0
 """For requests that name no time, as the kubelet's client waits."""
+_PIECE = 1 << 20
+_BLOCK_BYTES = 512
+_HEADER_BYTES = 2 * _BLOCK_BYTES
+_MAX_REMEMBERED = 256 << 20
+"""In bytes, of the names that have to be known until the end."""
 _WITHOUT_CRIU = ("without CRIU", "checkpoint and restore not supported", "No such command", "unknown command")
 
 
@@ -87,7 +96,7 @@ class Checkpoints:
         container = self._state.container(text)
         if container.status.state is not ContainerState.RUNNING:
             raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
-        if not os.path.isabs(location) or "\0" in location or location.endswith("/"):
+        if not os.path.isabs(location) or "\0" in location or os.path.basename(location) in {"", ".", ".."}:
             raise InvalidArgument(f"location: {location[:200]!r} is not the absolute path of a file")
         if self._busy.get(container.id, location) != location:
             raise FailedPrecondition(f"container {container.id} is being checkpointed to {self._busy[container.id]}")
@@ -130,9 +139,10 @@ class CheckpointMaker:
             _archive(work, partial)
             partial.rename(plan.location)
         except OSError as error:
-            raise refusal(f"checkpoint of container {plan.container.id}", error) from error
+            raise refused(f"checkpoint of container {plan.container.id}", error) from error
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # such a path is refused above, and nothing is there
+                partial.unlink(missing_ok=True)
             remove_tree(work)
 
     def _dump(self, plan: CheckpointPlan, driver: Driver, work: Path, criu: Path) -> None:
@@ -186,8 +196,8 @@ class CheckpointMaker:
         shutil.copyfile(self.layout.bundle(container.id) / "config.json", work / "spec.dump")
         (work / "status.dump").write_bytes(msgspec.json.encode(container))
         log = log_file(plan.sandbox, container.config)
-        if log is not None and log.exists():
-            shutil.copyfile(log, work / "container.log")
+        if log is not None:
+            _copy_log(log, work / "container.log")
         deleted = write_layer(
             self.layout.writable_layer(container.id),
             work / "rootfs-diff.tar",
@@ -199,25 +209,121 @@ class CheckpointMaker:
 def write_layer(upper: Path, target: Path, idmap: IdMap | None) -> list[str]:
     """Write the upper directory of an overlay as a tar, with the container's own IDs; return what it hides.
 
-    What an overlay notes as deleted (a device 0/0; kernel, overlayfs.rst, whiteouts) is no file of the container.
+    What an overlay notes as deleted (a device 0/0; kernel, overlayfs.rst, whiteouts) is no file of the container. The
+    container runs on and may change all of it meanwhile: a file is written with the size that it has when it is opened,
+    and what is replaced by something else in between is left out.
+
+    :raises ResourceExhausted: if the layer takes more than half of the free space where ``target`` is, with all holes
+        of its files filled, or is larger than a walk goes.
     """
-    import tarfile  # here and not above, as in _archive: a daemon that makes no checkpoints does without
+    with openat.closing(openat.open_directory(upper)) as root, _private(target) as file:
+        free = os.fstatvfs(file.fileno())
+        # Half of it, because all is copied once more, into the archive.
+        writer = _LayerWriter(file, idmap, free.f_bavail * free.f_frsize // 2)
+        for found in openat.walk(root):
+            writer.add(found)
+        file.write(bytes(2 * _BLOCK_BYTES))  # what ends a tar
+    return sorted(writer.deleted)
 
-    deleted: list[str] = []
 
-    def chosen(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if item.ischr() and (item.devmajor, item.devminor) == (0, 0):
-            deleted.append(item.name)
-            return None
-        if idmap is not None:
-            item.uid, item.gid = idmap.container_uid(item.uid), idmap.container_gid(item.gid)
-        item.uname = item.gname = ""
+class _LayerWriter:
+    """``tarfile.TarFile`` would remember every entry."""
+
+    def __init__(self, file: IO[bytes], idmap: IdMap | None, budget: int) -> None:
+        self.deleted: list[str] = []
+        self._file, self._idmap, self._left, self._remembered = file, idmap, budget, 0
+        self._linked: dict[tuple[int, int], str] = {}
+        """Device and inode of a file with several names to the first of them."""
+
+    def add(self, found: Found) -> None:
+        """Write one file or directory, whatever it is by now."""
+        import tarfile  # here and not above, as in _archive: a daemon that makes no checkpoints does without
+
+        if stat.S_ISREG(found.status.st_mode):
+            fd = openat.open_regular(found.directory, found.name, rules=openat.CONFINED | Resolve.NO_XDEV)
+            if fd is not None:
+                with openat.closing(fd):
+                    self._add_file(found.path, fd)
+            return
+        item = self._item(found.path, found.status)
+        if stat.S_ISDIR(found.status.st_mode):
+            item.type = tarfile.DIRTYPE
+        elif stat.S_ISLNK(found.status.st_mode):
+            item.type = tarfile.SYMTYPE
+            try:
+                item.linkname = os.readlink(found.name, dir_fd=found.directory)
+            except OSError:
+                return
+        elif stat.S_ISFIFO(found.status.st_mode):
+            item.type = tarfile.FIFOTYPE
+        elif stat.S_ISCHR(found.status.st_mode) or stat.S_ISBLK(found.status.st_mode):
+            if stat.S_ISCHR(found.status.st_mode) and found.status.st_rdev == 0:
+                self._remember(item.name)
+                self.deleted.append(item.name)
+                return
+            item.type = tarfile.CHRTYPE if stat.S_ISCHR(found.status.st_mode) else tarfile.BLKTYPE
+            item.devmajor, item.devminor = os.major(found.status.st_rdev), os.minor(found.status.st_rdev)
+        else:
+            return  # nobody would listen on a socket
+        self._write(item, None)
+
+    def _add_file(self, path: str, fd: int) -> None:
+        import tarfile
+
+        status = os.fstat(fd)
+        item = self._item(path, status)
+        if status.st_nlink > 1:
+            first = self._linked.setdefault((status.st_dev, status.st_ino), path)
+            if first != path:
+                item.type, item.linkname = tarfile.LNKTYPE, first
+                self._write(item, None)
+                return
+            self._remember(path)
+        item.size = status.st_size
+        self._write(item, fd)
+
+    def _item(self, path: str, status: os.stat_result) -> tarfile.TarInfo:
+        import tarfile
+
+        item = tarfile.TarInfo(path)
+        item.mode, item.mtime = stat.S_IMODE(status.st_mode), status.st_mtime
+        item.uid, item.gid = status.st_uid, status.st_gid
+        if self._idmap is not None:
+            item.uid, item.gid = self._idmap.container_uid(item.uid), self._idmap.container_gid(item.gid)
         return item
 
-    with _private(target) as file, tarfile.open(fileobj=file, mode="w") as tar:
-        for path in sorted(upper.iterdir()):
-            tar.add(path, arcname=path.name, filter=chosen)
-    return sorted(deleted)
+    def _write(self, item: tarfile.TarInfo, fd: int | None) -> None:
+        self._left -= item.size + _HEADER_BYTES + 2 * len(item.name) + 2 * len(item.linkname)
+        if self._left < 0:
+            raise ResourceExhausted(
+                f"the writable layer of the container does not fit on the disk with {item.name[:200]!r}",
+                hint="free space where runtime.root is; a checkpoint needs twice what the container has written",
+            )
+        self._file.write(item.tobuf(errors="surrogateescape"))
+        if fd is None:
+            return
+        for start in range(0, item.size, _PIECE):
+            size = min(_PIECE, item.size - start)
+            # Zeros where the file has become shorter meanwhile.
+            self._file.write(openat.read_bytes(fd, size).ljust(size, b"\0"))
+        self._file.write(bytes(-item.size % _BLOCK_BYTES))
+
+    def _remember(self, path: str) -> None:
+        self._remembered += len(path) + _HEADER_BYTES
+        if self._remembered > _MAX_REMEMBERED:
+            raise ResourceExhausted("the container has deleted, or given several names to, too many files")
+
+
+def _copy_log(log: Path, target: Path) -> None:
+    """Copy a log as far as it is written now; it is left out if it is no regular file."""
+    fd = openat.open_beside(log)
+    if fd is None:
+        return
+    with openat.closing(fd), _private(target) as file:
+        left = os.fstat(fd).st_size
+        while left > 0 and (piece := openat.read_bytes(fd, min(left, _PIECE))):
+            file.write(piece)
+            left -= len(piece)
 
 
 def _archive(work: Path, target: Path) -> None:
@@ -246,10 +352,13 @@ def _dump_error(
             f"CheckpointContainer: the OCI runtime {driver.handler.path} was built without CRIU: {words}",
             hint="use a runtime handler with one that was built with it, for example runc",
         )
-    try:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
-    except OSError:
-        lines = []
+    fd = openat.open_beside(log)
+    lines = []
+    if fd is not None:
+        with openat.closing(fd):
+            os.lseek(fd, max(0, os.fstat(fd).st_size - _PIECE), os.SEEK_SET)
+            told = openat.read_bytes(fd, _PIECE).decode(errors="replace")
+        lines = [line for line in told.splitlines() if "Error" in line]
     criu = f"; CRIU: {'; '.join(lines[-3:])}" if lines else ""
     return Internal(
         f"checkpoint of container {plan.container.id} failed: {words[-1000:]}{criu}",

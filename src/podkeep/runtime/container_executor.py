@@ -19,21 +19,20 @@ from typing import Any
 
 from podkeep.base import failpoints
 from podkeep.base.errors import (
-    DataLoss,
     FailedPrecondition,
     InvalidArgument,
     KernelCallError,
     NotFound,
     PodkeepError,
+    refused,
 )
 from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
 from podkeep.kernel import mounts, openat, overlay, procfs, removal
 from podkeep.kernel.namespaces import NamespaceKind
-from podkeep.kernel.openat import Resolve
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime import anonymous_volumes, cdi_nodes, devices, image_volumes, relabel, targets
+from podkeep.runtime import anonymous_volumes, cdi_nodes, container_log, devices, image_volumes, relabel, targets
 from podkeep.runtime.cdi_registry import Registry
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.class_resources import qos
@@ -43,7 +42,7 @@ from podkeep.runtime.image_volumes import ImageVolumes
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci import cdi_edits, spec, users
 from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
-from podkeep.runtime.oci.mounts import POD_FILES
+from podkeep.runtime.oci.mounts import POD_FILES, check_device_nodes
 from podkeep.runtime.records import (
     Container,
     NamespaceMode,
@@ -55,6 +54,7 @@ from podkeep.runtime.sandbox_executor import SandboxExecutor
 from podkeep.runtime.staging import Staging, make_passable
 
 _PASSWD_LIMIT = 1 << 20
+_PROFILE_LIMIT = 4 << 20
 """Bytes of the image's passwd and group files that are looked at."""
 
 
@@ -119,16 +119,17 @@ class ContainerExecutor:
             if passed:
                 config["annotations"] = {**config.get("annotations", {}), **passed}
             config = cdi_edits.apply(config, cdi_nodes.prepare(edits, copies))
+            check_device_nodes(config)
+            config = self._staging.lock(container, plan.sandbox, config)
+            failpoints.reach("container.locked")
             config = qos.edit_of_pod(plan.sandbox.status.class_resources, config)
             config = self.classes.edit(container.status.class_resources, config)
             if label:
-                _relabel(container, volumes, label)
+                relabel_mounts(container, volumes, label, self.layout.images)
             bundle = self.layout.bundle(container.id)
             _write_private(bundle / "config.json", json.dumps(config))
-            if plan.log is not None:
-                plan.log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-                if not plan.log.exists():
-                    undo.push(f"remove the empty log {plan.log}", lambda: _remove_empty(plan.log))
+            if plan.log is not None and container_log.prepare(plan.log):
+                undo.push(f"remove the empty log {plan.log}", lambda: _remove_empty(plan.log))
             failpoints.reach("container.bundle")
             stdio = Stdio(
                 log=plan.log,
@@ -139,6 +140,8 @@ class ContainerExecutor:
             created = driver.create(container.id, bundle, self.layout.exits, stdio)
             # The container has its own copies now.
             self._staging.unstage(container)
+            if _has_root_read_only_for_good(plan):
+                overlay.make_readonly(self.layout.rootfs(container.id))
             failpoints.reach("container.created")
             # Its process waits to be told to start the program: nothing has run outside its classes.
             target = container_target(self.sandboxes.cgroups, plan.sandbox, container)
@@ -168,18 +171,23 @@ class ContainerExecutor:
                     raise
         try:
             driver.start(container.id)
-        except PodkeepError:
+        except PodkeepError as error:
             # A daemon that was killed right after it started the program did not come to note it.
-            if process is None or not driver.has_started(process):
-                raise
+            if process is not None and driver.has_started(process):
+                return
+            if process is not None and not procfs.alive(process):
+                raise FailedPrecondition(
+                    f"container {container.id}: its process ended before its program was started",
+                    hint="something killed it: raise its memory limit, or its pod's",
+                ) from error
+            raise
 
     def release_classes(self, container: Container, sandbox: Sandbox) -> None:
         """Take a container that ended out of its classes; safe to repeat.
 
         :raises PodkeepError: the first error of a type; every type gets its turn.
         """
-        held = {**container.status.class_change, **container.status.class_resources}
-        if held:
+        if held := container.status.held_classes:
             self.classes.release(container_target(self.sandboxes.cgroups, sandbox, container), held)
 
     def remove(self, container: Container, sandbox: Sandbox, driver: Driver) -> None:
@@ -254,7 +262,14 @@ class ContainerExecutor:
             for fd in lowers:
                 closing.callback(os.close, fd)
             label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
-            overlay.mount_overlay(lowers, upper=upper, work=work, target=rootfs, context=label)
+            overlay.mount_overlay(
+                lowers,
+                upper=upper,
+                work=work,
+                target=rootfs,
+                context=label,
+                volatile=_has_root_read_only_for_good(plan),
+            )
 
     def _make_volumes(self, plan: ContainerPlan) -> tuple[dict[str, str], dict[str, str]]:
         """Return the image's volumes, and where in the image the paths of mounts are."""
@@ -264,6 +279,7 @@ class ContainerExecutor:
         rootfs = self.layout.rootfs(container.id)
         root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            targets.check_virtual(root)
             found = targets.resolve_all(root, (*mounted, *volumes, *POD_FILES))
         finally:
             os.close(root)
@@ -295,6 +311,7 @@ class ContainerExecutor:
             cgroup=slices.container_place(sandbox.config.cgroup_parent, sandbox.id, container.id).oci,
             namespaces=self._namespaces(plan, held),
             files=self.sandboxes.files(sandbox),
+            hostname=sandbox.config.hostname or os.uname().nodename,
             staged=staged,
             image_volume_options=self.image_volume_policy.options,
             devices=devices.requested(container.config.devices),
@@ -349,6 +366,15 @@ class ContainerExecutor:
         return replace(self._host_facts, devices=tuple(devices.machine_devices()))
 
 
+def _has_root_read_only_for_good(plan: ContainerPlan) -> bool:
+    """Return whether the root file system becomes read-only as a whole, once the OCI runtime has made mount points.
+
+    The OCI runtime sets a flag of the mount only, which the root of a user namespace can take off again.
+    """
+    mapped = plan.sandbox.config.namespaces.userns is not None
+    return mapped and plan.container.config.security.readonly_rootfs
+
+
 def _remove_empty(log: Path | None) -> None:
     """Remove a log that nothing was written to.
 
@@ -378,42 +404,66 @@ def _target_namespace(target: ProcessId | None, name: str, held: ExitStack) -> s
     return f"/proc/{os.getpid()}/fd/{fd}"
 
 
-def _relabel(container: Container, volumes: Mapping[str, str], label: str) -> None:
-    asked = (mount.host_path for mount in container.config.mounts if mount.selinux_relabel and mount.host_path)
-    for path in (*asked, *volumes.values()):
-        relabel.relabel(path, label)
+def relabel_mounts(container: Container, volumes: Mapping[str, str], label: str, store: Path) -> None:
+    """Give what is mounted from the machine the container's SELinux label, where that is asked for.
+
+    Images that are volumes have it in their mount: their files in ``store``, which all pods share, stay as they are.
+
+    :raises InvalidArgument: if a path is the machine's, or has the store's files in it or is one of them.
+    """
+    asked = [mount.host_path for mount in container.config.mounts if mount.selinux_relabel and mount.host_path]
+    kept = Path(os.path.realpath(store))
+    for path in map(Path, asked):
+        if path.is_relative_to(kept) or kept.is_relative_to(path):
+            raise InvalidArgument(
+                f"SELinux relabeling of {path} is not allowed: images that all pods share are there",
+                hint="mount a directory of the pod's own, or do not ask",
+            )
+    for each in (*asked, *volumes.values()):
+        relabel.relabel(each, label)
 
 
 def _read_inside(root: int, path: bytes) -> str:
     """Return the text of a file of an image, resolved inside it; empty if it is missing or no regular file."""
     try:
-        fd = openat.openat2(root, path, os.O_PATH, Resolve.IN_ROOT | Resolve.NO_MAGICLINKS)
+        found = openat.read_regular(root, path, _PASSWD_LIMIT, rules=openat.INSIDE)
     except KernelCallError:
         return ""
-    try:
-        # It is looked at before it is opened: opening a device does something, and the image may hold any.
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
-        with Path(f"/proc/self/fd/{fd}").open("rb") as file:
-            return file.read(_PASSWD_LIMIT).decode(errors="replace")
-    finally:
-        os.close(fd)
+    return (found or b"").decode(errors="replace")
 
 
 def _read_profile(path: Path) -> Mapping[str, Any]:
     try:
-        profile = json.loads(path.read_text())
+        profile = json.loads(_read_regular(path, _PROFILE_LIMIT))
     except FileNotFoundError as error:
         raise NotFound(
             f"seccomp profile {path} does not exist", hint="`podkeep doctor` says what is missing"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"seccomp profile {path} is not JSON: {error}") from error
     except OSError as error:
-        raise DataLoss(f"seccomp profile {path} cannot be read: {error}") from error
+        raise refused("seccomp profile", error) from error
     if not isinstance(profile, dict) or "defaultAction" not in profile:
         raise InvalidArgument(f"seccomp profile {path} has no defaultAction")
     return profile
+
+
+def _read_regular(path: Path, limit: int) -> bytes:
+    """Return a file whose path a request names; opening it must not wait for a writer, nor reading it never end.
+
+    :raises InvalidArgument: if it is no regular file, or longer than ``limit`` bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise InvalidArgument(f"{path} is not a regular file")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(fd)
+    if len(data) > limit:
+        raise InvalidArgument(f"{path} has more than {limit} bytes")
+    return data
 
 
 def _write_private(path: Path, text: str) -> None:

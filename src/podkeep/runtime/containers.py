@@ -13,14 +13,25 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from podkeep.base import failpoints
-from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PodkeepError,
+    ResourceExhausted,
+    refused,
+)
 from podkeep.base.ids import ContainerID, SandboxID, new_id
 from podkeep.base.singleflight import SingleFlight
+from podkeep.base.tasks import Tasks
+from podkeep.base.threads import working_for
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
 from podkeep.kernel import procfs
@@ -31,7 +42,7 @@ from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan,
 from podkeep.runtime.container_log import log_file
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.monitor import ExitMonitor, Watched
-from podkeep.runtime.oci.driver import ExecLimits, ExecResult
+from podkeep.runtime.oci.driver import Allowance, ExecLimits, ExecResult
 from podkeep.runtime.records import (
     Container,
     ContainerConfig,
@@ -40,7 +51,7 @@ from podkeep.runtime.records import (
     NamespaceMode,
     Sandbox,
 )
-from podkeep.runtime.sandboxes import Sandboxes, refusal, require_ready
+from podkeep.runtime.sandboxes import Sandboxes, require_ready
 from podkeep.runtime.state import State
 
 log = logging.getLogger(__name__)
@@ -50,9 +61,21 @@ START_ERROR_EXIT_CODE = 128
 """As the peers have it, for a program that never ran."""
 KILL_PATIENCE_S = 10.0
 """How long a killed container may take to end before StopContainer gives up."""
-EXEC_THREADS = 256
-"""Commands that may run in containers at a time."""
+EXEC_THREADS = 4096
+"""Commands of ExecSync that may run at a time."""
+COMMANDS_OF_POD = 64
+"""Of them those of one pod. A kubelet asks for a few for each container: its probes and its hooks."""
+OUTPUT_OF_POD = 32 << 20
+"""Bytes of output that the commands of one pod keep together until they end."""
 LIVE_STATES = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
+
+
+@dataclass
+class PodCommands:
+    """The commands of ExecSync that run in one pod, and what their output may take together."""
+
+    output: Allowance
+    running: int = 0
 
 
 class Containers:
@@ -69,9 +92,11 @@ class Containers:
         self._creating: SingleFlight[ContainerID] = SingleFlight()
         self._changing: SingleFlight[None] = SingleFlight()
         self._exec_threads = ThreadPoolExecutor(EXEC_THREADS, thread_name_prefix="exec")
+        self._commands: dict[SandboxID, PodCommands] = {}
         self._stop_execs = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
+        self._tasks = Tasks("giving back what a container had")
         self._giving_back: dict[ContainerID, asyncio.Task[None]] = {}
         self._asked_to_end: set[ContainerID] = set()
         """Those that got their stop signal."""
@@ -129,6 +154,7 @@ class Containers:
                 config=config,
                 image_id=image.id,
                 image_ref=image.repo_digests[0] if image.repo_digests else image.id,
+                image_name=image.name_for(config.user_specified_image, config.image),
                 volume_images={number: found.id for number, found in volume_images.items()},
                 image_stop_signal=image.config.stop_signal,
                 status=ContainerStatus(
@@ -173,7 +199,7 @@ class Containers:
             else:
                 await self._forget(container.id)
             if isinstance(error, OSError):
-                raise refusal(f"container {container.config.name!r}", error) from error
+                raise refused(f"container {container.config.name!r}", error) from error
             raise
         self._watch(created)
         return container.id
@@ -186,6 +212,11 @@ class Containers:
             raise FailedPrecondition(
                 f"{reference!r} is an artifact of type {image.artifact_type!r}, and no image that containers can run",
                 hint="mount it as an image volume; an image's configuration has the diff_ids of its layers",
+            )
+        if image.unusable:
+            raise FailedPrecondition(
+                f"no container can be made of image {reference!r}: {image.unusable}",
+                hint="build it again without that; `podkeep image rm` removes this one",
             )
         return image
 
@@ -268,7 +299,7 @@ class Containers:
         "now" (CRI: StopContainer is idempotent).
         """
         if container.id not in self._asked_to_end and container.status.process is not None:
-            procfs.kill(container.status.process, self._stop_signal(container))
+            procfs.kill(container.status.process, stop_signal.of(container))
             self._asked_to_end.add(container.id)
         with suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), timeout)
@@ -289,17 +320,6 @@ class Containers:
                 f"container {container.id} did not end within {KILL_PATIENCE_S:g} s after SIGKILL",
                 hint="one of its processes hangs in the kernel (state D); try again",
             ) from error
-
-    def _stop_signal(self, container: Container) -> int:
-        """Return the request's signal, else the image's, else SIGTERM; an image's nonsense must not keep it running."""
-        if container.config.stop_signal:
-            return stop_signal.parse(container.config.stop_signal)
-        image = self._images.find(container.image_id)
-        try:
-            return stop_signal.parse(image.config.stop_signal if image is not None else "")
-        except InvalidArgument as error:
-            log.warning("container %s gets SIGTERM: its image's %s", container.id, error.message)
-            return signal.SIGTERM
 
     async def end_all(self, sandbox_id: SandboxID) -> None:
         """Kill what still runs in a sandbox and wait for it."""
@@ -354,6 +374,7 @@ class Containers:
         """Run a command in a running container.
 
         :raises FailedPrecondition: if the container does not run.
+        :raises ResourceExhausted: if too many run in its pod.
         :raises DeadlineExceeded: if the command took longer than ``timeout`` seconds and was killed.
         :raises asyncio.CancelledError: if the caller gave up; the command is killed then.
         """
@@ -362,12 +383,19 @@ class Containers:
             raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
         sandbox = self._state.sandbox(container.sandbox_id)
         driver = self._sandboxes.driver(sandbox)
+        commands = self._commands.setdefault(sandbox.id, PodCommands(Allowance(OUTPUT_OF_POD)))
+        if commands.running >= COMMANDS_OF_POD:
+            raise ResourceExhausted(
+                f"{commands.running} commands of ExecSync run in pod sandbox {sandbox.id}, and no more may",
+                hint="give commands a timeout; those whose caller gives up are ended",
+            )
         given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        limits = ExecLimits(timeout=timeout, stops=(self._stop_execs, given_up))
+        limits = ExecLimits(timeout=timeout, stops=(self._stop_execs, given_up), output=commands.output)
         run = partial(self._executor.exec_sync, container, sandbox, driver, command, limits)
         # Commands may run for long; on threads of their own they cannot keep everything else waiting.
         running = asyncio.get_running_loop().run_in_executor(self._exec_threads, run)
-        running.add_done_callback(lambda done: _forget_exec(done, given_up))
+        commands.running += 1
+        running.add_done_callback(lambda done: self._forget_exec(done, given_up, sandbox.id))
         try:
             await asyncio.wait({running})
         finally:
@@ -375,6 +403,16 @@ class Containers:
                 # The caller gave up; nobody else would ever end a command without a timeout.
                 os.eventfd_write(given_up, 1)
         return running.result()
+
+    def _forget_exec(self, done: asyncio.Future[ExecResult], given_up: int, sandbox: SandboxID) -> None:
+        """Count a command as ended: when it has, and not when its caller gave up."""
+        os.close(given_up)
+        commands = self._commands[sandbox]
+        commands.running -= 1
+        if not commands.running:
+            del self._commands[sandbox]
+        if not done.cancelled():
+            done.exception()  # asyncio complains of one that nobody has seen
 
     async def reopen_log(self, text: str) -> None:
         """Have conmon open the log file anew, after somebody moved it away.
@@ -417,8 +455,10 @@ class Containers:
         self._ends[container_id].set()
         self._asked_to_end.discard(container_id)
         outlives = container.config.namespaces.pid is not NamespaceMode.CONTAINER
-        if outlives or status.class_resources or status.class_change:
-            task = asyncio.get_running_loop().create_task(self._give_back(container.id, kill_rest=outlives))
+        if outlives or status.held_classes:
+            # It is done for its pod, whoever asked for it.
+            with working_for(container.sandbox_id):
+                task = self._tasks.start(self._give_back(container.id, kill_rest=outlives))
             self._giving_back[container_id] = task
             task.add_done_callback(lambda _: self._giving_back.pop(container_id, None))
 
@@ -435,7 +475,7 @@ class Containers:
             log.warning("something of container %s, which ended, is left: %s", container_id, error)
             return
         latest = self._state.find_container(container_id)
-        if latest is not None and (latest.status.class_resources or latest.status.class_change):
+        if latest is not None and latest.status.held_classes:
             self._state.note_end(container_id, without_classes(latest.status))
 
 
@@ -470,9 +510,3 @@ def ended_status(container: Container, layout: Layout) -> ContainerStatus:
     return msgspec.structs.replace(
         container.status, state=ContainerState.EXITED, finished_at=finished, exit_code=code, reason=reason
     )
-
-
-def _forget_exec(done: asyncio.Future[ExecResult], given_up: int) -> None:
-    os.close(given_up)
-    if not done.cancelled():
-        done.exception()  # asyncio complains of one that nobody has seen

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podkeep.base import service
+from podkeep.base import in_force, service
 from podkeep.base.config import Config
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.tasks import Tasks
+from podkeep.base.threads import SharedThreads, working_for
 from podkeep.cri import server
+from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.store import ImageStore
-from podkeep.kernel import systemd
+from podkeep.kernel import cgroup_dynmods, systemd
 from podkeep.kernel.cgroup_stats import open_reader
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroups import Cgroups, detect
 from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.mountns import membership
 from podkeep.mountns.membership import Membership
@@ -70,12 +73,18 @@ from podkeep.runtime.streaming.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
-THREADS = 64
+THREADS = 512
 """Blocking steps at a time: a thread is mostly waiting for a program."""
+THREADS_OF_ONE = 16
+"""Of them those that work for one pod, one registry, or none of these: steps that hang keep out no others."""
 MAX_DESCRIPTORS = 1 << 20
 """File descriptors that the daemon allows itself at most; some machines' limit is a thousand times that."""
 STOP_PATIENCE_S = 5.0
 """How long requests that are being served may take to finish when the daemon stops."""
+
+
+_RESTART = "pods run on while a runtime is restarted: `podkeep runtime stop`, then again"
+"""What to do about a runtime that is not replaced for another configuration."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +117,8 @@ def serve(config: Config, options: Options) -> bool:
         _make_directories(layout, Path(config.runtime.socket))
         # The helper comes first: it must be started while this process is small and has no thread.
         helper = stack.enter_context(NamespaceHelper())
+        if config.runtime.favordynmods:
+            _favor_dynmods(stack)
         daemon = _Daemon(config, options, layout, helper, stack)
         try:
             daemon.prepare()
@@ -138,6 +149,7 @@ class _Daemon:
         # Before anything of the pods is touched, and before it is told that they are here.
         pods_elsewhere.require_none(self._state, layout, options.membership)
         membership.publish(layout.run, options.membership)
+        in_force.publish(layout.run, config, replaceable=options.idle_exit is not None)
         self._events = EventHub()
         # Before the recovery: what it finds ended is news.
         self._events.attach(self._state)
@@ -204,8 +216,8 @@ class _Daemon:
         :param reload_at_once: says whether the configuration has changed since it was read.
         """
         loop = asyncio.get_running_loop()
-        reload = Reload(self._config, self._options.load, self._images, self._replace_classes)
-        loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="work"))
+        reload = Reload(self._config, self._options.load, self._images, self._replace_classes, self._in_force)
+        loop.set_default_executor(SharedThreads(THREADS, share=THREADS_OF_ONE, name="work"))
         stop = asyncio.Event()
 
         def end(teller: str) -> None:
@@ -247,17 +259,17 @@ class _Daemon:
         loop.add_signal_handler(signal.SIGHUP, reload.start)
         if reload_at_once():
             reload.start()
-        watchdog = asyncio.create_task(_feed_watchdog())
+        background = Tasks("a background task of the daemon")
+        background.start(_feed_watchdog())
         self._networks.watch()
-        network_checks = asyncio.create_task(self._networks.check_all())
+        background.start(self._networks.check_all())
         try:
             await self._wait(stop)
         finally:
             # The service manager would take a reload's end for a new start.
             await reload.close()
             service.stopping()
-            watchdog.cancel()
-            network_checks.cancel()
+            await background.close()
             self._networks.close()
             self._events.close()
             await grpc_server.stop(STOP_PATIENCE_S)
@@ -278,18 +290,40 @@ class _Daemon:
     def _replace_classes(self, config: Config) -> None:
         self._classes.replace(self._load_classes(config))
 
+    def _in_force(self, config: Config) -> None:
+        """Tell callers which configuration is in force after a reload."""
+        self._config = config
+        try:
+            in_force.publish(self._layout.run, config, replaceable=self._options.idle_exit is not None)
+        except OSError as error:
+            log.warning("callers are not told of the new configuration: %s", error)
+
+    def _require_idle(self) -> None:
+        """Refuse to end for a caller who wants another configuration, if anybody has a use for this one.
+
+        :raises FailedPrecondition: saying what for.
+        """
+        if self._options.idle_exit is None:
+            raise FailedPrecondition("it was not started by `podkeep run`", hint=_RESTART)
+        pods, others = self.sandboxes_left(), self._requests - 1
+        if pods or others:
+            what = f"pods: {pods}" if pods else f"requests of other clients: {others}"
+            raise FailedPrecondition(f"it is in use ({what})", hint=_RESTART)
+
     def _services(
         self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, shut_down: Callable[[], None]
     ) -> dict[str, dict[str, Any]]:
         watch_namespace = NamespaceWatch(self._options.membership, self._config.runtime.socket)
         confinement = self._sandbox_executor.confinement
-        runtime = RuntimeRpc(self._config, self._handlers, confinement, self._networks, watch_namespace, self._classes)
+        runtime = RuntimeRpc(
+            lambda: self._config, self._handlers, confinement, self._networks, watch_namespace, self._classes
+        )
         updates = Updates(self._state, self._cgroups, self._classes)
         checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)
         sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
         container = ContainerRpc(self._state, containers, updates, checkpoints, self._classes)
         image = ImageRpc(self._images, self._state, watch)
-        node = NodeRpc(self._images, self._state, watch, shut_down)
+        node = NodeRpc(self._images, self._state, watch, shut_down, self._require_idle)
         upkeep = UpkeepRpc(self._images, self._state, watch)
         return {
             server.RUNTIME_SERVICE: {
@@ -344,7 +378,7 @@ class _Daemon:
         if asyncio.iscoroutinefunction(handler):
 
             async def unary(request: Any) -> Any:
-                with self._serving(), self._counting.operation(name, streams=False):
+                with self._serving(), self._counting.operation(name, streams=False), working_for(self._owner(request)):
                     return await handler(request)
 
             return unary
@@ -355,6 +389,18 @@ class _Daemon:
                     yield item
 
         return stream
+
+    def _owner(self, request: Any) -> Hashable:
+        """Return whose threads a request uses: those of the pod that it is about."""
+        if text := getattr(request, "container_id", ""):
+            container = self._state.find_container(text)
+            return container.sandbox_id if container is not None else None
+        if text := getattr(request, "pod_sandbox_id", ""):
+            sandbox = self._state.find_sandbox(text)
+            return sandbox.id if sandbox is not None else None
+        if isinstance(request, api.RunPodSandboxRequest):
+            return request.config.metadata.uid
+        return None
 
     @contextmanager
     def _serving(self) -> Iterator[None]:
@@ -399,6 +445,13 @@ def _raise_descriptor_limit() -> None:
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _favor_dynmods(stack: ExitStack) -> None:
+    try:
+        stack.enter_context(cgroup_dynmods.favored(os.uname().release, detect()))
+    except (PodkeepError, OSError) as error:
+        log.info("containers start some 10 ms later than they could: %s", error)
 
 
 def _open_metrics(config: Config, state: State) -> tuple[Counting, MetricsEndpoint | None]:

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 QUEUE_LENGTH = 1024
 """Events that a reader may be behind."""
+QUEUE_BYTES = 32 << 20
+"""Bytes of texts of the records in those events: a client may give each of them a mebibyte."""
 RETENTION_S = 300.0
 """How long an event waits for a first reader."""
 
@@ -52,6 +54,48 @@ class Event:
     at: int
     sandbox: Sandbox | None
     containers: tuple[Container, ...]
+
+
+def text_bytes(event: Event) -> int:
+    """Return about how many bytes the texts of its records have; one that several events hold counts in each."""
+    maps = [event.sandbox.config.labels, event.sandbox.config.annotations] if event.sandbox is not None else []
+    configs = [item.config for item in event.containers]
+    maps += [texts for config in configs for texts in (config.labels, config.annotations, dict(config.envs))]
+    pairs = [pair for texts in maps for pair in texts.items()]
+    words = [word for config in configs for words in (config.command, config.args) for word in words]
+    return sum(len(key) + len(value) for key, value in pairs) + sum(map(len, words))
+
+
+class _Queue:
+    """Events in their order; the oldest go when they are too many or too large."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._events: deque[tuple[Event, int]] = deque()
+        self._bytes = 0
+
+    def append(self, event: Event) -> int:
+        """Add an event and return how many were lost for it."""
+        self._events.append((event, text_bytes(event)))
+        self._bytes += self._events[-1][1]
+        lost = 0
+        while len(self._events) > 1 and (len(self._events) > self._length or self._bytes > QUEUE_BYTES):
+            self.popleft()
+            lost += 1
+        return lost
+
+    def popleft(self) -> Event:
+        event, size = self._events.popleft()
+        self._bytes -= size
+        return event
+
+    def forget(self, oldest: int) -> None:
+        """Remove what is older than that time."""
+        while self._events and self._events[0][0].at < oldest:
+            self.popleft()
+
+    def __len__(self) -> int:
+        return len(self._events)
 
 
 _CONTAINER_STEPS = {
@@ -94,7 +138,7 @@ class EventHub:
         self._queue_length = queue_length
         self._retention_ns = int(retention_s * 1e9)
         self._readers: set[EventReader] = set()
-        self._unheard: deque[Event] = deque(maxlen=queue_length)
+        self._unheard = _Queue(queue_length)
         self.dropped = 0
         self.on_drop: Callable[[], None] = lambda: None
 
@@ -122,7 +166,7 @@ class EventHub:
             self._forget_old()
             return
         for reader in self._readers:
-            if reader.put(event):
+            for _ in range(reader.put(event)):
                 self.dropped += 1
                 self.on_drop()
 
@@ -130,17 +174,14 @@ class EventHub:
         """Return a new reader, to be used as a context manager on the event loop."""
         reader = EventReader(self._readers.discard, self._queue_length)
         self._forget_old()
-        for event in self._unheard:
-            reader.put(event)
-        self._unheard.clear()
+        while self._unheard:
+            reader.put(self._unheard.popleft())
         self._readers.add(reader)
         return reader
 
     def _forget_old(self) -> None:
         """Most clients never listen; what is kept for them are whole records of pods that are long gone."""
-        oldest = time.time_ns() - self._retention_ns
-        while self._unheard and self._unheard[0].at < oldest:
-            self._unheard.popleft()
+        self._unheard.forget(time.time_ns() - self._retention_ns)
 
     @property
     def readers(self) -> int:
@@ -158,24 +199,20 @@ class EventReader:
 
     def __init__(self, leave: Callable[[EventReader], None], queue_length: int) -> None:
         self._leave = leave
-        self._queue: deque[Event] = deque(maxlen=queue_length)
+        self._queue = _Queue(queue_length)
         self._news = asyncio.Event()
         self._ended = False
         self._behind = False
         self.dropped = 0
 
-    def put(self, event: Event) -> bool:
-        """Queue an event and return whether the oldest one was lost for it."""
-        lost = len(self._queue) == self._queue.maxlen
-        self._queue.append(event)
+    def put(self, event: Event) -> int:
+        """Queue an event and return how many of the oldest were lost for it."""
+        lost = self._queue.append(event)
         self._news.set()
-        if lost:
-            self.dropped += 1
-            if not self._behind:
-                self._behind = True
-                log.warning(
-                    "a reader of container events is more than %d behind and loses its oldest", self._queue.maxlen
-                )
+        self.dropped += lost
+        if lost and not self._behind:
+            self._behind = True
+            log.warning("a reader of container events is more than %d behind and loses its oldest", len(self._queue))
         return lost
 
     def end(self) -> None:

@@ -31,7 +31,7 @@ from podkeep.kernel import mounts, openat, overlay
 from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.openat import Resolve
 from podkeep.runtime.records import Container, ContainerConfig, Sandbox, VolumeImage
-from podkeep.runtime.staging import Staging, make_passable
+from podkeep.runtime.staging import Staging
 
 FAILED = "ImageVolumeMountFailed"
 """How the message of every failure starts: the kubelet tells them by it (cri-api, pkg/errors)."""
@@ -93,11 +93,9 @@ class ImageVolumes:
         :raises PodkeepError: if one cannot be mounted; what is mounted then, ``Staging.unstage`` takes away.
         """
         result: dict[int, dict[str, str]] = {}
-        directory = self.staging.layout.staged_mounts(container.id)
         pods = sandbox.config.namespaces.userns
-        if images and not directory.exists():
-            make_passable(directory, pods)
         for number, image in images.items():
+            directory = self.staging.directory(container, sandbox)
             mount = container.config.mounts[number]
             assert mount.image is not None
             target, idmap = directory / str(number), mount.idmap or pods
@@ -126,11 +124,14 @@ class ImageVolumes:
             overlay.overlay_readonly(lowers, target, attrs=self.policy.attrs, context=label)
             failpoints.reach("image_volume.mounted")
             if volume.sub_path:
-                _narrow(target, volume, files=self.policy.files)
+                narrow(target, volume, files=self.policy.files)
 
 
-def _narrow(target: Path, volume: VolumeImage, *, files: bool) -> None:
-    """Have ``target`` show what the sub path names instead of the whole image."""
+def narrow(target: Path, volume: VolumeImage, *, files: bool) -> None:
+    """Have ``target``, at which an image is mounted, show what the sub path names instead of the whole image.
+
+    :raises InvalidArgument: if the sub path does not lead to something that may be mounted.
+    """
     with ExitStack() as closing:
         found = _open_sub_path(target, volume)
         closing.callback(os.close, found)

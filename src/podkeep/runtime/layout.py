@@ -14,6 +14,7 @@
     <run>/layers/<id>                   mounted layers of images
     <run>/terminals/<token>             sockets over which the terminals of commands come
     <run>/mount-namespace.json          which mount namespace the runtime is in (podkeep.mountns.membership)
+    <run>/configuration.json            the configuration in force (podkeep.base.in_force)
 
 Directories that a container's processes must traverse as an unprivileged host user have mode 0711, all else 0700.
 """

@@ -1,8 +1,8 @@
 """``/metrics`` over HTTP/1.1, in the daemon's event loop.
 
-Owns: listening, and one answer per connection: Prometheus asks every few seconds, so keeping connections is worth
-nothing. Does not own: what is counted (``metrics.py``). Nothing here changes the daemon, whoever asks; a client that
-says nothing, or too much, is cut off.
+Owns: one answer per connection: Prometheus asks every few seconds, so keeping connections is worth nothing. Does not
+own: connections (``streaming/listener.py``), or what is counted (``metrics.py``). Nothing here changes the daemon,
+whoever asks; a client that says nothing, or too much, is cut off.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.runtime.streaming.listener import Connection, Listener
 
 MAX_REQUEST_BYTES = 16 << 10
-PATIENCE_S = 10.0
+CLIENT_TIMEOUT_S = 10.0
 """How long a client may take to ask, and to take its answer."""
 MAX_CONNECTIONS = 32
 
@@ -30,9 +31,8 @@ class MetricsEndpoint:
     def __init__(self, registry: CollectorRegistry, endpoint: str | tuple[str, int]) -> None:
         """Serve ``registry`` on a unix socket, or at an address and port."""
         self._registry, self._endpoint = registry, endpoint
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(self._serve, limit=MAX_CONNECTIONS)
         self._socket: Path | None = None
-        self._connections = 0
 
     async def start(self) -> None:
         """Listen.
@@ -41,54 +41,30 @@ class MetricsEndpoint:
         """
         endpoint = self._endpoint
         try:
-            if isinstance(endpoint, str):
-                self._server = await self._listen_unix(Path(endpoint))
-            else:
-                host, port = endpoint
-                self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
+            self._listener.start([_unix(Path(endpoint)) if isinstance(endpoint, str) else _tcp(*endpoint)])
         except OSError as error:
             raise FailedPrecondition(
                 f"metrics.address: cannot listen on {endpoint}: {error.strerror or error}",
                 hint="choose another address, or none",
             ) from error
-
-    async def _listen_unix(self, path: Path) -> asyncio.Server:
-        with suppress(FileNotFoundError):
-            if not stat.S_ISSOCK(path.lstat().st_mode):
-                raise FailedPrecondition(f"metrics.address: {path} exists and is not a socket")
-            with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
-                probe.connect(str(path))
-                raise FailedPrecondition(f"metrics.address: another process serves {path}")
-            path.unlink()
-        server = await asyncio.start_unix_server(self._serve, path, limit=MAX_REQUEST_BYTES)
-        path.chmod(0o600)
-        self._socket = path
-        return server
+        if isinstance(endpoint, str):
+            self._socket = Path(endpoint)
 
     async def close(self) -> None:
-        """Stop listening."""
-        if self._server is None:
-            return
-        self._server.close()
+        """Stop listening, and end what is being answered."""
+        await self._listener.close()
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+    async def _serve(self, connection: Connection) -> None:
         try:
-            if self._connections > MAX_CONNECTIONS:
-                return
-            async with asyncio.timeout(PATIENCE_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self.answer(head))
-                writer.close()
-                await writer.wait_closed()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(CLIENT_TIMEOUT_S):
+                head = await _head(connection.reader)
+                connection.writer.write(self.answer(head))
+                connection.writer.close()
+                await connection.writer.wait_closed()
+        except (OSError, TimeoutError, EOFError):
             return
-        finally:
-            self._connections -= 1
-            # Not close(): it would wait for ever for a client that does not take its answer.
-            writer.transport.abort()
 
     def answer(self, head: bytes) -> bytes:
         """Return the response to the head of a request."""
@@ -107,6 +83,47 @@ class MetricsEndpoint:
         except (TypeError, ValueError):  # the library's words for a version that is no number
             encode, content_type = choose_encoder("")
         return _response("200 OK", content_type, encode(self._registry), method)
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """Return the head of a request.
+
+    :raises EOFError: if the client ended before it was complete, or sends too much.
+    """
+    head = b""
+    while (end := head.find(b"\r\n\r\n")) < 0:
+        data = await reader.read(MAX_REQUEST_BYTES)
+        if not data or len(head) + len(data) > MAX_REQUEST_BYTES:
+            raise EOFError
+        head += data
+    return head[: end + 4]
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+def _unix(path: Path) -> socket.socket:
+    """Return a socket at ``path`` for root alone.
+
+    :raises FailedPrecondition: if something else is there, or another process serves it.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FailedPrecondition(f"metrics.address: {path} exists and is not a socket")
+        with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
+            probe.connect(str(path))
+            raise FailedPrecondition(f"metrics.address: another process serves {path}")
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.bind(str(path))
+        # Nobody can connect before it listens.
+        path.chmod(0o600)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _partition(field: str) -> tuple[str, str, str]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import mountinfo, mounts, procfs
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel import procfs
+from podkeep.kernel.removal import remove_tree, unmount_below
 from podkeep.runtime.layout import Layout
 
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -47,16 +47,3 @@ def remove_orphan(path: Path) -> None:
         )
     unmount_below(path)
     remove_tree(path)
-
-
-def unmount_below(directory: Path) -> None:
-    """Unmount everything at and below ``directory``; nothing is an answer too.
-
-    :raises KernelCallError: if the kernel refuses.
-    """
-    entries = mountinfo.under(directory)
-    # A copy of a volume may be a peer of it: unmounting what is in the copy would unmount it in the volume as well.
-    for entry in entries:
-        mounts.set_propagation(entry.mount_point, mounts.Propagation.PRIVATE)
-    for entry in entries:
-        mounts.unmount(entry.mount_point, lazy=True)

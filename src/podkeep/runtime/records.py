@@ -204,8 +204,13 @@ class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     class_change: dict[str, str] = {}
     """While classes are being changed: those that it goes to; what a start finds here is taken back."""
 
+    @property
+    def held_classes(self) -> dict[str, str]:
+        """Types to a class that is to be given back at the end: the one in force, or that of a change under way."""
+        return {**self.class_change, **self.class_resources}
 
-class Sandbox(Record, frozen=True, kw_only=True, omit_defaults=True):
+
+class Sandbox(Record, frozen=True, kw_only=True, omit_defaults=True, weakref=True):
     """A pod sandbox."""
 
     id: SandboxID
@@ -336,15 +341,24 @@ class ContainerStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     class_change: dict[str, str] = {}
     """While classes are being changed: those that it goes to; what a start finds here is taken back."""
 
+    @property
+    def held_classes(self) -> dict[str, str]:
+        """Types to a class that is to be given back at the end: the one in force, or that of a change under way."""
+        return {**self.class_change, **self.class_resources}
 
-class Container(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A container. ``image_id``, ``image_ref`` (a repo digest, or the ID): what ``config.image`` meant at creation."""
+
+class Container(Record, frozen=True, kw_only=True, omit_defaults=True, weakref=True):
+    """A container. ``image_id``, ``image_ref`` (a repo digest, or the ID): what ``config.image`` meant at creation.
+
+    ``image_name`` is the whole name under which that was asked for (``Image.name_for``).
+    """
 
     id: ContainerID
     sandbox_id: SandboxID
     config: ContainerConfig
     image_id: ImageID
     image_ref: str
+    image_name: str = ""
     volume_images: dict[int, ImageID] = {}
     """Number of a mount to the image that its reference meant at creation; none of these can be removed."""
     image_stop_signal: str = ""

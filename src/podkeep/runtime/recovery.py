@@ -119,16 +119,14 @@ class Recovery:
         elif container.status.state in LIVE_STATES:
             if not _lives(container):
                 self._note_end(container)
-            elif container.status.class_resources or container.status.class_change:
+            elif container.status.held_classes:
                 self._in_time(f"container {container.id}", partial(self._restore_classes, container))
-        elif container.status.class_resources or container.status.class_change:
+        elif container.status.held_classes:
             self._release_classes(container)
 
     def _restore_classes(self, container: Container) -> None:
         """Put a container into the classes of its record: a change may have been under way, or they mean else now."""
         status = container.status
-        if not status.class_resources and not status.class_change:
-            return
         target = container_target(self._sandboxes.cgroups, self._state.sandbox(container.sandbox_id), container)
         held = self._sandboxes.classes.restore(target, status.class_resources, status.class_change)
         if status.class_change:
@@ -159,7 +157,7 @@ class Recovery:
         whole = ready and not rebooted and self._sandboxes.is_whole(sandbox)
         if (ready and not whole) or (not ready and self._is_half_stopped(sandbox)):
             self._stop_sandbox(sandbox)
-        elif whole and (sandbox.status.class_resources or sandbox.status.class_change):
+        elif whole and sandbox.status.held_classes:
             self._in_time(f"sandbox {sandbox.id}", partial(self._restore_classes_of_pod, sandbox))
 
     def _restore_classes_of_pod(self, sandbox: Sandbox) -> None:
@@ -172,7 +170,7 @@ class Recovery:
     def _is_half_stopped(self, sandbox: Sandbox) -> bool:
         status = sandbox.status
         noted = status.network is not None or status.infra is not None or bool(status.made_cgroups)
-        noted = noted or bool(status.class_resources or status.class_change)
+        noted = noted or bool(status.held_classes)
         return noted or self._layout.sandbox_run(sandbox.id).exists()
 
     def _sweep(self) -> None:
@@ -186,7 +184,7 @@ class Recovery:
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             # Its first process was no init: the others did not end with it.
             self._containers.kill_rest(container, self._state.sandbox(container.sandbox_id))
-        if container.status.class_resources or container.status.class_change:
+        if container.status.held_classes:
             self._release_classes(container)
 
     def _finish_sandbox(self, sandbox: Sandbox) -> None:

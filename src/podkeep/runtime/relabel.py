@@ -12,9 +12,8 @@ import os
 import stat
 from contextlib import suppress
 
-from podkeep.base.errors import InvalidArgument, KernelCallError
+from podkeep.base.errors import InvalidArgument
 from podkeep.kernel import openat
-from podkeep.kernel.openat import Resolve
 
 ATTRIBUTE = "security.selinux"
 _REFUSED = frozenset(
@@ -23,8 +22,7 @@ _REFUSED = frozenset(
     " /var/log /var/run /var/spool /var/tmp".split()
 )
 """What belongs to the machine (Filesystem Hierarchy Standard): with another label it would not start again."""
-_CONFINED = Resolve.BENEATH | Resolve.NO_SYMLINKS
-_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_MAX_ENTRIES = 100_000_000
 _NO_LABELS = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
@@ -34,6 +32,8 @@ def relabel(path: str, label: str) -> None:
     Links are labelled, not followed. A file system without labels is passed over; so is what vanishes meanwhile.
 
     :raises InvalidArgument: if the path is the machine's.
+    :raises FailedPrecondition: if somebody put a symbolic link into it since it was resolved.
+    :raises ResourceExhausted: if there are more files, or deeper ones, than a walk takes.
     :raises OSError: if the kernel refuses: the policy does not know the label, or the file system is read-only.
     """
     if path in _REFUSED or path.startswith(("/proc/", "/sys/")) or os.path.dirname(path) == "/home":
@@ -41,45 +41,24 @@ def relabel(path: str, label: str) -> None:
             f"SELinux relabeling of {path} is not allowed", hint="mount a directory of the pod's own, or do not ask"
         )
     value = label.encode() + b"\0"
-    _write(path, value)
-    if not stat.S_ISDIR(os.lstat(path).st_mode):
-        return
-    top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        waiting = [b"."]
-        while waiting:
-            waiting += _relabel_entries(top, waiting.pop(), value)
-    finally:
-        os.close(top)
+    with openat.closing(openat.open_resolved(path)) as top:
+        own = f"/proc/self/fd/{top}"
+        _write(own, value, follow=True)
+        if not stat.S_ISDIR(os.fstat(top).st_mode):
+            return
+        with openat.closing(openat.reopen(top, os.O_RDONLY | os.O_DIRECTORY)) as directory:
+            for found in openat.walk(directory, max_entries=_MAX_ENTRIES, one_mount=False):
+                # By the descriptor, so that nobody brings us elsewhere by a link in place of the directory.
+                _write(f"/proc/self/fd/{found.directory}/{found.name}", value, follow=False)
 
 
-def _relabel_entries(top: int, directory: bytes, value: bytes) -> list[bytes]:
-    """Label what is right in a directory; return the directories in it."""
-    try:
-        fd = openat.openat2(top, directory, os.O_RDONLY | os.O_DIRECTORY, _CONFINED)
-    except KernelCallError as error:
-        if error.errno in _GONE:
-            return []
-        raise
-    try:
-        found = []
-        for name in os.listdir(fd):
-            # By the descriptor, so that nobody brings us elsewhere by a link in place of the directory.
-            _write(f"/proc/self/fd/{fd}/{name}", value)
-            with suppress(FileNotFoundError):
-                if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-                    found.append(os.path.join(directory, os.fsencode(name)))
-        return found
-    finally:
-        os.close(fd)
-
-
-def _write(path: str, value: bytes) -> None:
+def _write(path: str, value: bytes, *, follow: bool) -> None:
+    """Label what is at a path. ``follow``: it is that of a descriptor, which is not a link's."""
     try:
         with suppress(OSError):
-            if os.getxattr(path, ATTRIBUTE, follow_symlinks=False).rstrip(b"\0") == value.rstrip(b"\0"):
+            if os.getxattr(path, ATTRIBUTE, follow_symlinks=follow).rstrip(b"\0") == value.rstrip(b"\0"):
                 return
-        os.setxattr(path, ATTRIBUTE, value, follow_symlinks=False)
+        os.setxattr(path, ATTRIBUTE, value, follow_symlinks=follow)
     except OSError as error:
-        if error.errno not in _GONE | _NO_LABELS:
+        if error.errno not in openat.GONE | _NO_LABELS:
             raise

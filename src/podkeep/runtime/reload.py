@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
@@ -18,6 +17,8 @@ from podkeep.base import log as logs
 from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.errors import PodkeepError
+from podkeep.base.in_force import changed_keys
+from podkeep.base.printable import listed
 from podkeep.images.store import ImageStore
 from podkeep.runtime import settings
 
@@ -34,28 +35,6 @@ _SHOWN_KEYS = 20
 """Keys that a line of the log has at most."""
 
 
-def changed_keys(one: Config, other: Config) -> tuple[str, ...]:
-    """Return the keys whose values differ, such as ``runtime.socket``, sorted; pure.
-
-    A table that only one of them has, such as a registry or a type of class resources, is one key.
-    """
-    return tuple(sorted(_changed("", msgspec.to_builtins(one), msgspec.to_builtins(other))))
-
-
-def _changed(prefix: str, one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
-    for key in one.keys() | other.keys():
-        first, second = one.get(key), other.get(key)
-        if isinstance(first, dict) and isinstance(second, dict):
-            yield from _changed(f"{prefix}{key}.", first, second)
-        elif first != second:
-            yield f"{prefix}{key}"
-
-
-def _listed(keys: Sequence[str]) -> str:
-    shown = ", ".join(keys[:_SHOWN_KEYS]) or "nothing"
-    return f"{shown} and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else shown
-
-
 class Reload:
     """The configuration in force, and its renewal. Used on the event loop."""
 
@@ -65,14 +44,17 @@ class Reload:
         load: Callable[[], Config] | None,
         images: ImageStore,
         replace_classes: Callable[[Config], None] = lambda _: None,
+        tell: Callable[[Config], None] = lambda _: None,
     ) -> None:
         """Start from ``config``.
 
         :param load: reads the file anew; None: there is nothing to read.
         :param replace_classes: puts the class resources of a configuration into force, or raises and changes nothing;
             blocks. Asked at every reload: their files may differ where the configuration does not.
+        :param tell: hears of the configuration that is in force after a reload.
         """
         self._config, self._load, self._images, self._replace_classes = config, load, images, replace_classes
+        self._tell = tell
         self._running: asyncio.Task[None] | None = None
         self._again = self._closed = False
 
@@ -121,12 +103,13 @@ class Reload:
         self._config = coming
         logs.configure(config.log.level, sys.stderr, style=config.log.format)
         self._images.reconfigure(coming.images, config.registries)
+        self._tell(coming)
         # They count also where no key changed, and are in force by now.
         files = [file for file in (config.class_resources.rdt_config, config.class_resources.blockio_config) if file]
         also = f"; also in force: {', '.join(files)}" if files else ""
-        log.info("configuration read again; applied: %s%s", _listed(applied), also)
+        log.info("configuration read again; applied: %s%s", listed(applied, _SHOWN_KEYS) or "nothing", also)
         if waiting:
-            log.warning("changed and not in force before a restart: %s", _listed(waiting))
+            log.warning("changed and not in force before a restart: %s", listed(waiting, _SHOWN_KEYS))
         service.ready(f"serving {self._config.runtime.socket}")
 
     def _coming(self, config: Config) -> Config:

@@ -21,7 +21,7 @@ from podkeep.runtime.oci.resources import CPU_SHARES, UNLIMITED, check_values, c
 from podkeep.runtime.records import Resources
 
 DEFAULT_PERIOD_US = 100_000
-_LIST_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_LIST_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 @dataclass(frozen=True, kw_only=True)

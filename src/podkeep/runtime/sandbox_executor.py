@@ -30,7 +30,7 @@ from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.mounts import MountFlag
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
 from podkeep.kernel.procfs import ProcessId
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.removal import remove_tree, unmount_below
 from podkeep.runtime import pod_files, relabel, sysctls
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
 from podkeep.runtime.class_resources.model import OOM, QOS, Level
@@ -45,7 +45,6 @@ from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.mounts import PodFiles
 from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.spec import OCI_VERSION, oci_mappings
-from podkeep.runtime.orphans import unmount_below
 from podkeep.runtime.records import (
     Container,
     NamespaceMode,
@@ -129,7 +128,7 @@ class SandboxExecutor:
     def _is_stopped(self, sandbox: Sandbox) -> bool:
         status = sandbox.status
         noted = status.state is SandboxState.READY or status.network is not None or status.infra is not None
-        noted = noted or bool(status.class_resources or status.class_change)
+        noted = noted or bool(status.held_classes)
         # Its cgroup is the last to go.
         return not (noted or self.layout.sandbox_run(sandbox.id).exists() or self.cgroups.exists(self.cgroup(sandbox)))
 
@@ -178,8 +177,7 @@ class SandboxExecutor:
         return config, enter_with_score
 
     def _release_classes(self, sandbox: Sandbox) -> None:
-        held = {**sandbox.status.class_change, **sandbox.status.class_resources}
-        if held:
+        if held := sandbox.status.held_classes:
             self.classes.release(sandbox_target(sandbox), held)
 
     def missing_cgroups(self, config: SandboxConfig) -> tuple[str, ...]:

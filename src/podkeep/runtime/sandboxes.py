@@ -7,7 +7,6 @@ Owns: what happens to a sandbox's record and when its kernel side is made or rem
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import time
 from collections import defaultdict
@@ -22,10 +21,12 @@ from podkeep.base.errors import (
     InvalidArgument,
     NotFound,
     PodkeepError,
-    ResourceExhausted,
+    refused,
 )
 from podkeep.base.ids import SandboxID, new_id
 from podkeep.base.singleflight import SingleFlight
+from podkeep.base.tasks import Tasks
+from podkeep.base.threads import working_for
 from podkeep.runtime import sysctls
 from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.handlers import HandlerTable
@@ -67,7 +68,7 @@ class Sandboxes:
         self._ending: SingleFlight[None] = SingleFlight()
         self._infra_ends: ExitMonitor[SandboxID] = ExitMonitor(self._infra_ended)
         self._occupants: Occupants | None = None
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._stopping = Tasks("stopping a sandbox whose infra process ended")
         self._locks: defaultdict[SandboxID, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def watch_all(self, containers: Occupants) -> None:
@@ -96,9 +97,8 @@ class Sandboxes:
         log.warning("the infra process of sandbox %s ended; the sandbox is stopped", sandbox_id)
         status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
         self._state.note_sandbox_end(sandbox_id, status)
-        task = asyncio.get_running_loop().create_task(self._stop_broken(sandbox_id))
-        self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)
+        with working_for(sandbox_id):
+            self._stopping.start(self._stop_broken(sandbox_id))
 
     async def _stop_broken(self, sandbox_id: SandboxID) -> None:
         assert self._occupants is not None
@@ -179,7 +179,7 @@ class Sandboxes:
             # Whatever it was, the record must not outlive it.
             await self._drop(sandbox)
             if isinstance(error, OSError):
-                raise refusal(f"pod sandbox {sandbox.config.key()}", error) from error
+                raise refused(f"pod sandbox {sandbox.config.key()}", error) from error
             raise
         self._watch(ready)
 
@@ -299,13 +299,6 @@ def require_ready(sandbox: Sandbox) -> None:
         raise FailedPrecondition(
             f"pod sandbox {sandbox.id} is {sandbox.status.state.value}", hint="run a new sandbox for the pod"
         )
-
-
-def refusal(what: str, error: OSError) -> PodkeepError:
-    """Return what a refusal of the file system means for a request."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return ResourceExhausted(f"{what}: {error}", hint="free space, or move runtime.root to a larger disk")
-    return FailedPrecondition(f"{what}: {error}")
 
 
 def _same(existing: Sandbox, config: SandboxConfig) -> SandboxID:

@@ -7,9 +7,13 @@ when the daemon starts, before a new configuration takes effect, and by ``podkee
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from podkeep.base.config import Config
+from podkeep.base.errors import InvalidArgument
 from podkeep.cri import transport
 from podkeep.images import credentials, endpoints, referrer_names
 from podkeep.kernel import systemd
@@ -25,15 +29,32 @@ def check(config: Config) -> None:
 
     :raises InvalidArgument: naming the key of the first that cannot work.
     """
-    transport.socket_path(config.runtime.socket)
-    cgroup_parent(config)
-    check_defaults(config.runtime.default_sysctls)
-    rlimits.parse(config.runtime.default_rlimits)
-    Bridge.from_config(config.network, Path(config.runtime.run))
-    endpoints.check(config.registries, config.images.allowed_registries)
-    credentials.check(config.images)
-    referrer_names.check(config.images.referrers)
-    loading.check(config.class_resources)
+    for problem in problems(config):
+        raise problem
+
+
+def problems(config: Config) -> Iterator[InvalidArgument]:
+    """Yield what cannot work of the values that a part of the runtime reads, each naming its key."""
+    runtime, images = config.runtime, config.images
+    # That the path is absolute is checked for every process.
+    is_absolute = os.path.isabs(runtime.socket.removeprefix("unix://"))
+    checks: list[Callable[[], object]] = [
+        *([partial(transport.socket_path, runtime.socket)] if is_absolute else []),
+        partial(cgroup_parent, config),
+        *(partial(check_defaults, {name: value}) for name, value in runtime.default_sysctls.items()),
+        *(partial(rlimits.parse, {name: value}) for name, value in runtime.default_rlimits.items()),
+        partial(Bridge.from_config, config.network, Path(runtime.run)),
+        *(partial(endpoints.check, {host: registry}, ()) for host, registry in config.registries.items()),
+        *(partial(endpoints.check, {}, (name,)) for name in images.allowed_registries),
+        partial(credentials.check, images),
+        partial(referrer_names.check, images.referrers),
+        partial(loading.check, config.class_resources),
+    ]
+    for item in checks:
+        try:
+            item()
+        except InvalidArgument as error:
+            yield error
 
 
 def cgroup_parent(config: Config) -> str:

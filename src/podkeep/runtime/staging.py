@@ -1,4 +1,4 @@
-"""Copies of mounts that a container's creation needs: idmapped, read-only with all that is mounted below, or read-only
+"""Copies of mounts that a container's creation needs: idmapped, read-only with all that is mounted below, or protected
 whatever the pod does.
 
 Owns: making the copies below the container's bundle, and taking them away. Does not own: the mounts themselves, or what
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+import stat
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import mountinfo, mounts
@@ -22,7 +24,7 @@ from podkeep.kernel.idmap import IdMap
 from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, open_pinned
 from podkeep.runtime.layout import Layout
-from podkeep.runtime.oci.mounts import is_below, normal
+from podkeep.runtime.oci.mounts import is_below, is_bind, normal, protected, protection
 from podkeep.runtime.records import Container, Mount, Propagation, Sandbox
 
 
@@ -36,9 +38,6 @@ class Staging:
     def stage(self, container: Container, sandbox: Sandbox) -> dict[int, dict[str, str]]:
         """Make a copy of every mount that needs one, and return where, by the mount's number.
 
-        What is mounted below is listed apart, because crun 1.8.1 binds no more than the mount itself into a user
-        namespace.
-
         :raises FailedPrecondition: naming the path, if mounts cannot pass on what the request wants.
         :raises KernelCallError: naming the path, if its file system cannot be idmapped (KEP-127, handling of volumes).
         """
@@ -47,12 +46,12 @@ class Staging:
             check_propagation(mount)
         in_userns = sandbox.config.namespaces.userns is not None
         paths = [normal(mount.container_path) for mount in container.config.mounts]
-        chosen = {number: mount for number, mount in of_paths.items() if _needs_copy(mount, paths)}
+        # In a user namespace all of them are locked (see ``lock``), one mount at a time.
+        chosen = {number: mount for number, mount in of_paths.items() if in_userns or _needs_copy(mount, paths)}
         if not chosen:
             return {}
         result: dict[int, dict[str, str]] = {}
-        directory = self.layout.staged_mounts(container.id)
-        make_passable(directory, sandbox.config.namespaces.userns)
+        directory = self.directory(container, sandbox)
         with ExitStack() as closing:
             namespaces: dict[IdMap, int] = {}
             for number, mount in chosen.items():
@@ -61,7 +60,12 @@ class Staging:
                     closing.callback(os.close, namespaces[mount.idmap])
                 target = directory / str(number)
                 _copy(mount, target, None if mount.idmap is None else namespaces[mount.idmap])
-                result[number] = _apart(mount, target) if in_userns else {"": str(target)}
+                result[number] = {"": str(target)}
+        shared = {n: mount for n, mount in chosen.items() if mount.propagation is Propagation.BIDIRECTIONAL}
+        if in_userns and shared:
+            deep = _deep(directory)
+            for number, mount in shared.items():
+                _check_not_deep(mount, directory / str(number), deep)
         return result
 
     def stage_sources(
@@ -76,37 +80,90 @@ class Staging:
         idmap = sandbox.config.namespaces.userns
         if idmap is None or not sources:
             return {}
-        directory = self.layout.staged_mounts(container.id)
-        if not directory.exists():
-            make_passable(directory, idmap)
-        result = {}
+        directory = self.directory(container, sandbox)
+        staged = {}
         userns = self.open_userns(sandbox, idmap)
         try:
             for number, source in enumerate(sources):
                 mount = Mount(container_path="", host_path=os.path.realpath(source), idmap=idmap)
-                target = directory / f"source-{number}"
-                _copy(mount, target, userns)
-                result[source] = _apart(mount, target)
+                staged[source] = (mount, directory / f"source-{number}")
+                _copy(*staged[source], userns)
         finally:
             os.close(userns)
-        return result
+        return {source: {"": str(target)} for source, (_, target) in staged.items()}
+
+    def lock(self, container: Container, sandbox: Sandbox, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the OCI configuration of a pod in a user namespace whose bind mounts keep their protection inside.
+
+        A process with CAP_SYS_ADMIN in the pod could take read-only, nosuid, nodev and noexec off a mount, be it that
+        the request asked for them or that the machine has the source mounted so; and it could unmount what is mounted
+        below a volume, and so reach what lies beneath: the directory itself of one that is bound read-only onto itself.
+        Every mount with one of these is made from a copy whose flags, and what is mounted below, the kernel locked
+        (:meth:`NamespaceHelper.lock_mounts`).
+
+        crun 1.8.1 cannot copy such a mount with what is below it before it is in the pod's user namespace, and then
+        binds it inside, where the kernel lets it have all of it.
+
+        :raises FailedPrecondition: naming a mount that passes mounts on to the machine, which the kernel does not lock.
+        """
+        idmap = sandbox.config.namespaces.userns
+        if idmap is None:
+            return config
+        result = [dict(item) for item in config["mounts"]]
+        with ExitStack() as closing:
+
+            def opened(fd: int) -> int:
+                closing.callback(os.close, fd)
+                return fd
+
+            directory = self.layout.staged_mounts(container.id)
+            deep = _deep(directory) if directory.exists() else frozenset()
+            copies: dict[int, int] = {}
+            for number, item in enumerate(result):
+                if is_bind(item):
+                    copy = opened(_protected_copy(item, recursive=item["source"] in deep))
+                    if (found := _protection_of(copy)) or item["source"] in deep:
+                        copies[number] = copy
+                        item["options"] = protected(item["options"], found)
+            if not copies:
+                return config
+            _check_lockable([result[number] for number in copies])
+            directory = self.directory(container, sandbox)
+            userns = opened(self.open_userns(sandbox, idmap))
+            locked = self.helper.lock_mounts(userns, list(copies.values()))
+            for fd in locked:
+                opened(fd)
+            for number, fd in zip(copies, locked, strict=True):
+                target = directory / f"locked-{number}"
+                _make_mount_point(target, directory=stat.S_ISDIR(os.fstat(fd).st_mode))
+                mounts.attach(fd, target)
+                result[number]["source"] = str(target)
+        return {**config, "mounts": result}
 
     def unstage(self, container: Container) -> None:
         """Remove the copies of a container; safe to repeat."""
         directory = self.layout.staged_mounts(container.id)
         if directory.exists():
-            for target in directory.iterdir():
-                if mountinfo.is_mount_point(target):
-                    # A copy that passes mounts on is a peer of the volume: unmounting it would unmount what is
-                    # mounted below the volume itself.
-                    mounts.set_propagation(target, mounts.Propagation.PRIVATE, recursive=True)
-                mounts.unmount(target, lazy=True)
-                # Never a recursive removal: if the mount were still there, it would empty a volume.
-                if target.is_dir():
-                    target.rmdir()
-                else:
-                    target.unlink()
+            if mountinfo.is_mount_point(directory):
+                # A copy that passes mounts on is a peer of the volume: unmounting it would unmount what is mounted
+                # below the volume itself.
+                mounts.set_propagation(directory, mounts.Propagation.PRIVATE, recursive=True)
+                mounts.unmount(directory, lazy=True)
+            # Never a recursive removal: if a mount were still there, it would empty a volume.
             directory.rmdir()
+
+    def directory(self, container: Container, sandbox: Sandbox) -> Path:
+        """Return where the copies of a container are made: a file system of their own.
+
+        They go with it in one step; the end of every single mount is a wait for the kernel.
+        """
+        directory, idmap = self.layout.staged_mounts(container.id), sandbox.config.namespaces.userns
+        if not directory.exists():
+            directory.mkdir(mode=0o700)
+            mode, gid = ("0700", 0) if idmap is None else ("0710", idmap.host_gid(0))
+            mounts.tmpfs(directory, f"size=1m,mode={mode},gid={gid}")
+            mounts.set_propagation(directory, mounts.Propagation.PRIVATE)
+        return directory
 
     def open_userns(self, sandbox: Sandbox, idmap: IdMap) -> int:
         """Return a user namespace with these mappings: the pod's own if it has them. The caller closes it."""
@@ -141,22 +198,28 @@ def _copy(mount: Mount, target: Path, userns: int | None) -> None:
     try:
         if mount.readonly and not mount.recursive_read_only:
             mounts.mount_setattr(copy, set_=MountAttr.RDONLY)
-        _make_mount_point(target, like=Path(mount.host_path))
+        _make_mount_point(target, directory=stat.S_ISDIR(os.fstat(copy).st_mode))
         mounts.attach(copy, target)
     finally:
         os.close(copy)
 
 
-def _apart(mount: Mount, target: Path) -> dict[str, str]:
-    """Return each mount of a copy with its path below the copy's own."""
-    copies = [Path(entry.mount_point) for entry in mountinfo.under(target)]
-    if len(copies) > 1 and mount.propagation is Propagation.BIDIRECTIONAL:
-        # Binding them one by one would mount them once more on the machine.
+def _deep(directory: Path) -> frozenset[str]:
+    """Return which copies in a directory have mounts below them.
+
+    The table is read once, for a node may have thousands.
+    """
+    found = {entry.mount_point for entry in mountinfo.under(directory)}
+    return frozenset(str(above) for path in found for above in Path(path).parents) & found
+
+
+def _check_not_deep(mount: Mount, target: Path, deep: Collection[str]) -> None:
+    if str(target) in deep:
+        # Locking makes slaves of what is mounted below.
         raise FailedPrecondition(
             f"{mount.host_path} has mounts below it, and cannot be a Bidirectional volume of a pod in a user namespace",
             hint="use HostToContainer, or a volume for each of the mounts",
         )
-    return {_relative(copy, target): str(copy) for copy in copies}
 
 
 def check_propagation(mount: Mount) -> None:
@@ -182,10 +245,6 @@ def check_propagation(mount: Mount) -> None:
     )
 
 
-def _relative(path: Path, top: Path) -> str:
-    return "" if path == top else str(path.relative_to(top))
-
-
 def make_passable(directory: Path, idmap: IdMap | None) -> None:
     """Make a directory that only root and the pod's own root pass: below are setuid programs of an image."""
     directory.mkdir(mode=0o700)
@@ -194,8 +253,59 @@ def make_passable(directory: Path, idmap: IdMap | None) -> None:
         directory.chmod(0o710)
 
 
-def _make_mount_point(target: Path, *, like: Path) -> None:
-    if like.is_dir():
+def _protected_copy(item: Mapping[str, Any], *, recursive: bool) -> int:
+    """Return a detached copy of a bind mount's source with the flags that it asks for, which are not for what is
+    mounted below.
+    """
+    private = "rprivate" in item["options"]
+    copy = mounts.clone_tree(
+        item["source"],
+        recursive=recursive,
+        propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
+    )
+    try:
+        # What is mounted below a mount of CDI (``stage_sources``) is as protected as that.
+        all_below = recursive and Path(item["source"]).name.startswith("source-")
+        mounts.mount_setattr(copy, set_=_attributes(protection(item["options"])), recursive=all_below)
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
+
+
+_ATTRIBUTES = {
+    "ro": (MountAttr.RDONLY, os.ST_RDONLY),
+    "nosuid": (MountAttr.NOSUID, os.ST_NOSUID),
+    "nodev": (MountAttr.NODEV, os.ST_NODEV),
+    "noexec": (MountAttr.NOEXEC, os.ST_NOEXEC),
+}
+
+
+def _attributes(names: frozenset[str]) -> MountAttr:
+    result = MountAttr.NONE
+    for name in names:
+        result |= _ATTRIBUTES[name][0]
+    return result
+
+
+def _protection_of(mount: int) -> frozenset[str]:
+    """Return which of ro, nosuid, nodev and noexec a mount is."""
+    flags = os.fstatvfs(mount).f_flag
+    return frozenset(name for name, (_, flag) in _ATTRIBUTES.items() if flags & flag)
+
+
+def _check_lockable(items: Sequence[Mapping[str, Any]]) -> None:
+    for item in items:
+        if "rshared" in item["options"]:
+            raise FailedPrecondition(
+                f"the mount at {item['destination']} is read-only, nosuid, nodev or noexec, which a pod in a user"
+                " namespace could undo, as it is Bidirectional",
+                hint="use HostToContainer, or a directory that is not mounted so on the machine",
+            )
+
+
+def _make_mount_point(target: Path, *, directory: bool) -> None:
+    if directory:
         target.mkdir()
     else:
         target.touch()

@@ -1,7 +1,8 @@
 """Which signal asks a container to end. Pure.
 
 Names come from images (OCI image-spec, config.md, ``StopSignal``: a name or a number, ``SIGRTMIN+3``) and from
-requests (CRI: Signal, whose real-time signals are spelled ``SIGRTMINPLUS3``). Called by ``containers.py``.
+requests (CRI: Signal, whose real-time signals are spelled ``SIGRTMINPLUS3``). Called by ``containers.py`` and by
+ContainerStatus.
 """
 
 from __future__ import annotations
@@ -10,8 +11,19 @@ import re
 import signal
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.records import Container
 
-_REAL_TIME = re.compile(r"SIGRT(?:MIN(?:\+|PLUS)|MAX(?:-|MINUS))(\d{1,2})")
+_REAL_TIME = re.compile(r"SIGRT(?:MIN(?:\+|PLUS)|MAX(?:-|MINUS))([0-9]{1,2})")
+
+
+def of(container: Container) -> int:
+    """Return the request's signal, else the image's, else SIGTERM; an image's nonsense must not keep it running."""
+    if container.config.stop_signal:
+        return parse(container.config.stop_signal)
+    try:
+        return parse(container.image_stop_signal)
+    except InvalidArgument:
+        return signal.SIGTERM
 
 
 def parse(text: str) -> int:

@@ -10,6 +10,7 @@ process runs in the root file system yet.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection, Iterable
 
 from podkeep.base.errors import InvalidArgument
@@ -35,6 +36,23 @@ def resolve_all(root: int, paths: Iterable[str]) -> dict[str, str]:
         result[path] = resolve(root, path, covered)
         covered.add(result[path])
     return result
+
+
+def check_virtual(root: int) -> None:
+    """Check that /dev, /proc and /sys of an image are directories, or not there.
+
+    An OCI runtime mounts at where a link leads inside, and then opens the path from outside, where the same link leads
+    to a directory of the machine (runc 1.1.5 makes links in it).
+
+    :raises InvalidArgument: naming the one that is something else.
+    """
+    for path in _VIRTUAL:
+        try:
+            mode = os.stat(f".{path}", dir_fd=root, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISDIR(mode):
+            raise InvalidArgument(f"{path} of the image is no directory", hint="build it with one, or without")
 
 
 def resolve(root: int, path: str, covered: Collection[str] = _VIRTUAL) -> str:

@@ -16,6 +16,8 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -52,6 +54,23 @@ _VALUE_ERRORS = frozenset({errno.EINVAL, errno.ERANGE, errno.EACCES, errno.ENOSP
 _GONE_ERRORS = frozenset({errno.ENOENT, errno.ENODEV})
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """A container or a pod sandbox that is updated."""
+
+    target: Target
+    held: Mapping[str, str]
+    """The classes in force before."""
+    lives: Callable[[], bool]
+    """Whether it has not ended, and is there."""
+    note: Callable[..., None]
+    """Changes fields of its record's status, if it is there."""
+    idle: Mapping[str, Any]
+    """What the status says while no update is under way."""
+    ended: str
+    """The message if it ends meanwhile."""
 
 
 class Updates:
@@ -117,50 +136,75 @@ class Updates:
         sandbox = self._state.sandbox(container.sandbox_id)
         target = await asyncio.to_thread(container_target, self._cgroups, sandbox, container)
         held = container.status.class_resources
-        wanted = await asyncio.to_thread(self._resolve, Level.CONTAINER, held, classes) if classes else {}
-        in_force = {**held, **wanted}
+        wanted = self._resolve(Level.CONTAINER, held, classes)
         writes = await asyncio.to_thread(prepare, self._cgroups, target.cgroup, asked, merged)
+        subject = _Subject(
+            target=target,
+            held=held,
+            lives=partial(self._changeable, container_id),
+            note=partial(self._note, container_id),
+            idle={"update_undo": (), "class_change": {}},
+            ended=f"container {container_id} ended",
+        )
+        undo = tuple((write.file, write.before) for write in reversed(writes))
+        await self._change(subject, writes, wanted, begun={"update_undo": undo}, done={"resources": merged})
+
+    async def _change(
+        self,
+        subject: _Subject,
+        writes: Sequence[Write],
+        wanted: Mapping[str, str],
+        *,
+        begun: Mapping[str, Any],
+        done: Mapping[str, Any],
+    ) -> None:
+        """Change limits and classes, all of them or none, and the record last.
+
+        :param wanted: resolved classes.
+        :param begun: what the record says of ``writes`` from before the first until the last.
+        :param done: what it says afterwards, besides the classes.
+        """
+        in_force = {**subject.held, **wanted}
         take_back: Callable[[], None] = _nothing
         if writes or wanted:
-            undo = tuple((write.file, write.before) for write in reversed(writes))
-            self._note(container_id, update_undo=undo, class_change=wanted)
+            subject.note(**begun, class_change=wanted)
             failpoints.reach("update.noted")
             try:
-                take_back = await asyncio.to_thread(self._carry_out, target, writes, held, wanted)
+                take_back = await asyncio.to_thread(self._carry_out, subject.target, writes, subject.held, wanted)
             except Exception:
                 # Not if the daemon stops, while the thread goes on writing: the next one takes the update back.
-                self._note(container_id, update_undo=(), class_change={})
-                if not self._changeable(container_id):
-                    await self._release(target, in_force)
+                subject.note(**subject.idle)
+                await self._release_ended(subject, in_force)
                 raise
         failpoints.reach("update.written")
-        if in_force and not self._changeable(container_id):
-            await self._release(target, in_force)
-            self._note(container_id, update_undo=(), class_change={})
-            raise FailedPrecondition(f"container {container_id} ended")
+        if in_force and not subject.lives():
+            await self._release_ended(subject, in_force)
+            subject.note(**subject.idle)
+            raise FailedPrecondition(subject.ended)
         changes = {"class_resources": in_force} if wanted else {}
         try:
-            self._note(container_id, update_undo=(), resources=merged, class_change={}, **changes)
+            subject.note(**subject.idle, **done, **changes)
         except (ResourceExhausted, Unavailable):
             # What cannot be stored is not in force either.
             await asyncio.to_thread(take_back)
-            if in_force and not self._changeable(container_id):
-                await self._release(target, in_force)
+            await self._release_ended(subject, in_force)
             raise
+
+    async def _release_ended(self, subject: _Subject, classes: Mapping[str, str]) -> None:
+        """Release what ended during an update: whoever noted its end released it from what it had by then."""
+        if not classes or subject.lives():
+            return
+        try:
+            await asyncio.to_thread(self._classes.release, subject.target, classes)
+        except PodkeepError as error:
+            log.warning("%s, which ended, keeps a class: %s", subject.target.name, error)
 
     def _changeable(self, container_id: ContainerID) -> bool:
         latest = self._state.find_container(container_id)
         return latest is not None and latest.status.state in _CHANGEABLE
 
-    async def _release(self, target: Target, classes: Mapping[str, str]) -> None:
-        """Release what ended during an update: whoever noted its end released it from what it had by then."""
-        try:
-            await asyncio.to_thread(self._classes.release, target, classes)
-        except PodkeepError as error:
-            log.warning("%s, which ended, keeps a class: %s", target.name, error)
-
     def _resolve(self, level: Level, held: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-        """Return the classes that a change asks for; looks only, blocks."""
+        """Return the classes that a change asks for."""
         wanted = self._classes.resolve(level, asked)
         self._classes.check_change(level, held, wanted)
         return wanted
@@ -208,49 +252,35 @@ class Updates:
         merged = resource_plan.merge(held, asked)
         cgroup = sandbox_cgroup(sandbox.config.cgroup_parent, sandbox_id)
         writes = await asyncio.to_thread(prepare, self._cgroups, cgroup, asked, merged)
-        classes, target = sandbox.status.class_resources, sandbox_target(sandbox)
+        subject = self._pod(sandbox)
         try:
-            await asyncio.to_thread(self._carry_out, target, writes, classes, {})
+            await asyncio.to_thread(self._carry_out, subject.target, writes, subject.held, {})
         finally:
-            latest = self._ready(sandbox_id)
-            if latest is None and classes:
-                await self._release(target, classes)
-        if latest is not None:
-            status = msgspec.structs.replace(latest.status, resources=resources, overhead=overhead)
-            self._state.set_sandbox(sandbox_id, status)
+            await self._release_ended(subject, subject.held)
+        if subject.lives():
+            self._note_sandbox(sandbox_id, resources=resources, overhead=overhead)
 
     async def _update_sandbox_classes(self, sandbox_id: SandboxID, classes: Mapping[str, str]) -> None:
         sandbox = self._state.sandbox(sandbox_id)
         require_ready(sandbox)
-        held, target = sandbox.status.class_resources, sandbox_target(sandbox)
-        wanted = await asyncio.to_thread(self._resolve, Level.POD, held, classes)
-        if not wanted:
-            return
-        self._note_sandbox(sandbox_id, class_change=wanted)
-        failpoints.reach("update.noted")
-        try:
-            take_back = await asyncio.to_thread(self._carry_out, target, (), held, wanted)
-        except Exception:
-            self._note_sandbox(sandbox_id, class_change={})
-            if self._ready(sandbox_id) is None:
-                await self._release(target, {**held, **wanted})
-            raise
-        failpoints.reach("update.written")
-        if self._ready(sandbox_id) is None:
-            await self._release(target, {**held, **wanted})
-            self._note_sandbox(sandbox_id, class_change={})
-            raise FailedPrecondition(f"pod sandbox {sandbox_id} was stopped")
-        try:
-            self._note_sandbox(sandbox_id, class_change={}, class_resources={**held, **wanted})
-        except (ResourceExhausted, Unavailable):
-            await asyncio.to_thread(take_back)
-            if self._ready(sandbox_id) is None:
-                await self._release(target, {**held, **wanted})
-            raise
+        subject = self._pod(sandbox)
+        wanted = self._resolve(Level.POD, subject.held, classes)
+        if wanted:
+            await self._change(subject, (), wanted, begun={}, done={})
 
-    def _ready(self, sandbox_id: SandboxID) -> Sandbox | None:
+    def _pod(self, sandbox: Sandbox) -> _Subject:
+        return _Subject(
+            target=sandbox_target(sandbox),
+            held=sandbox.status.class_resources,
+            lives=partial(self._ready, sandbox.id),
+            note=partial(self._note_sandbox, sandbox.id),
+            idle={"class_change": {}},
+            ended=f"pod sandbox {sandbox.id} was stopped",
+        )
+
+    def _ready(self, sandbox_id: SandboxID) -> bool:
         latest = self._state.find_sandbox(sandbox_id)
-        return latest if latest is not None and latest.status.state is SandboxState.READY else None
+        return latest is not None and latest.status.state is SandboxState.READY
 
     def _note_sandbox(self, sandbox_id: SandboxID, **changes: Any) -> None:
         latest = self._state.find_sandbox(sandbox_id)

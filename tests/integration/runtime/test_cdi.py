@@ -14,6 +14,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mounts
+from support import remounting
 from support.cri import BLOCK, Pods, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.registry import Registry
@@ -28,7 +29,7 @@ echo "$0 $@ $GREETING" > {output}
 @pytest.fixture(scope="module")
 def cdi_daemon(open_directory: Path, registry: Registry) -> Iterator[Daemon]:
     """A daemon with two directories of spec files; the second goes before the first."""
-    base = open_directory / "cdi"
+    base = open_directory / f"cdi-{os.urandom(3).hex()}"
     base.mkdir()
     settings = f'[registries."{registry.host}"]\ninsecure = true\n'
     daemon = Daemon(base, extra=settings)
@@ -113,6 +114,10 @@ def test_everything_a_device_brings(cdi_daemon: Daemon, cdi: Pods, user: tuple[i
         for path in ("/usr/lib/vendor/new", "/usr/lib/vendor/below/new"):
             answer = cdi.exec(container, "touch", path)
             assert (answer.exit_code == 0) is (path.endswith("below/new") and user is None)
+        if user is not None:
+            (attacked,) = remounting.attack(cdi.host_pid(container), ["/usr/lib/vendor"]).values()
+            assert attacked["flags"] == ["nodev", "nosuid", "ro"]
+            assert set(attacked["attempts"].values()) == {"EPERM"}
         assert cdi.read(container, "grep ' /vendor ' /proc/mounts").split()[2] == "tmpfs"
         assert (base / "output").read_text() == f"{hook} an argument hello\n"
         assert json.loads((base / "state").read_text())["id"] == container

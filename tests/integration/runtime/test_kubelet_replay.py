@@ -135,7 +135,7 @@ def check_container(kubelet: Kubelet, container: str, name: str) -> api.Containe
     status, asked = kubelet.pods.status(container), kubelet.requests[name]["config"]
     assert (status.id, status.metadata.name, status.metadata.attempt) == (container, name, 0)
     assert (dict(status.labels), dict(status.annotations)) == (asked["labels"], asked["annotations"])
-    assert status.image.user_specified_image == kubelet.known["image"]
+    assert status.image.image == status.image.user_specified_image == kubelet.known["image"]
     assert status.image_id == kubelet.known["image_id"]
     assert status.image_ref
     assert status.log_path == f"{kubelet.known['logs']}/{name}/0.log"

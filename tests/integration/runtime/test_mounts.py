@@ -49,6 +49,7 @@ def launch(pods: Pods, user: tuple[int, int, int] | None, *volumes: api.Mount, *
 # read-only
 
 
+@pytest.mark.requirement("U69")
 @WHERE
 def test_recursive_read_only(pods: Pods, volume: Path, user: tuple[int, int, int] | None) -> None:
     mount = bind(volume, "/volume", *mapped(user), readonly=True, recursive_read_only=True)
@@ -99,7 +100,7 @@ def test_recursive_read_only_and_what_contradicts_it(
     assert pods.containers() == []
 
 
-@pytest.mark.parametrize("name", ["container.staged", "container.created"])
+@pytest.mark.parametrize("name", ["container.staged", "container.locked", "container.created"])
 @pytest.mark.parametrize("how", ["kill", "error"])
 def test_copies_are_gone_after_a_failure(mortal: Mortal, volume: Path, name: str, how: str) -> None:
     """And with the copies nothing of the volume is."""
@@ -108,7 +109,7 @@ def test_copies_are_gone_after_a_failure(mortal: Mortal, volume: Path, name: str
     asked = [
         bind(volume, "/r", readonly=True, recursive_read_only=True),
         bind(volume, "/m", BLOCK, propagation=TO_CONTAINER),
-        bind(volume / "file", "/file", BLOCK),
+        bind(volume / "file", "/file", BLOCK, readonly=True),
     ]
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
     error_of(lambda: pods.create(sandbox, mounts=asked), Unavailable if how == "kill" else Internal)
@@ -319,3 +320,53 @@ def test_directory_of_huge_pages(pods: Pods, open_directory: Path) -> None:
             (volume / "file").unlink()
     finally:
         mounts.unmount(volume)
+
+
+@pytest.mark.requirement("U69")
+def test_one_volume_mounted_in_every_way_is_mapped_in_each(pods: Pods, volume: Path) -> None:
+    """Writable, read-only, recursively so, a part of it (subPath, which the kubelet adds to the path), each with every
+    propagation that goes with it, and all twice.
+    """
+    (volume / "part/deep").mkdir(parents=True)
+    for path in ("part", "part/deep"):
+        (volume / path).chmod(0o777)
+    mounts.set_propagation("/", mounts.Propagation.SHARED, recursive=True)
+    wanted: list[tuple[api.Mount, bool, bool]] = []
+    for source in (volume, volume / "part"):
+        for propagation in (PRIVATE, TO_CONTAINER, BOTH_WAYS):
+            for readonly, recursive in ((False, False), (True, False), (True, True)):
+                # One that goes both ways has nothing mounted below it, and cannot be protected in a user namespace.
+                if (recursive and propagation is not PRIVATE) or (
+                    propagation is BOTH_WAYS and (readonly or source is volume)
+                ):
+                    continue
+                for _ in range(2):
+                    fields = {"readonly": readonly, "recursive_read_only": recursive, "propagation": propagation}
+                    mount = bind(source, f"/v{len(wanted)}", BLOCK, **fields)  # type: ignore[arg-type]
+                    wanted.append((mount, readonly, recursive))
+    config = pod(options=namespaces(user=BLOCK))
+    config.linux.security_context.privileged = True
+    container = pods.launch(pods.run(config), mounts=[mount for mount, _, _ in wanted], security={"privileged": True})
+    assert len(wanted) == 22
+    for mount, readonly, recursive in wanted:
+        path, name = mount.container_path, f"by-{mount.container_path[1:]}"
+        whole = mount.host_path == str(volume)
+        wrote = pods.exec(container, "touch", f"{path}/{name}").exit_code == 0
+        assert wrote is not readonly, mount
+        if wrote:
+            made = Path(mount.host_path) / name
+            assert (made.stat().st_uid, made.stat().st_gid) == (0, 0), mount
+            assert pods.read(container, f"stat -c '%u %g' {path}/{name}") == "0 0", mount
+        below = f"{path}/below/{name}" if whole else f"{path}/deep/{name}"
+        wrote_below = pods.exec(container, "touch", below).exit_code == 0
+        assert wrote_below is (not recursive if whole else not readonly), mount
+    # What is mounted later arrives where it was asked for.
+    (volume / "part/later").mkdir()
+    mounts.tmpfs(volume / "part/later", "size=1m,mode=777")
+    try:
+        (volume / "part/later/file").touch()
+        for mount, _, _ in wanted:
+            path = mount.container_path + ("/part/later" if mount.host_path == str(volume) else "/later")
+            assert (pods.read(container, f"ls {path}") == "file") is (mount.propagation != PRIVATE), mount
+    finally:
+        mounts.unmount(volume / "part/later")

@@ -308,6 +308,7 @@ def test_stopped_daemon_leaves_pods_running(mortal: Mortal) -> None:
     pods = mortal.start()
     container = pods.launch(pods.run())
     process = procfs.identify(pods.host_pid(container))
+    wait_for(lambda: "crun" not in mortal.daemon.resources().processes, "the container's program")
     resources = mortal.daemon.resources()
     assert mortal.daemon.stop() == 0
     assert procfs.alive(process)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from podkeep.base.errors import DeadlineExceeded, Internal, InvalidArgument, NotFound, ResourceExhausted
+from podkeep.base.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+)
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mounts
@@ -77,6 +86,17 @@ def test_a_start_that_the_oci_runtime_refuses(pods: Pods, daemon: Daemon) -> Non
     assert (status.state, status.exit_code, status.reason) == (api.CONTAINER_EXITED, 128, "StartError")
     assert status.message
     assert status.message in message
+
+
+def test_a_container_that_is_killed_before_it_starts_is_no_defect(pods: Pods) -> None:
+    """As by the limit of its pod's memory. The start may come before the kill, and before the runtime notices it."""
+    sandbox = pods.run()
+    for number in range(10):
+        container = pods.create(sandbox, name=f"c{number}")
+        os.kill(pods.host_pid(container), signal.SIGKILL)
+        with suppress(FailedPrecondition):
+            pods.start(container)
+        assert pods.exited(container).exit_code in {128, 137}
 
 
 def test_a_container_that_cannot_be_created_leaves_no_log(pods: Pods, tmp_path: Path) -> None:

@@ -186,6 +186,25 @@ def test_long_lines_are_cut_into_parts(pods: Pods, tmp_path: Path) -> None:
     assert max(len(text) for _, _, text in found) <= 16 * 1024
 
 
+def test_no_log_is_written_where_a_link_in_its_place_leads(pods: Pods, tmp_path: Path) -> None:
+    """Who can write to the directory of logs, as a pod with a hostPath there, puts links where conmon will write."""
+    precious, logs = tmp_path / "precious", tmp_path / "logs"
+    precious.write_text("kept")
+    logs.mkdir()
+    for name in ("0.log", "1.log.tmp"):
+        (logs / name).symlink_to(precious)
+    sandbox = pods.run(pod(log_directory=str(logs)))
+    script = "while :; do echo x; sleep 0.01; done"
+    message = error_of(lambda: pods.create(sandbox, "sh", "-c", script, log_path="0.log"), InvalidArgument)
+    assert "is not a regular file" in message
+    container = pods.launch(sandbox, "sh", "-c", script, log_path="1.log", attempt=1)
+    (logs / "1.log").rename(logs / "old.log")
+    pods.call("ReopenContainerLog", api.ReopenContainerLogRequest(container_id=container))
+    wait_for(lambda: len(entries(logs / "1.log")) > 1, "output in the new file")
+    pods.stop(container)
+    assert (precious.read_text(), (logs / "1.log").is_symlink()) == ("kept", False)
+
+
 def test_log_is_opened_anew(pods: Pods, tmp_path: Path) -> None:
     sandbox = pods.run(pod(log_directory=str(tmp_path)))
     script = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done"

@@ -5,6 +5,7 @@ asks for a user namespace may run with it.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,7 @@ def runc_daemon(open_directory: Path, registry: Registry) -> Iterator[Daemon]:
     version = subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout
     assert version.startswith("runc version 1.1."), f"the tests are about a runc that ignores mappings, not {version}"
     extra = f'[registries."{registry.host}"]\ninsecure = true\n{HANDLERS}'
-    base = open_directory / "handlers"
+    base = open_directory / f"handlers-{os.urandom(3).hex()}"
     base.mkdir()
     with Daemon(base, extra=extra) as daemon:
         yield daemon

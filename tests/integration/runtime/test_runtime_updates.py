@@ -1,4 +1,4 @@
-"""UpdateContainerResources and UpdatePodSandboxResources on the machine's cgroups."""
+"""UpdateContainerResources and UpdatePodSandboxResources on the machine's cgroups, whatever their version."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, P
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroups import Cgroups
+from podkeep.runtime import resource_plan
 from podkeep.runtime.layout import container_cgroup, sandbox_cgroup
 from support.cri import Pods, error_of, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
 
 MIB = 1 << 20
-
-pytestmark = pytest.mark.skipif(
-    Cgroups().version != 1, reason="names files of cgroup v1; v2 is covered by tests/unit/runtime/test_resource_plan.py"
-)
+UNLIMITED = -1
 
 
 def update(pods: Pods, container: str, **linux: Any) -> None:
@@ -31,24 +29,47 @@ def update(pods: Pods, container: str, **linux: Any) -> None:
     pods.call("UpdateContainerResources", request)
 
 
-def limits(daemon: Daemon, pods: Pods, container: str) -> dict[str, str]:
-    """Return the limits of a container as the kernel has them."""
+def limits(daemon: Daemon, pods: Pods, container: str) -> dict[str, int | str]:
+    """Return the limits of a container as the kernel has them, see :func:`held_by`."""
     (listed,) = pods.containers(id=container)
-    cgroup = container_cgroup(daemon.cgroup_parent, SandboxID(listed.pod_sandbox_id), ContainerID(container))
-    return files(cgroup)
+    return held_by(container_cgroup(daemon.cgroup_parent, SandboxID(listed.pod_sandbox_id), ContainerID(container)))
 
 
-def files(cgroup: str) -> dict[str, str]:
-    names = {
-        "shares": "cpu.shares",
-        "quota": "cpu.cfs_quota_us",
-        "period": "cpu.cfs_period_us",
-        "memory": "memory.limit_in_bytes",
-        "memsw": "memory.memsw.limit_in_bytes",
-        "cpus": "cpuset.cpus",
-    }
+def held_by(cgroup: str) -> dict[str, int | str]:
+    """Return what a cgroup's files hold, in the terms of version 1: -1 for no limit, swap and memory together.
+
+    ``weight`` is what :func:`weight` says of the shares.
+    """
     groups = Cgroups()
-    return {name: (groups.read(cgroup, file) or "").strip() for name, file in names.items()}
+
+    def read(name: str) -> str:
+        return (groups.read(cgroup, name) or "").strip()
+
+    if groups.version == 1:
+        sizes = [int(read(f"memory.{name}limit_in_bytes")) for name in ("", "memsw.")]
+        memory, memsw = (UNLIMITED if size > 1 << 60 else size for size in sizes)
+        bandwidth = [int(read(f"cpu.cfs_{name}_us")) for name in ("quota", "period")]
+        weight = int(read("cpu.shares"))
+    else:
+        memory, swap, *bandwidth = [
+            UNLIMITED if text == "max" else int(text)
+            for text in (read("memory.max"), read("memory.swap.max"), *read("cpu.max").split())
+        ]
+        memsw = UNLIMITED if UNLIMITED in (memory, swap) else memory + swap
+        weight = int(read("cpu.weight"))
+    return {
+        "memory": memory,
+        "memsw": memsw,
+        "quota": bandwidth[0],
+        "period": bandwidth[1],
+        "weight": weight,
+        "cpus": read("cpuset.cpus"),
+    }
+
+
+def weight(shares: int) -> int:
+    """Return what the kernel holds for a number of shares."""
+    return shares if Cgroups().version == 1 else resource_plan.weight_of(shares)
 
 
 def test_limits_grow_and_shrink(pods: Pods, daemon: Daemon) -> None:
@@ -56,26 +77,26 @@ def test_limits_grow_and_shrink(pods: Pods, daemon: Daemon) -> None:
         memory_limit_in_bytes=64 * MIB, cpu_shares=512, cpu_quota=50_000, cpu_period=100_000
     )
     container = pods.launch(pods.run(), resources=resources)
-    assert limits(daemon, pods, container)["memory"] == str(64 * MIB)
+    assert limits(daemon, pods, container)["memory"] == 64 * MIB
     for size in (256, 32, 128):
         update(pods, container, memory_limit_in_bytes=size * MIB, cpu_shares=size, cpu_quota=size * 1000)
         held = limits(daemon, pods, container)
-        assert (held["memory"], held["memsw"]) == (str(size * MIB), str(size * MIB))
-        assert (held["shares"], held["quota"], held["period"]) == (str(size), str(size * 1000), "100000")
+        assert (held["memory"], held["memsw"]) == (size * MIB, size * MIB)
+        assert (held["weight"], held["quota"], held["period"]) == (weight(size), size * 1000, 100_000)
         linux = pods.status(container).resources.linux
         assert (linux.memory_limit_in_bytes, linux.cpu_shares, linux.cpu_quota) == (size * MIB, size, size * 1000)
         assert linux.cpu_period == 100_000
     update(pods, container, cpu_quota=-1)
-    assert limits(daemon, pods, container)["quota"] == "-1"
+    assert limits(daemon, pods, container)["quota"] == UNLIMITED
     update(pods, container, memory_limit_in_bytes=-1, memory_swap_limit_in_bytes=-1)
-    assert int(limits(daemon, pods, container)["memory"]) > 1 << 60
+    assert limits(daemon, pods, container)["memory"] == UNLIMITED
 
 
 def test_swap_is_limited_apart(pods: Pods, daemon: Daemon) -> None:
     container = pods.launch(pods.run(), resources=api.LinuxContainerResources(memory_limit_in_bytes=64 * MIB))
     update(pods, container, memory_limit_in_bytes=128 * MIB, memory_swap_limit_in_bytes=256 * MIB)
     held = limits(daemon, pods, container)
-    assert (held["memory"], held["memsw"]) == (str(128 * MIB), str(256 * MIB))
+    assert (held["memory"], held["memsw"]) == (128 * MIB, 256 * MIB)
     message = error_of(lambda: update(pods, container, memory_swap_limit_in_bytes=64 * MIB), InvalidArgument)
     assert "memory_swap_limit_in_bytes" in message
     assert limits(daemon, pods, container) == held
@@ -99,7 +120,7 @@ def test_cpus(pods: Pods, daemon: Daemon) -> None:
         {"memory_limit_in_bytes": -2},
         {"cpuset_cpus": "1-"},
         {"cpuset_cpus": "0\n"},
-        {"unified": {"memory.high": "1"}},
+        {"unified": {"no.such.file": "1"}},
         {"unified": {"../../x": "1"}},
         {"hugepage_limits": [api.HugepageLimit(page_size="many", limit=1)]},
     ],
@@ -133,7 +154,7 @@ def test_a_created_container_can_be_updated_and_an_ended_one_not(pods: Pods, dae
     container = pods.create(sandbox, resources=api.LinuxContainerResources(memory_limit_in_bytes=64 * MIB))
     update(pods, container, memory_limit_in_bytes=96 * MIB)
     pods.start(container)
-    assert limits(daemon, pods, container)["memory"] == str(96 * MIB)
+    assert limits(daemon, pods, container)["memory"] == 96 * MIB
     pods.stop(container)
     message = error_of(lambda: update(pods, container, memory_limit_in_bytes=64 * MIB), FailedPrecondition)
     assert "is exited" in message
@@ -155,7 +176,7 @@ def test_updates_at_the_same_time_end_as_one_of_them(pods: Pods, daemon: Daemon)
     assert all(isinstance(answer, api.UpdateContainerResourcesResponse) for answer in pods.call_all(requests))
     linux = pods.status(container).resources.linux
     held = limits(daemon, pods, container)
-    assert (held["shares"], held["memory"]) == (str(linux.cpu_shares), str(linux.memory_limit_in_bytes))
+    assert (held["weight"], held["memory"]) == (weight(linux.cpu_shares), linux.memory_limit_in_bytes)
     assert linux.memory_limit_in_bytes == linux.cpu_shares * MIB
 
 
@@ -192,8 +213,8 @@ def test_the_cgroup_of_a_sandbox_is_limited(pods: Pods, daemon: Daemon) -> None:
     overhead = api.LinuxContainerResources(memory_limit_in_bytes=16 * MIB, cpu_quota=10_000, cpu_period=100_000)
     request = api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox, resources=resources, overhead=overhead)
     pods.call("UpdatePodSandboxResources", request)
-    held = files(cgroup)
-    assert (held["memory"], held["quota"]) == (str(144 * MIB), "60000")
+    held = held_by(cgroup)
+    assert (held["memory"], held["quota"]) == (144 * MIB, 60_000)
     verbose = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox, verbose=True)
     record = json.loads(pods.call("PodSandboxStatus", verbose).info["info"])
     assert record["status"]["resources"]["memory_limit"] == 128 * MIB

@@ -109,6 +109,47 @@ def test_gids_may_have_an_entry_more(pods: Pods) -> None:
     assert "3000" in next(line for line in status.splitlines() if line.startswith("Groups:")).split()
 
 
+@pytest.mark.requirement("U57")
+@pytest.mark.parametrize(
+    ("base", "gids", "hole"),
+    [
+        # The group is host ID 2000; container ID 1000 would be the same one.
+        (1000, [(0, 1000, 1000), (1001, 2001, 999), (2000, 2000, 1), (2001, 3001, 63535)], 1000),
+        # Nobody else has the host's ID, and only the container's has to be taken out of the range.
+        (65536, [(0, 65536, 2000), (2000, 2000, 1), (2001, 67537, 63535)], None),
+    ],
+    ids=["inside the range", "outside"],
+)
+def test_a_group_of_the_machine_splits_the_range(
+    pods: Pods, volume: Path, base: int, gids: list[Triple], hole: int | None
+) -> None:
+    """The files of the group are not mapped: they belong to 2000 outside and inside (early KEP-127, fsGroup)."""
+    os.chown(volume, 0, 2000)
+    volume.chmod(0o2770)
+    sandbox = pods.run(pod(options=namespaces(user=userns((0, base, 65536), gids=gids))))
+    security = {"run_as_user": _Id(value=7), "run_as_group": _Id(value=7), "supplemental_groups": [2000]}
+    container = pods.launch(sandbox, security=security, mounts=[bind(volume, "/volume")])
+    assert pods.read(container, "echo x >/volume/file; stat -c %g /volume /volume/file") == "2000\n2000"
+    written = (volume / "file").stat()
+    assert (written.st_uid, written.st_gid) == (base + 7, 2000)
+    assert id_map(pods, container, "gid") == [" ".join(map(str, entry)) for entry in gids]
+    if hole is not None:
+        other = {"run_as_user": _Id(value=7), "run_as_group": _Id(value=hole)}
+        message = error_of(lambda: pods.create(sandbox, name="hole", security=other), InvalidArgument)
+        assert f"{hole} of the container is not mapped" in message
+
+
+@pytest.mark.requirement("U57")
+@pytest.mark.parametrize(
+    "gids",
+    [[(0, 1000, 65536), (70000, 2000, 1)], [(0, 65536, 65536), (2000, 2000, 1)]],
+    ids=["the host's ID twice", "the container's ID twice"],
+)
+def test_a_group_of_the_machine_beside_the_whole_range_is_refused(pods: Pods, gids: list[Triple]) -> None:
+    options = namespaces(user=userns((0, gids[0][1], 65536), gids=gids))
+    assert "overlap" in error_of(lambda: pods.run(pod(options=options)), InvalidArgument)
+
+
 @pytest.mark.requirement("U20", "U28")
 def test_status_echoes_the_mappings(pods: Pods) -> None:
     asked = userns((0, 65536, 1000), (1000, 200000, 500), gids=[BLOCK])
@@ -249,7 +290,31 @@ def test_idmapped_mount_may_be_a_file_and_read_only(pods: Pods, volume: Path) ->
     assert pods.exec(container, "sh", "-c", "echo x > /etc/foo").exit_code != 0
 
 
-@pytest.mark.requirement("U24", "U65")
+@pytest.mark.requirement("U69")
+def test_one_volume_idmapped_several_times(pods: Pods, volume: Path) -> None:
+    volume.chmod(0o755)
+    (volume / "part").mkdir()
+    volumes = [
+        bind(volume, "/rw", BLOCK),
+        bind(volume, "/again", BLOCK),
+        bind(volume, "/ro", BLOCK, readonly=True),
+        bind(volume, "/all/ro", BLOCK, readonly=True, recursive_read_only=True),
+        bind(volume / "part", "/part", BLOCK),
+        bind(volume / "foo", "/file", BLOCK, readonly=True),
+    ]
+    container = pods.launch(pods.run(pod(options=namespaces(user=BLOCK))), mounts=volumes)
+    pods.read(container, "echo one >/rw/one; echo two >/again/two; echo three >/part/three")
+    for place in ("/rw", "/again", "/ro", "/all/ro"):
+        found = pods.read(container, f"cd {place}; cat one two part/three foo; echo; stat -c %u one two part/three foo")
+        assert found.split() == ["one", "two", "three", "secret", "0", "0", "0", "0"], place
+    for path in ("/ro/new", "/ro/part/new", "/all/ro/new", "/all/ro/part/new", "/file"):
+        assert b"Read-only file system" in pods.exec(container, "sh", "-c", f"echo x >>{path}").stderr, path
+    assert {path.name: path.stat().st_uid for path in volume.iterdir()} == dict.fromkeys(
+        ("foo", "part", "one", "two"), 0
+    )
+
+
+@pytest.mark.requirement("U24", "U65", "U69")
 @pytest.mark.parametrize("propagation", [api.PROPAGATION_PRIVATE, api.PROPAGATION_HOST_TO_CONTAINER])
 def test_idmapped_mount_with_propagation(pods: Pods, volume: Path, propagation: api.MountPropagation) -> None:
     mount = bind(volume, "/volume", BLOCK, propagation=propagation)

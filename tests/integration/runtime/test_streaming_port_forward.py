@@ -307,6 +307,7 @@ def test_what_cannot_be_is_refused_at_once(pods: Pods) -> None:
 
     assert "pod_sandbox_id" in error(InvalidArgument, pod_sandbox_id="")
     assert "65536" in error(InvalidArgument, port=[65536])
+    assert "128 ports" in error(InvalidArgument, port=[80] * 128)
     error(NotFound, pod_sandbox_id="f" * 64)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/portforward/[A-Za-z0-9_-]{43}", url(pods, sandbox))
     pods.stop_pod(sandbox)

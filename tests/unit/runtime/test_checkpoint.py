@@ -8,19 +8,23 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
+import stat
 import tarfile
+import threading
 from pathlib import Path
 
 import pytest
 from runtime_values import IDMAP, container, in_own_userns, sandbox
 
-from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, Internal, Unimplemented
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, Internal, ResourceExhausted, Unimplemented
 from podkeep.base.ids import HandlerName
 from podkeep.kernel.cgroups import CgroupLayout, Cgroups
 from podkeep.runtime.checkpoint import CheckpointMaker, CheckpointPlan, write_layer
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.oci.driver import Driver, Handler
 from podkeep.runtime.records import Sandbox, SandboxState, SandboxStatus
+from support.exchange import exchanging
 
 DUMPS = """
 while [ "$1" != --image-path ]; do shift; done
@@ -105,6 +109,96 @@ def test_a_layer_has_the_containers_own_ids(tmp_path: Path) -> None:
     assert write_layer(upper, tmp_path / "out.tar", in_own_userns().namespaces.userns) == []
     with tarfile.open(tmp_path / "out.tar") as tar:
         assert [(item.name, item.uid, item.gid) for item in tar] == [("dir", 7, 8), ("dir/file", 7, 8)]
+
+
+@pytest.mark.parametrize("what", ["link", "directory link", "pipe"])
+def test_nothing_but_the_layer_is_written_while_the_container_exchanges_files(tmp_path: Path, what: str) -> None:
+    upper, outside = tmp_path / "upper", tmp_path / "outside"
+    (upper / "directory").mkdir(parents=True)
+    (upper / "directory/file").write_text("inside")
+    (upper / "file").write_text("inside")
+    outside.mkdir()
+    (outside / "file").write_text("SECRET")
+    (outside / "more").write_text("SECRET")
+    if what == "pipe":
+        os.mkfifo(upper / "other")
+    else:
+        (upper / "other").symlink_to(outside if what == "directory link" else outside / "file")
+    victim = upper / ("directory" if what == "directory link" else "file")
+    with exchanging(victim, upper / "other"):
+        for _ in range(500):
+            write_layer(upper, tmp_path / "out.tar", None)
+            assert b"SECRET" not in (tmp_path / "out.tar").read_bytes()
+            with tarfile.open(tmp_path / "out.tar") as tar:
+                assert {os.path.basename(item.name) for item in tar} <= {"directory", "file", "other"}
+
+
+def test_a_file_that_shrinks_and_grows_leaves_a_whole_archive(tmp_path: Path) -> None:
+    upper = tmp_path / "upper"
+    upper.mkdir()
+    (upper / "file").write_bytes(b"x" * 3_000_000)
+    (upper / "later").write_text("later")
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            os.truncate(upper / "file", 10)
+            os.truncate(upper / "file", 3_000_000)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(30):
+            write_layer(upper, tmp_path / "out.tar", None)
+            with tarfile.open(tmp_path / "out.tar") as tar:
+                assert sorted(item.name for item in tar) == ["file", "later"]
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_every_kind_of_file_is_in_the_layer(tmp_path: Path) -> None:
+    upper = tmp_path / "upper"
+    (upper / "dir").mkdir(parents=True)
+    (upper / "dir/file").write_text("x")
+    os.link(upper / "dir/file", upper / "dir/same")
+    (upper / "link").symlink_to("/etc/passwd")
+    os.mkfifo(upper / "pipe")
+    os.mknod(upper / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    os.mknod(upper / "dir/gone", stat.S_IFCHR, os.makedev(0, 0))
+    (upper / "odd\n\udcff").write_text("odd")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(upper / "socket"))
+        assert write_layer(upper, tmp_path / "out.tar", None) == ["dir/gone"]
+    with tarfile.open(tmp_path / "out.tar") as tar:
+        found = {item.name: item for item in tar}
+    first, second = sorted(("dir/file", "dir/same"), key=lambda name: found[name].islnk())
+    assert set(found) == {"dir", "dir/file", "dir/same", "link", "pipe", "device", "odd\n\udcff"}
+    assert (found[first].isreg(), found[second].linkname) == (True, first)
+    assert (found["link"].linkname, found["pipe"].isfifo()) == ("/etc/passwd", True)
+    assert (found["device"].devmajor, found["device"].devminor) == (1, 3)
+
+
+def test_a_layer_that_the_disk_cannot_hold_is_refused(layout: Layout, tmp_path: Path) -> None:
+    huge = layout.writable_layer(container().id) / "huge"
+    huge.touch()
+    os.truncate(huge, 1 << 43)
+    with pytest.raises(ResourceExhausted, match="'huge'"):
+        maker(layout).make(plan(tmp_path), driver(tmp_path, DUMPS))
+    assert left_behind(layout, tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_log_that_is_no_file_is_left_out(layout: Layout, tmp_path: Path, kind: str) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    if kind == "pipe":
+        os.mkfifo(logs / "0.log")
+    else:
+        (logs / "0.log").symlink_to("/etc/passwd")
+    maker(layout).make(plan(tmp_path, logs=str(logs)), driver(tmp_path, DUMPS))
+    with tarfile.open(tmp_path / "c.tar") as tar:
+        assert "container.log" not in tar.getnames()
 
 
 def test_without_criu(layout: Layout, tmp_path: Path) -> None:

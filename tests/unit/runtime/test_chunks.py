@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.rpc.chunks import CHUNK_BYTES, in_chunks
+from podkeep.cri.v1.podkeep_pb2 import ImageDescription
+from podkeep.runtime.rpc.chunks import CHUNK_BYTES, Fitting, in_chunks
 
 
 def item(size: int) -> api.Container:
@@ -53,3 +55,36 @@ def test_others_are_served_between_two_chunks() -> None:
         return turns if len(chunks) == 10 else 0
 
     assert asyncio.run(run()) >= 9
+
+
+def _image(tags: int, digests: int) -> api.Image:
+    return api.Image(id="i" * 71, repo_tags=["t" * 380] * tags, repo_digests=["d" * 327] * digests)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=30), st.integers(2_000, 200_000))
+def test_images_fit_into_one_message_with_all_names_or_fewer(sizes: list[tuple[int, int]], most: int) -> None:
+    images = [_image(*size) for size in sizes]
+    fitting = Fitting("List", most=most)
+    told = fitting.fit([api.Image.FromString(image.SerializeToString()) for image in images])
+    assert api.ListImagesResponse(images=told).ByteSize() <= most
+    assert [image.id for image in told] == [image.id for image in images[: len(told)]]
+    if api.ListImagesResponse(images=images).ByteSize() + 8 * len(images) <= most:
+        assert told == images
+    if len(told) < len(images):  # not even one name of each kind has room
+        assert all(len(image.repo_tags) <= 1 and len(image.repo_digests) <= 1 for image in told if image.ByteSize() > 0)
+
+
+def test_every_image_is_told_of_as_long_as_one_name_of_each_has_room(caplog: pytest.LogCaptureFixture) -> None:
+    fitting = Fitting("ListImages")
+    for _ in range(2):
+        told = fitting.fit([_image(60_000, 1), *(_image(1, 1) for _ in range(1000))])
+        assert len(told) == 1001
+        assert 1 < len(told[0].repo_tags) < 60_000
+        assert told[1:] == [_image(1, 1)] * 1000
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["ListImages"]
+
+
+def test_descriptions_fit_likewise() -> None:
+    (told,) = Fitting("Describe", most=10_000).fit([ImageDescription(id="i", repo_tags=["t" * 100] * 1000)])
+    assert told.ByteSize() <= 10_000
+    assert len(told.repo_tags) > 80

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from runtime_values import container, sandbox
 
-from podkeep.runtime.events import Event, EventHub, EventKind, EventReader, kinds_between
+from podkeep.runtime.events import QUEUE_BYTES, Event, EventHub, EventKind, EventReader, kinds_between
 from podkeep.runtime.records import ContainerState, SandboxState
 from podkeep.runtime.state import State
 
@@ -170,6 +170,28 @@ def test_what_nobody_heard_is_for_the_next_reader_alone_and_not_for_ever() -> No
         with hub.subscribe() as third:
             assert await taken(third) == ["7", "8", "9"]
         assert hub.dropped == 0
+
+    asyncio.run(run())
+
+
+def test_large_records_of_pods_that_are_gone_do_not_fill_the_memory() -> None:
+    def large(number: int) -> Event:
+        inside = container(str(number))
+        config = msgspec.structs.replace(inside.config, labels={"l": "x" * (1 << 20)}, args=("y" * (3 << 20),))
+        inside = msgspec.structs.replace(inside, config=config)
+        return Event(kind=EventKind.CREATED, subject=str(number), at=time.time_ns(), sandbox=None, containers=(inside,))
+
+    async def run() -> None:
+        hub, most = EventHub(), QUEUE_BYTES // (4 << 20)
+        for number in range(3 * most):
+            hub.publish(large(number))
+        with hub.subscribe() as reader:
+            assert len(await taken(reader)) in range(most - 1, most + 1)
+        with hub.subscribe() as slow:
+            for number in range(3 * most):
+                hub.publish(large(number))
+            assert slow.dropped == hub.dropped >= 2 * most
+            assert len(await taken(slow)) + slow.dropped == 3 * most
 
     asyncio.run(run())
 

@@ -3,6 +3,7 @@ tests/integration/runtime/test_image_volumes.py."""
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.image import Image, ImageRunConfig
-from podkeep.kernel import overlay
+from podkeep.kernel import mounts, overlay
 from podkeep.kernel.mounts import MountAttr
-from podkeep.runtime.image_volumes import FAILED, Policy, check_kind, find_images
+from podkeep.runtime.image_volumes import FAILED, Policy, check_kind, find_images, narrow
 from podkeep.runtime.oci import selinux, spec
 from podkeep.runtime.oci.selinux import SELinux
 from podkeep.runtime.records import Container, Mount, Propagation, SELinuxOptions, VolumeImage
 from podkeep.runtime.rpc.convert.mounts import mount_message, mount_record
+from support.exchange import exchanging
+from unit.kernel.isolation import in_new_namespaces
 
 ID = ImageID("sha256:" + "5" * 64)
 OTHER = ImageID("sha256:" + "6" * 64)
@@ -165,7 +168,7 @@ def test_kinds_of_sub_paths(kind: int, files: bool, good: bool) -> None:
     assert ("image_volume_files" in caught.value.hint) == (kind == stat.S_IFREG)
 
 
-@pytest.mark.requirement("V76", "V77", "V79")
+@pytest.mark.requirement("V79")
 def test_labels_of_two_pods_with_one_image() -> None:
     def options(level: str, *, enabled: bool) -> str:
         labels = selinux.container_labels(
@@ -186,3 +189,38 @@ def test_labels_of_two_pods_with_one_image() -> None:
 def test_propagation_into_a_volume() -> None:
     record = mount_record(0, request(propagation=api.PROPAGATION_HOST_TO_CONTAINER))
     assert record.propagation is Propagation.HOST_TO_CONTAINER
+
+
+@pytest.mark.requirement("V38")
+@pytest.mark.parametrize("target", ["{outside}", "../../outside", "/proc/self/root/{outside}", "/proc/self/cwd"])
+@pytest.mark.parametrize("last", [True, False], ids=["the last component", "one before"])
+@in_new_namespaces()
+def test_a_sub_path_whose_directory_is_exchanged_for_a_link_stays_inside(
+    tmp_path: Path, target: str, *, last: bool
+) -> None:
+    """The link and the directory change places all the time; whichever is found, what is mounted is of the image."""
+    image_root, outside, mounted = tmp_path / "image", tmp_path / "outside", tmp_path / "mounted"
+    (image_root / "a/b").mkdir(parents=True)
+    (image_root / "a/b/inside").touch()
+    (outside / "b").mkdir(parents=True)
+    for directory in (outside, outside / "b"):
+        (directory / "secret").touch()
+    (image_root / "a/link").symlink_to(target.format(outside=outside))
+    way, wanted = (image_root / "a/b", "a/b") if last else (image_root / "a", "a/b")
+    link = image_root / "a/link" if last else image_root / "link"
+    if not last:
+        (image_root / "a/link").rename(link)
+    results = set()
+    with exchanging(way, link):
+        for _ in range(300):
+            mounted.mkdir()
+            mounts.bind(image_root, mounted)
+            try:
+                narrow(mounted, VolumeImage(reference="data:1", sub_path=wanted), files=False)
+                results.add(tuple(sorted(os.listdir(mounted))))
+            except InvalidArgument:
+                results.add(())
+            mounts.unmount(mounted)
+            mounted.rmdir()
+    assert ("inside",) in results
+    assert results <= {(), ("inside",)}

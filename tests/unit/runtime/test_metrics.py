@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from runtime_values import container, sandbox
 
 from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.runtime.metrics import Metrics
-from podkeep.runtime.metrics_endpoint import MAX_REQUEST_BYTES, MetricsEndpoint
+from podkeep.runtime.metrics_endpoint import MAX_CONNECTIONS, MAX_REQUEST_BYTES, MetricsEndpoint
 from podkeep.runtime.records import ContainerState
 from podkeep.runtime.state import State
 
@@ -167,6 +168,27 @@ def test_the_endpoint_over_tcp(state: State) -> None:
         await endpoint.start()
         assert (await ask(port, b"HEAD /metrics HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
         await endpoint.close()
+
+    run(scenario())
+
+
+def test_connections_that_ask_nothing_keep_nobody_out(state: State, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.sock"
+
+    async def scenario() -> None:
+        endpoint = MetricsEndpoint(Metrics(state).registry, str(path))
+        await endpoint.start()
+        silent = []
+        for _ in range(2 * MAX_CONNECTIONS):
+            silent.append(await asyncio.open_unix_connection(path))
+            silent[-1][1].write(b"GET /metrics HTTP/1.1\r\nHost: ")
+        assert (await ask(path, b"GET /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        # The oldest had to go.
+        with suppress(ConnectionResetError):
+            assert await silent[0][0].read() == b""
+        await endpoint.close()
+        for _, writer in silent:
+            writer.transport.abort()
 
     run(scenario())
 

@@ -19,6 +19,7 @@ from podkeep.base.errors import (
     InvalidArgument,
     NotFound,
     PodkeepError,
+    ResourceExhausted,
 )
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
@@ -27,10 +28,13 @@ from podkeep.runtime.oci import driver
 from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.driver import (
     EXEC_OUTPUT_LIMIT,
+    OWN_OUTPUT_BYTES,
+    Allowance,
     Driver,
     ExecLimits,
     ExecResult,
     Handler,
+    Output,
     Stdio,
     _run_limited,
     _said,
@@ -246,6 +250,7 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
     ("said", "kind"),
     [
         ("executable file `/no/such` not found in $PATH: No such file or directory", InvalidArgument),
+        ("executable file `9999: No such file or directory", InvalidArgument),  # cut off by conmon
         ('exec: "/no/such": stat /no/such: no such file or directory: unknown', InvalidArgument),
         ("OOM: the memory limit could be too low: read from sync socket", InvalidArgument),
         ("container init was OOM-killed (memory limit too low?): unknown", InvalidArgument),
@@ -264,7 +269,14 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
         ("unknown seccomp option NOPE", InvalidArgument),
         ("get_seccomp_operator", InvalidArgument),
         ("invalid seccomp index 0", InvalidArgument),
-        ("error seccomp_init: Cannot allocate memory", Internal),
+        ("writing file `cpu.cfs_quota_us`: Numerical result out of range", InvalidArgument),
+        ("writing file `memory.limit_in_bytes`: Invalid argument", InvalidArgument),
+        ("mknod `/bin/sh/x`: Not a directory", InvalidArgument),
+        ("openat `a`: Too many levels of symbolic links", InvalidArgument),
+        ("mkdir `d`: File name too long", InvalidArgument),
+        ("exec: argument list too long", InvalidArgument),
+        ("mkdir `/way`: No space left on device", ResourceExhausted),
+        ("error seccomp_init: Cannot allocate memory", ResourceExhausted),
         ("openat2 `way`: No such file or directory", Internal),
         ("it said nothing", Internal),
     ],
@@ -273,3 +285,33 @@ def test_whose_fault_it_is_that_a_container_cannot_be_created(said: str, kind: t
     error = driver.create_error(said)
     assert type(error) is kind
     assert str(error) == f"OCI runtime create failed: {said}"
+
+
+def test_outputs_of_several_commands_share_what_they_may_keep() -> None:
+    allowance = Allowance(100_000)
+    first, second, third = Output(allowance), Output(allowance), Output(allowance)
+    for _ in range(20):
+        first.add(bytes(10_000))
+    second.add(bytes(100_000))
+    third.add(bytes(100_000))
+    # Each has a little of its own; the rest is for who came first.
+    assert len(first.kept) == OWN_OUTPUT_BYTES + 100_000
+    assert len(second.kept) == len(third.kept) == OWN_OUTPUT_BYTES
+    first.give_back()
+    first.give_back()
+    third.add(bytes(150_000))
+    assert len(third.kept) == OWN_OUTPUT_BYTES + 100_000
+
+
+class _NoMemory(Allowance):
+    def take(self, wanted: int) -> int:
+        raise MemoryError(wanted)
+
+
+def test_a_command_is_killed_also_if_reading_it_fails(tmp_path: Path) -> None:
+    started, script = tmp_path / "started", tmp_path / "runtime"
+    script.write_text(f"#!/bin/sh\necho $$ >{started}; head -c 200000 /dev/zero; exec sleep 1000\n")
+    script.chmod(0o700)
+    with pytest.raises(MemoryError):
+        handler(str(script), tmp_path).exec_sync(ContainerID("c"), tmp_path, {}, ExecLimits(output=_NoMemory(0)))
+    assert not Path(f"/proc/{int(started.read_text())}").exists()

@@ -22,6 +22,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.images.image import ImageRunConfig
 from podkeep.kernel.idmap import IdMap, IdMapping
 from podkeep.runtime.oci import spec
+from podkeep.runtime.oci.mounts import check_device_nodes, normal, protected, protection
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.spec import PodFiles
 from podkeep.runtime.oci.users import User
@@ -82,14 +83,15 @@ ENVIRONMENTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, str], ...], bool
     "the image's path": (("PATH=/bin",), (), False, "", ["PATH=/bin", "HOME=/root"]),
     "the request wins": (("A=1", "B=2"), (("A", "3"),), False, "", ["A=3", "B=2", spec.DEFAULT_PATH, "HOME=/root"]),
     "a value with =": (("PATH=/b", "A=b=c"), (), False, "", ["PATH=/b", "A=b=c", "HOME=/root"]),
-    "host name": (("PATH=/b",), (), False, "web", ["PATH=/b", "HOSTNAME=web", "HOME=/root"]),
+    "host name": (("PATH=/b",), (), False, "web", ["HOSTNAME=web", "PATH=/b", "HOME=/root"]),
     "host name of the request": (
         ("PATH=/b",),
         (("HOSTNAME", "x"),),
         False,
         "web",
-        ["PATH=/b", "HOSTNAME=x", "HOME=/root"],
+        ["HOSTNAME=x", "PATH=/b", "HOME=/root"],
     ),
+    "host name of the image": (("PATH=/b", "HOSTNAME=::"), (), False, "web", ["HOSTNAME=::", "PATH=/b", "HOME=/root"]),
     "terminal": (("PATH=/b",), (), True, "", ["PATH=/b", "TERM=xterm", "HOME=/root"]),
     "terminal of the image": (("PATH=/b", "TERM=vt100"), (), True, "", ["PATH=/b", "TERM=vt100", "HOME=/root"]),
     "home of the request": (("PATH=/b",), (("HOME", "/h"),), False, "", ["PATH=/b", "HOME=/h"]),
@@ -104,7 +106,7 @@ def test_environment(case: str) -> None:
     config = build(
         image=ImageRunConfig(env=image_env),
         container=container_config(envs=envs, tty=tty),
-        sandbox=sandbox_config(hostname=hostname),
+        hostname=hostname,
     )
     assert config["process"]["env"] == expected
     assert config["process"]["terminal"] is tty
@@ -262,9 +264,7 @@ def test_a_volume_at_dev_keeps_the_runtime_from_mounting_on_the_machines_own() -
     assert [target for target in targets(config) if target.startswith("/dev")] == ["/dev"]
 
 
-@pytest.mark.parametrize(
-    "target", ["/etc/hosts", "/etc/resolv.conf", "/dev/shm", "/etc/hosts/", "/sys", "/dev/pts", "/dev/mqueue"]
-)
+@pytest.mark.parametrize("target", ["/etc/hosts", "/etc/resolv.conf", "/dev/shm", "/etc/hosts/", "/sys", "/dev/mqueue"])
 def test_a_mount_of_the_request_replaces_the_runtimes(target: str) -> None:
     config = build(container=container_config(mounts=(Mount(container_path=target, host_path="/host"),)))
     assert [item["source"] for item in config["mounts"] if item["destination"].rstrip("/") == target.rstrip("/")] == [
@@ -380,7 +380,6 @@ def test_what_can_be_mounted_in_proc() -> None:
     ("mounts", "told"),
     [
         (at("/dev/vol", "/dev/vol/x"), "/dev/vol/x is below what is mounted at /dev/vol"),
-        (at("/dev", "/dev/x"), "/dev/x is below what is mounted at /dev"),
         (at("/sys", "/sys/fs/bpf"), "/sys/fs/bpf is below what is mounted at /sys"),
         (at("/dev/shm/x"), "/dev/shm/x is below what is mounted at /dev/shm"),
     ],
@@ -388,6 +387,73 @@ def test_what_can_be_mounted_in_proc() -> None:
 def test_a_mount_in_a_volume_among_devices(mounts: tuple[Mount, ...], told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         build(container=container_config(mounts=mounts))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/dev", "/dev/", "//dev", "/x/../dev/.", "/dev/null", "/dev/console", "/dev/ptmx", "/dev/pts", "/dev/pts/ptmx"],
+)
+def test_a_volume_where_the_oci_runtime_sets_up_devices(path: str) -> None:
+    for source in ("/volume", "/dev/null", "/dev/shm/dev", "/dev/.."):
+        with pytest.raises(InvalidArgument, match="the OCI runtime sets up devices and streams there"):
+            build(container=container_config(mounts=at(path, source=source)))
+    with pytest.raises(InvalidArgument, match="the OCI runtime sets up devices and streams there"):
+        build(container=container_config(mounts=at("/link")), targets={"/link": normal(path)})
+    if normal(path) not in {"/dev", "/dev/pts"}:
+        with pytest.raises(InvalidArgument, match=r"volume of the image: /dev"):
+            build(volumes={path: "/run/v"})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), set()),
+        (("rbind", "rprivate", "rw"), set()),
+        (("rbind", "ro", "nosuid", "nodev", "noexec"), {"ro", "nosuid", "nodev", "noexec"}),
+        (("ro", "rw"), set()),
+        (("rw", "rro"), {"ro"}),
+        (("nosuid", "suid", "nodev", "dev", "noexec", "exec", "nosuid"), {"nosuid"}),
+    ],
+)
+def test_what_mount_options_protect(options: tuple[str, ...], expected: set[str]) -> None:
+    assert protection(options) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "expected"),
+    [
+        (("rbind", "rw"), set(), ["rbind", "rw"]),
+        (("rbind", "rw", "rslave"), {"ro"}, ["rbind", "rslave", "ro"]),
+        (("rbind", "ro"), {"ro", "nosuid", "noexec"}, ["rbind", "ro", "noexec", "nosuid"]),
+        (("rbind", "rro"), {"ro"}, ["rbind", "rro"]),
+        (("rbind", "suid", "dev", "exec", "rw"), {"nodev"}, ["rbind", "suid", "exec", "rw", "nodev"]),
+    ],
+)
+def test_options_say_what_a_mount_is(options: tuple[str, ...], names: set[str], expected: list[str]) -> None:
+    assert protected(options, frozenset(names)) == expected
+
+
+@pytest.mark.parametrize("path", ["/dev", "/dev/pts"])
+def test_the_machines_own_devices_can_be_mounted_where_they_are(path: str) -> None:
+    assert mount_at(build(container=container_config(mounts=at(path, source=path))), path)["source"] == path
+
+
+def test_no_device_node_is_made_in_a_volume() -> None:
+    """Neither one of a privileged container nor one that CDI adds to the finished configuration."""
+    node = {"path": "/dev/net/tun", "type": "c", "major": 10, "minor": 200}
+    host = host_facts(devices=(node,))
+    privileged = Security(privileged=True)
+    in_volume = build(host=host, container=container_config(security=privileged, mounts=at("/dev/net")))
+    with pytest.raises(InvalidArgument, match="device /dev/net/tun would be made in the volume at /dev/net"):
+        check_device_nodes(in_volume)
+    of_others = build(
+        host=host, container=container_config(security=privileged, mounts=at("/dev/net", source="/dev/shm/x"))
+    )
+    with pytest.raises(InvalidArgument, match="device /dev/net/tun would be made in the volume at /dev/net"):
+        check_device_nodes(of_others)
+    of_machine = at("/dev/net", source="/dev/net")
+    check_device_nodes(build(host=host, container=container_config(security=privileged, mounts=of_machine)))
+    check_device_nodes(build(host=host, container=container_config(security=privileged, mounts=at("/dev/nets"))))
 
 
 def test_a_mount_below_the_machines_own_directories() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.oci.users import User, resolve
+from podkeep.runtime.oci.users import User, number_of, resolve
 from podkeep.runtime.records import GroupsPolicy, Security
 
 PASSWD = """root:x:0:0:root:/root:/bin/sh
@@ -138,3 +138,33 @@ def test_no_image_makes_it_fail_otherwise_than_with_a_refusal(user: str, passwd:
     assert 0 <= found.uid < 2**32 - 1
     assert found.groups[0] == found.gid
     assert len(set(found.groups)) == len(found.groups)
+
+
+@pytest.mark.parametrize("text", ["99999999999", "4294967295", "0000000000000", "9" * 5000])
+@pytest.mark.parametrize("wanted", ["{}", "app:{}"])
+def test_a_number_that_is_no_id_is_refused_also_if_an_account_has_that_name(text: str, wanted: str) -> None:
+    """ImageStatus would tell another ID than the account's, and a kubelet would believe that it is not root."""
+    with pytest.raises(InvalidArgument, match="is a number, but no ID") as caught:
+        resolve(Security(), wanted.format(text), passwd=f"{text}:x:0:0::/:/bin/sh\n{PASSWD}", group=f"{text}:x:0:\n")
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "\u0663", "\uff11", "1\u00b2", "+1", "-1", " 1", "1_000", "0x0"])
+def test_only_ascii_digits_are_a_number(text: str) -> None:
+    assert number_of(text) is None
+    with pytest.raises(InvalidArgument, match="is not in the image's /etc/passwd"):
+        resolve(Security(), text, passwd=PASSWD, group=GROUP)
+    found = resolve(Security(), text, passwd=f"{text}:x:7:8::/:/bin/sh", group="")
+    assert (found.uid, found.gid) == (7, 8)
+
+
+@pytest.mark.parametrize("line", ["a:x:\u00b2:0::/:", "a:x:" + "9" * 5000 + ":0::/:", "a:x:0:\u0663::/:", "a:x::0::/:"])
+def test_lines_of_passwd_with_other_ids_are_passed_over(line: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not in the image's"):
+        resolve(Security(), "a", passwd=line, group="")
+
+
+def test_lines_end_where_the_c_library_ends_them() -> None:
+    for separator in ("\u2028", "\x85", "\x0b", "\x0c", "\x1c"):
+        with pytest.raises(InvalidArgument, match="is not in the image's"):
+            resolve(Security(), "evil", passwd=f"app:x:1:1:{separator}evil:x:0:0::/:{separator}:/:/bin/sh", group="")

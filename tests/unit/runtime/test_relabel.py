@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from runtime_values import container
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.container_executor import relabel_mounts
+from podkeep.runtime.records import Mount, VolumeImage
 from podkeep.runtime.relabel import ATTRIBUTE, relabel
 
 LABEL = "system_u:object_r:container_file_t:s0:c1,c2"
@@ -85,3 +88,35 @@ def test_a_deep_tree(volume: Path) -> None:
 def test_the_machines_directories_are_refused(path: str) -> None:
     with pytest.raises(InvalidArgument, match=f"SELinux relabeling of {path} is not allowed"):
         relabel(path, LABEL)
+
+
+@pytest.mark.requirement("V78")
+def test_the_store_of_images_is_never_labelled(tmp_path: Path) -> None:
+    """Neither for an image volume, nor for a path that leads to it."""
+    store = tmp_path / "podkeep/images"
+    own = tmp_path / "own"
+    own.mkdir()
+    (store / "layers/sha256-1").mkdir(parents=True)
+    (store / "layers/sha256-1/file").touch()
+    os.setxattr(store / "layers/sha256-1/file", ATTRIBUTE, b"system_u:object_r:container_ro_file_t:s0")
+
+    def labels() -> dict[Path, list[tuple[str, bytes]]]:
+        found = [store.parent, store, *store.rglob("*")]
+        return {path: [(name, os.getxattr(path, name)) for name in os.listxattr(path)] for path in found}
+
+    before = labels()
+    image = Mount(
+        container_path="/image",
+        host_path="",
+        selinux_relabel=True,
+        image=VolumeImage(reference="data:1"),
+        readonly=True,
+    )
+    asked = Mount(container_path="/own", host_path=str(own), selinux_relabel=True)
+    relabel_mounts(container(mounts=(image, asked)), {}, LABEL, store)
+    assert label_of(own) == LABEL
+    for path in (store, store / "layers", store / "layers/sha256-1/file", store.parent, tmp_path):
+        wrong = Mount(container_path="/v", host_path=str(path), selinux_relabel=True)
+        with pytest.raises(InvalidArgument, match="images that all pods share are there"):
+            relabel_mounts(container(mounts=(wrong,)), {}, LABEL, store)
+    assert labels() == before

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from podkeep.base import config
+from podkeep.base.in_force import changed_keys
 from podkeep.images.store import ImageStore
-from podkeep.runtime.reload import Reload, changed_keys
+from podkeep.runtime.reload import Reload
 
 
 def test_equal_configurations_differ_in_nothing() -> None:

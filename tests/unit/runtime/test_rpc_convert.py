@@ -23,7 +23,7 @@ from podkeep.runtime.records import (
     SandboxConfig,
     Seccomp,
 )
-from podkeep.runtime.rpc.convert.checks import MAX_METADATA_BYTES, MAX_TEXT_BYTES
+from podkeep.runtime.rpc.convert.checks import MAX_METADATA_BYTES, MAX_PATH_PARTS, MAX_SECONDS, MAX_TEXT_BYTES, seconds
 from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
@@ -727,3 +727,43 @@ def test_a_privileged_container_needs_a_privileged_sandbox() -> None:
     request.linux.security_context.privileged = True
     with pytest.raises(InvalidArgument, match="sandbox is not privileged"):
         container_config(request, in_own_userns())
+
+
+DEEP = "/a" * (MAX_PATH_PARTS + 1)
+
+
+@pytest.mark.parametrize("path", [DEEP, "/a\0", "/" + "a" * 2 * MAX_TEXT_BYTES], ids=["deep", "NUL", "long"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config, path: setattr(config, "log_path", path[1:]),
+        lambda config, path: setattr(config, "working_dir", path),
+        lambda config, path: config.mounts.add(host_path="/", container_path=path),
+        lambda config, path: config.mounts.add(host_path=path, container_path="/volume"),
+        lambda config, path: config.devices.add(host_path="/dev/null", container_path=path),
+        lambda config, path: config.devices.add(host_path=path, container_path="/dev/x"),
+        lambda config, path: config.linux.security_context.masked_paths.append(path),
+        lambda config, path: config.linux.security_context.readonly_paths.append(path),
+        lambda config, path: config.linux.security_context.seccomp.MergeFrom(
+            api.SecurityProfile(profile_type=api.SecurityProfile.Localhost, localhost_ref=path)
+        ),
+    ],
+)
+def test_every_path_of_a_container_has_a_bound(change: Callable[[Any, str], object], path: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        to_container(lambda config: change(config, path))
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("path", [DEEP, "/a\0"], ids=["deep", "NUL"])
+def test_a_sandboxs_log_directory_has_a_bound(path: str) -> None:
+    with pytest.raises(InvalidArgument, match="log_directory"):
+        to_sandbox(set_field("log_directory", path))
+
+
+@pytest.mark.parametrize(
+    ("asked", "waited"), [(-(2**63), 0), (0, 0), (7, 7), (2_147_484, MAX_SECONDS), (2**63 - 1, MAX_SECONDS)]
+)
+def test_no_wait_is_longer_than_clocks_can_count(asked: int, waited: int) -> None:
+    assert seconds(asked) == waited
+    assert waited * 1000 < 2**31

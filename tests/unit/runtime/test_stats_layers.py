@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from runtime_values import container
 
 from podkeep.base.ids import ContainerID
@@ -82,3 +83,21 @@ def test_a_walk_ends_when_the_daemon_stops(tmp_path: Path) -> None:
     layers.walk_due()
     assert layers.size(FIRST) is None
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_layer_that_takes_longer_than_a_turn_is_walked_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with very many files does not make the sizes of the others old."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    layers = Layers()
+    layers.follow([target("c1", tmp_path / "first")])
+    monkeypatch.setattr("podkeep.runtime.stats.layers.TURN_S", -1.0)
+    layers.walk_due()
+    assert layers.size(FIRST) is None
+    monkeypatch.undo()
+    layers.follow([target("c1", tmp_path / "first"), target("c2", tmp_path / "second")])
+    layers.walk_due()
+    assert layers.size(FIRST) is None
+    assert layers.size(SECOND) is not None
+    layers.walk_due(large=True)
+    assert layers.size(FIRST) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from podkeep.kernel.netdev import Interface
 from podkeep.kernel.tree_size import TreeSize
 from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
 from podkeep.runtime.records import ContainerState, Resources
+from podkeep.runtime.rpc.chunks import LIST_BYTES
 from podkeep.runtime.rpc.convert.metrics import descriptor_messages, fill_sandbox_metrics
 from podkeep.runtime.rpc.convert.stats import StatsMessages
 from podkeep.runtime.rpc.encoded import MAX_KEPT, Encoded
@@ -165,11 +167,11 @@ def detail(**fields: Any) -> Detail:
     return Detail(**{**given, **fields})
 
 
-def measured(*, pressure: Pressure, **fields: Any) -> api.PodSandboxMetrics:
+def measured(*, pressure: Pressure, memory: Usage | None = None, **fields: Any) -> api.PodSandboxMetrics:
     record = container(resources=Resources(cpu_quota=1000))
     running = msgspec.structs.replace(record.status, state=ContainerState.RUNNING, started_at=AT)
     record = msgspec.structs.replace(record, status=running)
-    found = usage(pressure=pressure)
+    found = memory or usage(pressure=pressure)
     metrics = ContainerMetrics(
         reading=ContainerReading(container=record, at=AT, usage=found, layer=LAYER),
         usage=found,
@@ -181,7 +183,7 @@ def measured(*, pressure: Pressure, **fields: Any) -> api.PodSandboxMetrics:
     fill_sandbox_metrics(
         message,
         SandboxMetrics(sandbox=sandbox(), at=AT, interfaces=(interface("eth0", 1),), containers=(metrics,)),
-        FileSystem(device="/dev/vda", size=100, inodes=10, inodes_free=5),
+        FileSystem(device="/dev/vda1", disk=(254, 0), size=100, inodes=10, inodes_free=5),
         lambda major, minor: f"/dev/{major}-{minor}",
     )
     return message
@@ -204,8 +206,7 @@ def test_every_metric_has_the_labels_of_its_descriptor() -> None:
     assert found["container_network_receive_bytes_total"]["interface"] == "eth0"
     assert found["container_cpu_usage_seconds_total"]["cpu"] == "total"
     assert found["container_cpu_usage_seconds_total"]["container"] == "main"
-    assert found["container_fs_reads_total"]["device"] == "/dev/8-1"
-    assert found["container_fs_usage_bytes"]["device"] == "/dev/vda"
+    assert found["container_fs_usage_bytes"]["device"] == "/dev/vda1"
 
 
 def test_values_of_metrics() -> None:
@@ -221,6 +222,54 @@ def test_values_of_metrics() -> None:
     assert values["container_spec_cpu_quota"] == 1000
     assert values["container_fs_usage_bytes"] == 4096
     assert values["container_network_transmit_packets_dropped_total"] == 8
+
+
+OF_DISKS = (
+    *(f"container_fs_{what}{kind}_total" for what in ("reads", "writes") for kind in ("", "_bytes", "_merged")),
+    "container_fs_read_seconds_total",
+    "container_fs_write_seconds_total",
+    "container_fs_sector_reads_total",
+    "container_fs_sector_writes_total",
+    "container_fs_io_current",
+    "container_fs_io_time_seconds_total",
+    "container_fs_io_time_weighted_seconds_total",
+    "container_blkio_device_usage_total",
+)
+"""What upstream's node tests look for in /metrics/cadvisor, of every container."""
+
+
+@pytest.mark.parametrize("used", [True, False], ids=["which it used", "which it never used"])
+def test_every_container_has_the_metrics_of_its_disk(used: bool) -> None:
+    io = DeviceIo(major=254, minor=0, read_bytes=4096, reads=1, write_bytes=8192, writes=2)
+    samples = measured(pressure=Pressure(), devices=(io,) if used else ()).container_metrics[0].metrics
+    by_name = {sample.name: sample for sample in samples}
+    for name in OF_DISKS:
+        assert by_name[name].label_values[len(BASE_LABELS)] == "/dev/254-0", name
+    found = {
+        (sample.label_values[-1], sample.value.value)
+        for sample in samples
+        if sample.name == "container_blkio_device_usage_total"
+    }
+    assert found == ({("Read", 4096), ("Write", 8192)} if used else {("Read", 0), ("Write", 0)})
+    assert by_name["container_fs_writes_total"].value.value == (2 if used else 0)
+
+
+def test_a_used_disk_and_that_of_the_writable_layer_are_shown() -> None:
+    samples = measured(pressure=Pressure()).container_metrics[0].metrics
+    devices = [sample.label_values[-1] for sample in samples if sample.name == "container_fs_reads_total"]
+    assert devices == ["/dev/8-1", "/dev/254-0"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "swap", "shown"),
+    [(None, None, (0, 0)), (8192, None, (8192, 0)), (8192, 0, (8192, 8192)), (8192, 4096, (8192, 12288))],
+)
+def test_limits_of_memory_are_those_that_the_kernel_holds(
+    limit: int | None, swap: int | None, shown: tuple[int, int]
+) -> None:
+    samples = measured(pressure=Pressure(), memory=usage(limit=limit, swap_limit=swap)).container_metrics[0].metrics
+    values = {sample.name: sample.value.value for sample in samples}
+    assert (values["container_spec_memory_limit_bytes"], values["container_spec_memory_swap_limit_bytes"]) == shown
 
 
 @pytest.mark.requirement("Q41")
@@ -275,6 +324,20 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(encoded) <= MAX_KEPT
 
 
+def test_a_message_goes_with_its_record() -> None:
+    encoded: Encoded[Any] = Encoded(lambda record: api.Container(id=record.id))
+    first = container("a")
+    encoded.of(first)
+    second = container("a")
+    encoded.of(second)
+    del first
+    assert len(encoded) == 1, "the message of the record that is there stays"
+    kept = weakref.ref(second)
+    del second
+    assert kept() is None
+    assert len(encoded) == 0
+
+
 def test_metrics_of_rdt_are_described_where_something_has_them() -> None:
     described = [{item.name for item in descriptor_messages(rdt=rdt)} for rdt in (True, False)]
     assert described[0] - described[1] == {
@@ -282,3 +345,29 @@ def test_metrics_of_rdt_are_described_where_something_has_them() -> None:
         "container_memory_bandwidth_bytes",
         "container_memory_bandwidth_local_bytes",
     }
+
+
+def test_a_list_that_no_message_holds_is_told_without_the_texts_of_the_largest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Seventeen pods with as many annotations as the Kubernetes API takes, beside one that has few."""
+    large = {"note": "x" * (1 << 20), "io.kubernetes.container.hash": "1"}
+
+    def make(record: Any) -> api.Container:
+        labels = {"io.kubernetes.pod.uid": record.id, "app": "web"}
+        return api.Container(id=record.id, labels=labels, annotations={"a": "b"} if record.id == "small" else large)
+
+    encoded = Encoded(make)
+    records = [container("small"), *(container(str(number)) for number in range(17))]
+    for _ in range(2):
+        data = encoded.repeated(records)
+        assert len(data) < LIST_BYTES
+        items = api.ListContainersResponse.FromString(data).containers
+        assert [item.id for item in items] == [record.id for record in records]
+        assert (items[0].labels["app"], items[0].annotations["a"]) == ("web", "b")
+        for item in items[1:]:
+            assert dict(item.labels) == {"io.kubernetes.pod.uid": item.id}
+            assert dict(item.annotations) == {"io.kubernetes.container.hash": "1"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "a list is more than a message holds: 17 items are told without labels and annotations, such as 0"
+    ]

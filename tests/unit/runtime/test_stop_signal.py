@@ -50,14 +50,14 @@ def test_spellings(text: str, number: int) -> None:
 @pytest.mark.parametrize(
     ("asked", "image", "shown"),
     [
-        ("", "", api.RUNTIME_DEFAULT),
+        ("", "", api.SIGTERM),
         ("", "SIGQUIT", api.SIGQUIT),
         ("", "quit", api.SIGQUIT),
         ("", "3", api.SIGQUIT),
         ("", "SIGCLD", api.SIGCHLD),
         ("", "SIGRTMIN+3", api.SIGRTMINPLUS3),
         ("", "RTMAX-14", api.SIGRTMAXMINUS14),
-        ("", "nonsense", api.RUNTIME_DEFAULT),
+        ("", "nonsense", api.SIGTERM),
         ("SIGUSR1", "SIGQUIT", api.SIGUSR1),
         ("SIGCLD", "", api.SIGCLD),
     ],

@@ -95,3 +95,22 @@ def test_links_below_a_mount_are_hidden_by_it(image: tuple[Path, int]) -> None:
         "/other": "/other",
         "/run/link/deep": "/run/app/deep",
     }
+
+
+@pytest.mark.parametrize("path", ["dev", "proc", "sys"])
+@pytest.mark.parametrize("target", ["/data", "var", "/dev", None], ids=["absolute", "relative", "itself", "a file"])
+def test_a_directory_of_the_kernel_that_is_something_else(tmp_path: Path, path: str, target: str | None) -> None:
+    root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        targets.check_virtual(root)
+        if target is None:
+            (tmp_path / path).touch()
+        else:
+            (tmp_path / path).symlink_to(target)
+        with pytest.raises(InvalidArgument, match=f"/{path} of the image is no directory"):
+            targets.check_virtual(root)
+        (tmp_path / path).unlink()
+        (tmp_path / path).mkdir()
+        targets.check_virtual(root)
+    finally:
+        os.close(root)

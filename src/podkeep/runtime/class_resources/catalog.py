@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied
+from podkeep.base.printable import listed
 from podkeep.runtime.class_resources.annotations import Annotation
 from podkeep.runtime.class_resources.model import DEFAULT_CLASS, ClassResource, Level, Offer, problem
 
@@ -173,5 +174,4 @@ class Catalog:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_NAMES]) or "none"
-    return f"{shown} and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else shown
+    return listed(names, _SHOWN_NAMES) or "none"

@@ -29,7 +29,7 @@ _NOT_FOR_CLASSES = frozenset({"cgroup", "devices", "freezer"})
 _UNLIKE = "memory.oom_control"
 """It reads otherwise than it is written, and counts."""
 _FILE_HINT = "name a file that sets a share or a limit, such as cpu.shares or memory.high"
-_NUMBER = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
+_NUMBER = re.compile(r"([0-9]{1,20})([KMG]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
 _PAGE = os.sysconf("SC_PAGE_SIZE")

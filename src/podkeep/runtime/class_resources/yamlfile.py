@@ -142,7 +142,7 @@ class Node:
         """
         text = self.text()
         digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdecimal()) or (len(digits) > 1 and digits[0] == "0"):
+        if not (digits.isascii() and digits.isdecimal()) or (len(digits) > 1 and digits[0] == "0") or len(digits) > 19:
             raise self.error(f"must be a decimal integer, not {text!r}")
         return int(text)
 

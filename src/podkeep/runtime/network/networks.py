@@ -21,6 +21,7 @@ import msgspec
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.base.ids import SandboxID
+from podkeep.base.tasks import Tasks
 from podkeep.kernel import namespaces, nfnetlink
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.runtime.layout import Layout, sandbox_cgroup
@@ -63,7 +64,7 @@ class Networks:
         self._configured = f"{config.subnet},{config.subnet6}"
         self._layout = layout
         self._watch: nfnetlink.TableWatch | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("restoring network rules")
         self._state = state
         self.bridge = Bridge.from_config(config, layout.run)
         self._own_subnets = self.bridge.subnets
@@ -110,9 +111,7 @@ class Networks:
 
     def _rules_changed(self, watch: nfnetlink.TableWatch) -> None:
         if watch.was_removed(nfnetlink.INET, self.bridge.rules.table):
-            task = asyncio.get_running_loop().create_task(self._restore())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._restore())
 
     async def _restore(self) -> None:
         try:

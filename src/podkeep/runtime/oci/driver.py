@@ -17,15 +17,16 @@ import re
 import select
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from podkeep.base import spawn
-from podkeep.base.errors import Cancelled, DeadlineExceeded, Internal, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.errors import Cancelled, DeadlineExceeded, Internal, InvalidArgument, NotFound, PodkeepError, of_words
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.kernel import procfs
@@ -40,13 +41,15 @@ CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
 """Bytes of both output streams together that ExecSync returns: what one message holds; the rest is dropped."""
+OWN_OUTPUT_BYTES = 64 * 1024
+"""Of them what each output may keep in any case."""
 _RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
 _TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
 _REQUESTS_FAULT = re.compile(
-    r"executable file .* (not found|not executable)|exec: .*: (no such file|permission denied|is a directory)"
+    r"executable file .* (not found|not executable|no such file|name too long)"
+    r"|exec: .*: (no such file|permission denied|is a directory)"
     r"|(open|find) executable|stat .*: no such file or directory: unknown"
-    r"|memory limit (could be )?too low|cpuset\.\w+.*(out of range|invalid argument)"
-    r"|(chdir|mkdir|open|mount(ing)?) .*(not a directory|is a directory|file ?name too long)"
+    r"|writ(e|ing) .*invalid argument|memory limit (could be )?too low|cpuset\.\w+.*(out of range|invalid argument)"
     r"|mkdir `?/(proc|sys)/.*operation not permitted"
     r"|chdir .*(permission denied|too many .*symbolic links|no such file or directory)"
     r"|invalid seccomp (action|index|syscall)|seccomp unknown architecture|unknown seccomp (option|flag)"
@@ -109,12 +112,36 @@ class ExecResult:
     stderr: bytes
 
 
+class Allowance:
+    """Bytes that several commands may keep together. Used by their threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._lock = threading.Lock()
+
+    def take(self, wanted: int) -> int:
+        """Return how many of ``wanted`` bytes may be kept; they are counted until :meth:`give_back`."""
+        with self._lock:
+            taken = min(wanted, self._left)
+            self._left -= taken
+            return taken
+
+    def give_back(self, count: int) -> None:
+        """Count bytes as free again."""
+        with self._lock:
+            self._left += count
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExecLimits:
-    """When a command is killed: after ``timeout`` seconds (None: never), or when one of ``stops`` is readable."""
+    """When a command is killed: after ``timeout`` seconds (None: never), or when one of ``stops`` is readable.
+
+    ``output`` is what it may keep of its output, with others; what is above it is dropped.
+    """
 
     timeout: float | None = None
     stops: tuple[int, ...] = ()
+    output: Allowance = field(default_factory=lambda: Allowance(2 * EXEC_OUTPUT_LIMIT))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +160,12 @@ class Driver:
         :raises DeadlineExceeded: if it does not answer.
         """
         read_end, write_end = os.pipe()
-        null = open_null() if stdio.tty else -1
+        nowhere = os.pipe() if stdio.tty else ()
         try:
             try:
-                argv = self._conmon_command(container, bundle, exits, stdio, null)
-                env = {**_ENVIRONMENT, "_OCI_SYNCPIPE": str(write_end)}
+                argv = self._conmon_command(container, bundle, exits, stdio, nowhere)
+                # Otherwise conmon takes no path that is not ASCII.
+                env = {**_ENVIRONMENT, "LC_ALL": "C.UTF-8", "_OCI_SYNCPIPE": str(write_end)}
                 # conmon notes that memory ran out in its working directory too, whichever that is.
                 done = spawn.run(argv, env=env, cwd=str(bundle), pass_fds=(write_end,), timeout=CREATE_TIMEOUT_S)
             finally:
@@ -145,9 +173,8 @@ class Driver:
             done.check()
             pid = self._read_pid(container, read_end)
         finally:
-            os.close(read_end)
-            if null >= 0:
-                os.close(null)
+            for fd in (read_end, *nowhere):
+                os.close(fd)
         if _has_closed_stdin(stdio):
             _close_stdin(bundle)
         monitor = int((bundle / "conmon.pid").read_text())
@@ -263,10 +290,13 @@ class Driver:
     def _run(self, *arguments: str) -> None:
         done = spawn.run([*self._command(), *arguments], env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S)
         if done.returncode != 0:
-            raise Internal(f"OCI runtime {arguments[0]} failed: {_said(done.stderr)}")
+            said = _said(done.stderr)
+            raise (of_words(said) or Internal)(f"OCI runtime {arguments[0]} failed: {said}")
 
-    def _conmon_command(self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio, null: int) -> list[str]:
-        runtime, *arguments = self._command() if null < 0 else _redirected(self._command(), null)
+    def _conmon_command(
+        self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio, nowhere: Sequence[int]
+    ) -> list[str]:
+        runtime, *arguments = _redirected(self._command(), nowhere[0]) if nowhere else self._command()
         argv = [
             self.conmon,
             *("--cid", container, "--cuuid", container, "--name", container[:12]),
@@ -310,18 +340,18 @@ class Driver:
 
 def create_error(said: str) -> PodkeepError:
     """Return the error for a container that the OCI runtime could not create, from its message on one line."""
-    text = f"OCI runtime create failed: {said}"
-    if _REQUESTS_FAULT.search(said):
-        return InvalidArgument(text)
-    return Internal(text)
+    kind = InvalidArgument if _REQUESTS_FAULT.search(said) else of_words(said) or Internal
+    return kind(f"OCI runtime create failed: {said}")
 
 
-def _redirected(command: list[str], null: int) -> list[str]:
-    """Return a command that runs ``command`` with ``null`` as standard input and output; errors stay conmon's pipe.
+def _redirected(command: list[str], pipe: int) -> list[str]:
+    """Return a command that runs ``command`` with a pipe as standard input and output; errors stay conmon's pipe.
 
-    For a container with a terminal conmon gives the OCI runtime the machine's /dev/null. See ``null_device.py``.
+    For a container with a terminal conmon gives the OCI runtime the machine's /dev/null. See ``null_device.py``. A null
+    device of our own would not do, for crun exchanges it for what is at /dev/null in the container, and gives that to
+    the container's user: where the machine's /dev is mounted, the machine's.
     """
-    path = f"/proc/{os.getpid()}/fd/{null}"
+    path = f"/proc/{os.getpid()}/fd/{pipe}"
     return ["/bin/sh", "-c", f'exec "$0" "$@" <{path} >{path}', *command]
 
 
@@ -379,13 +409,17 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
         os.close(null)
     assert process.stdout is not None
     assert process.stderr is not None
-    outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    outputs = {stream.fileno(): Output(limits.output) for stream in (process.stdout, process.stderr)}
     stdout, stderr = outputs.values()
     pidfd = os.pidfd_open(process.pid)
     try:
-        _pump(outputs, pidfd, limits)
-        if not _readable(pidfd, 0):
-            exec_.kill_command(process, pid_file)
+        try:
+            _pump(outputs, pidfd, limits)
+        finally:
+            # Whatever happened here: what was started is not left.
+            if not (ended := _readable(pidfd, 0)):
+                exec_.kill_command(process, pid_file)
+        if not ended:
             if any(_readable(stop, 0) for stop in limits.stops):
                 raise _stopped()
             raise DeadlineExceeded(f"the command did not finish within {limits.timeout:g} s and was killed")
@@ -394,9 +428,11 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
         process.stdout.close()
         process.stderr.close()
         process.wait()
+        for output in outputs.values():
+            output.give_back()
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    room, errors_room = share(len(stdout), len(stderr))
-    return ExecResult(exit_code=code, stdout=bytes(stdout[:room]), stderr=bytes(stderr[:errors_room]))
+    room, errors_room = share(len(stdout.kept), len(stderr.kept))
+    return ExecResult(exit_code=code, stdout=bytes(stdout.kept[:room]), stderr=bytes(stderr.kept[:errors_room]))
 
 
 def _stopped() -> Cancelled:
@@ -416,7 +452,30 @@ def share(first: int, second: int, limit: int = EXEC_OUTPUT_LIMIT) -> tuple[int,
     return limit - min(second, half), min(second, half)
 
 
-def _pump(outputs: dict[int, bytearray], pidfd: int, limits: ExecLimits) -> None:
+class Output:
+    """What is kept of one output: always a little, more as far as it is allowed."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.kept = bytearray()
+        self._allowance, self._taken = allowance, 0
+
+    def add(self, data: bytes) -> None:
+        """Keep what fits, and drop the rest."""
+        data = data[: EXEC_OUTPUT_LIMIT - len(self.kept)]
+        missing = len(self.kept) + len(data) - OWN_OUTPUT_BYTES - self._taken
+        if missing > 0:
+            taken = self._allowance.take(missing)
+            self._taken += taken
+            data = data[: len(data) - (missing - taken)]
+        self.kept += data
+
+    def give_back(self) -> None:
+        """Count what is kept no longer."""
+        self._allowance.give_back(self._taken)
+        self._taken = 0
+
+
+def _pump(outputs: dict[int, Output], pidfd: int, limits: ExecLimits) -> None:
     """Read both outputs until the program ended, time is up or it shall stop.
 
     What a process left behind in the container writes later is not waited for.
@@ -427,8 +486,8 @@ def _pump(outputs: dict[int, bytearray], pidfd: int, limits: ExecLimits) -> None
     deadline = None if limits.timeout is None else time.monotonic() + limits.timeout
     open_fds, ended = set(outputs), False
     while not ended and (deadline is None or time.monotonic() < deadline):
-        remaining = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
-        ready = {fd for fd, _ in poll.poll(remaining)}
+        remaining = None if deadline is None else deadline - time.monotonic()
+        ready = {fd for fd, _ in poll.poll(spawn.poll_timeout(remaining))}
         ended = pidfd in ready or not ready.isdisjoint(limits.stops)
         for fd in open_fds & ready:
             if not _take(fd, outputs[fd]):
@@ -441,10 +500,10 @@ def _pump(outputs: dict[int, bytearray], pidfd: int, limits: ExecLimits) -> None
             left -= taken
 
 
-def _take(fd: int, kept: bytearray) -> int:
+def _take(fd: int, output: Output) -> int:
     """Read once, keep what fits, and return how many bytes came; 0 at the end."""
     chunk = os.read(fd, 65536)
-    kept += chunk[: EXEC_OUTPUT_LIMIT - len(kept)]
+    output.add(chunk)
     return len(chunk)
 
 
@@ -452,4 +511,4 @@ def _readable(fd: int, seconds: float) -> bool:
     """Wait for ``fd``; unlike select(2), poll(2) takes descriptors above 1023, and a busy daemon has these."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
+    return bool(poll.poll(spawn.poll_timeout(seconds)))

@@ -7,7 +7,7 @@ Sources of the rules: OCI runtime-spec (config.md, Mounts); CRI's Mount. Called 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,9 +107,14 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     late: list[dict[str, Any]] = []
     for item in binds:
         (late if is_virtual(item["destination"]) else early).append(item)
+    _check_dev(dict.fromkeys(of_image, ""), "volume of the image")
+    sources = {place: mount.host_path for place, mount in zip(places, given.container.mounts, strict=True)}
+    _check_dev(sources, "config.mounts")
     if not given.container.security.privileged:
         _check_proc(late)
-    of_pod = {place for place, mount in zip(places, given.container.mounts, strict=True) if not _is_machines(mount)}
+    of_pod = {
+        place for place, mount in zip(places, given.container.mounts, strict=True) if not _is_machines(mount.host_path)
+    }
     _check_nested(places, given.device_paths, of_pod | of_image)
     return early + virtual + late
 
@@ -126,9 +131,9 @@ def is_below(path: str, top: str) -> bool:
     return path == top or path.startswith(f"{top}/")
 
 
-def _is_machines(mount: Mount) -> bool:
+def _is_machines(source: str) -> bool:
     """Return whether only the machine makes links in what is mounted."""
-    return is_virtual(mount.host_path) and not is_below(mount.host_path, "/dev/shm")
+    return is_virtual(source) and not is_below(source, "/dev/shm")
 
 
 def _check_proc(late: list[dict[str, Any]]) -> None:
@@ -139,6 +144,49 @@ def _check_proc(late: list[dict[str, Any]]) -> None:
             raise InvalidArgument(
                 f"config.mounts: {target}: nothing can be mounted there", hint="choose a path outside of /proc"
             )
+
+
+_OF_RUNTIME = frozenset({"/dev", "/dev/console", "/dev/null", "/dev/ptmx", "/dev/pts"})
+
+
+def _check_dev(sources: Mapping[str, str], field_name: str) -> None:
+    """Refuse volumes (path in the container to source) whose files an OCI runtime would take for the container's own.
+
+    It opens /dev/null as root and gives it to the container's user if a stream is like it (crun 1.29 and older take a
+    file of any kind: CVE-2026-88265), makes /dev/console and thereby empties a file there (runc), and gives a path in
+    /dev/pts to the container's user. Where these lie in directories of a pod, they may be links, too. The machine's own
+    /dev and /dev/pts are what they should be.
+    """
+    for place, source in sources.items():
+        if source == place and place in {"/dev", "/dev/pts"}:
+            continue
+        if place in _OF_RUNTIME or place.startswith("/dev/pts/"):
+            raise InvalidArgument(
+                f"{field_name}: {place}: the OCI runtime sets up devices and streams there, and would change the"
+                " volume's files as root",
+                hint="choose a path beside it; of the machine only /dev and /dev/pts as they are can be mounted there",
+            )
+
+
+def check_device_nodes(config: Mapping[str, Any]) -> None:
+    """Check that the OCI runtime makes no device node in a volume, where a link could bring its mode and owner to
+    another file.
+
+    :param config: the OCI configuration with all that was added to it (``cdi_edits.py``).
+    :raises InvalidArgument: naming the node and the volume.
+    """
+    volumes = {
+        item["destination"]: item["source"]
+        for item in config["mounts"]
+        if is_bind(item) and not _is_machines(item["source"])
+    }
+    for node in config["linux"].get("devices", ()):
+        path = normal(node["path"])
+        for volume in volumes:
+            if path.startswith(f"{volume}/"):
+                raise InvalidArgument(
+                    f"device {path} would be made in the volume at {volume}", hint="choose another path for the volume"
+                )
 
 
 def _check_nested(places: list[str], devices: tuple[str, ...], volumes: set[str]) -> None:
@@ -163,6 +211,35 @@ def normal(path: str) -> str:
 def bind(target: str, source: str, *options: str) -> dict[str, Any]:
     """Return a bind mount of everything at ``source``."""
     return {"destination": target, "type": "bind", "source": source, "options": ["rbind", *options]}
+
+
+def is_bind(item: Mapping[str, Any]) -> bool:
+    """Return whether a mount in OCI's form is of a path of the machine."""
+    return item.get("type") == "bind" or not {"bind", "rbind"}.isdisjoint(item.get("options", ()))
+
+
+_SETS = {"ro": "ro", "rro": "ro", "nosuid": "nosuid", "nodev": "nodev", "noexec": "noexec"}
+_CLEARS = {"rw": "ro", "suid": "nosuid", "dev": "nodev", "exec": "noexec"}
+
+
+def protection(options: Sequence[str]) -> frozenset[str]:
+    """Return which of ro, nosuid, nodev and noexec mount options in OCI's words ask for; a later word wins."""
+    found: set[str] = set()
+    for option in options:
+        if option in _SETS:
+            found.add(_SETS[option])
+        elif option in _CLEARS:
+            found.discard(_CLEARS[option])
+    return frozenset(found)
+
+
+def protected(options: Sequence[str], names: frozenset[str]) -> list[str]:
+    """Return mount options with ``names`` among them, and without what says the opposite.
+
+    Newer OCI runtimes take off a mount what its options do not name, and fail if the kernel does not let them.
+    """
+    kept = [option for option in options if _CLEARS.get(option) not in names]
+    return [*kept, *sorted(names - protection(kept))]
 
 
 def rootfs_propagation(mounts: tuple[Mount, ...]) -> str:

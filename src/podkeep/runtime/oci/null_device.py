@@ -2,7 +2,8 @@
 
 An OCI runtime gives a process's standard streams to its user (crun 1.8.1: fchown), and the user of a pod may change the
 mode of what is his. Were it /dev/null, he could take it away from the whole machine. Each stream from here is a device
-node of its own, in a file system of the runtime's own that is mounted nowhere.
+node of its own, in a file system of the runtime's own that is mounted nowhere. Where crun would exchange it for
+the null device of a container (``create``), the stream is a pipe instead (``driver.py``).
 
 Called by what starts OCI runtimes (``driver.py``, ``exec.py``); any thread may.
 """

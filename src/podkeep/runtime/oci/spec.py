@@ -64,6 +64,8 @@ class SpecInput:
     namespaces: Mapping[str, str]
     """OCI namespace type to the path of one to join; an empty path: a new one. The host's are left out."""
     files: PodFiles
+    hostname: str = ""
+    """The pod's host name; of a pod that has none of its own, the machine's."""
     machine_devices: bool = True
     """Whether a privileged container has the machine's devices; else it has those that it asked for."""
     devices: tuple[Mapping[str, Any], ...] = ()
@@ -174,14 +176,13 @@ def _process(given: SpecInput, bounding: frozenset[str]) -> dict[str, Any]:
 
 
 def _environment(given: SpecInput) -> list[str]:
-    result: dict[str, str] = {}
+    # An image may say otherwise, as with the peers: servers take HOSTNAME for the address to listen on.
+    result = {"HOSTNAME": given.hostname} if given.hostname else {}
     for entry in given.image.env:
         name, _, value = entry.partition("=")
         result[name] = value
     if "PATH" not in result:
         result["PATH"] = DEFAULT_PATH.partition("=")[2]
-    if given.sandbox.hostname:
-        result["HOSTNAME"] = given.sandbox.hostname
     if given.container.tty:
         result.setdefault("TERM", "xterm")
     result.update(given.container.envs)

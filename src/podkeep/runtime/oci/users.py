@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.records import GroupsPolicy, Security
 
+_SHOWN = 80
+
 
 @dataclass(frozen=True, kw_only=True)
 class User:
@@ -42,16 +44,33 @@ def resolve(security: Security, image_user: str, *, passwd: str, group: str) -> 
     accounts = _accounts(passwd)
     account = _find_account(accounts, wanted)
     if account is None:
-        if not _is_id(wanted):
+        uid = number_of(wanted)
+        if uid is None:
             raise InvalidArgument(
-                f"user {wanted!r} is not in the image's /etc/passwd", hint="name a user of the image, or a number"
+                f"user {wanted[:_SHOWN]!r} is not in the image's /etc/passwd",
+                hint="name a user of the image, or a number",
             )
-        account = _Account(name="", uid=int(wanted), gid=0, home="/")
+        account = _Account(name="", uid=uid, gid=0, home="/")
     gid = account.gid if wanted_group == "" else _find_group(group, wanted_group)
     groups = [gid, *security.supplemental_groups]
     if security.groups_policy is GroupsPolicy.MERGE and account.name:
         groups += _memberships(group, account.name)
     return User(uid=account.uid, gid=gid, groups=tuple(dict.fromkeys(groups)), home=account.home or "/")
+
+
+def number_of(text: str) -> int | None:
+    """Return the ID that a user or group of an image is, if it is written as a number; None for a name.
+
+    What is told of an image (CRI: Image.uid) and what becomes of it must be the same: whoever refuses to run an image
+    as root believes what is told.
+
+    :raises InvalidArgument: if it is a number and no ID.
+    """
+    if not text.isascii() or not text.isdigit():
+        return None
+    if not _is_id(text):
+        raise InvalidArgument(f"{text[:40]!r} is a number, but no ID of a user or group", hint="0 to 4294967294 are")
+    return int(text)
 
 
 def _wanted(security: Security, image_user: str) -> tuple[str, str]:
@@ -70,7 +89,7 @@ def _wanted(security: Security, image_user: str) -> tuple[str, str]:
 
 def _accounts(passwd: str) -> list[_Account]:
     result = []
-    for line in passwd.splitlines():
+    for line in passwd.split("\n"):
         fields = line.split(":")
         if len(fields) >= 6 and _is_id(fields[2]) and _is_id(fields[3]):
             result.append(_Account(name=fields[0], uid=int(fields[2]), gid=int(fields[3]), home=fields[5]))
@@ -79,18 +98,20 @@ def _accounts(passwd: str) -> list[_Account]:
 
 def _find_account(accounts: list[_Account], wanted: str) -> _Account | None:
     # A number is never looked up as a name: an account that the image named "1000" would turn UID 1000 into its own.
-    if _is_id(wanted):
-        return next((item for item in accounts if item.uid == int(wanted)), None)
+    uid = number_of(wanted)
+    if uid is not None:
+        return next((item for item in accounts if item.uid == uid), None)
     return next((item for item in accounts if item.name == wanted), None)
 
 
 def _find_group(group: str, wanted: str) -> int:
-    if _is_id(wanted):
-        return int(wanted)
+    number = number_of(wanted)
+    if number is not None:
+        return number
     for name, gid, _ in _groups(group):
         if name == wanted:
             return gid
-    raise InvalidArgument(f"group {wanted!r} is not in the image's /etc/group")
+    raise InvalidArgument(f"group {wanted[:_SHOWN]!r} is not in the image's /etc/group")
 
 
 def _memberships(group: str, user: str) -> list[int]:
@@ -99,7 +120,7 @@ def _memberships(group: str, user: str) -> list[int]:
 
 def _groups(group: str) -> list[tuple[str, int, list[str]]]:
     result = []
-    for line in group.splitlines():
+    for line in group.split("\n"):
         fields = line.split(":")
         if len(fields) >= 4 and _is_id(fields[2]):
             result.append((fields[0], int(fields[2]), fields[3].split(",")))

@@ -14,6 +14,7 @@ from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Container, ContainerState
 from podkeep.runtime.rpc.chunks import in_chunks
+from podkeep.runtime.rpc.convert.checks import path_text, seconds
 from podkeep.runtime.rpc.convert.class_resources import class_names
 from podkeep.runtime.rpc.convert.container import asking_annotations, container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
@@ -66,7 +67,7 @@ class ContainerRpc:
         return api.StartContainerResponse()
 
     async def stop(self, request: api.StopContainerRequest) -> api.StopContainerResponse:
-        await self._containers.stop(_required(request.container_id), max(request.timeout, 0))
+        await self._containers.stop(_required(request.container_id), seconds(request.timeout))
         return api.StopContainerResponse()
 
     async def remove(self, request: api.RemoveContainerRequest) -> api.RemoveContainerResponse:
@@ -119,7 +120,7 @@ class ContainerRpc:
 
     async def checkpoint(self, request: api.CheckpointContainerRequest) -> api.CheckpointContainerResponse:
         text = _required(request.container_id)
-        await self._checkpoints.make(text, request.location, float(max(request.timeout, 0)))
+        await self._checkpoints.make(text, path_text("location", request.location), float(seconds(request.timeout)))
         return api.CheckpointContainerResponse()
 
     async def reopen_log(self, request: api.ReopenContainerLogRequest) -> api.ReopenContainerLogResponse:
@@ -139,7 +140,7 @@ def status_message(container: Container, log_path: str) -> api.ContainerStatus:
         started_at=status.started_at,
         finished_at=status.finished_at,
         exit_code=status.exit_code,
-        image=_image(container),
+        image=_status_image(container),
         image_ref=container.image_ref,
         reason=status.reason,
         message=status.message,
@@ -157,15 +158,19 @@ def status_message(container: Container, log_path: str) -> api.ContainerStatus:
 
 
 def _stop_signal(container: Container) -> api.Signal.ValueType:
-    """Return the request's signal, else the image's; RUNTIME_DEFAULT: neither names one, and it is SIGTERM."""
+    """Return the signal that StopContainer sends; in the request's own spelling if it names one."""
     if container.config.stop_signal:
         return api.Signal.Value(container.config.stop_signal)
-    if not container.image_stop_signal:
-        return api.RUNTIME_DEFAULT
-    try:
-        return _SIGNALS.get(stop_signal.parse(container.image_stop_signal), api.RUNTIME_DEFAULT)
-    except InvalidArgument:
-        return api.RUNTIME_DEFAULT  # as StopContainer does
+    # The kernel has a few that the interface does not name.
+    return _SIGNALS.get(stop_signal.of(container), api.RUNTIME_DEFAULT)
+
+
+def _status_image(container: Container) -> api.ImageSpec:
+    """Return what the kubelet shows as the container's image: a name, while its own requests have the ID."""
+    config = container.config
+    # A record of an older podkeep has no name.
+    name = container.image_name or config.user_specified_image or config.image
+    return api.ImageSpec(image=name, user_specified_image=config.user_specified_image)
 
 
 def _required(text: str) -> str:
@@ -184,7 +189,7 @@ def _selected(container: Container, chosen: api.ContainerFilter) -> bool:
     return labels_match(container.config.labels, chosen.label_selector)
 
 
-def _image(container: Container) -> api.ImageSpec:
+def _requested_image(container: Container) -> api.ImageSpec:
     config = container.config
     return api.ImageSpec(image=config.image, user_specified_image=config.user_specified_image)
 
@@ -194,7 +199,7 @@ def _item(container: Container) -> api.Container:
         id=container.id,
         pod_sandbox_id=container.sandbox_id,
         metadata=api.ContainerMetadata(name=container.config.name, attempt=container.config.attempt),
-        image=_image(container),
+        image=_requested_image(container),
         image_ref=container.image_ref,
         state=_STATES[container.status.state],
         created_at=container.status.created_at,

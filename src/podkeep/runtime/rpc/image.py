@@ -12,8 +12,9 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.image import Image, PullProgress, RegistryAuth
 from podkeep.images.store import ImageStore
+from podkeep.runtime.oci import users
 from podkeep.runtime.pull_watch import PullWatch
-from podkeep.runtime.rpc.chunks import in_chunks
+from podkeep.runtime.rpc.chunks import Fitting, in_chunks
 from podkeep.runtime.state import State
 
 
@@ -24,13 +25,15 @@ class ImageRpc:
         self._images = images
         self._state = state
         self._watch = watch
+        self._fitting = Fitting("ListImages")
 
     async def list(self, request: api.ListImagesRequest) -> api.ListImagesResponse:
-        return api.ListImagesResponse(images=[_message(image) for image in self._chosen(request.filter)])
+        messages = [_message(image) for image in self._chosen(request.filter)]
+        return api.ListImagesResponse(images=self._fitting.fit(messages))
 
     async def stream(self, request: api.StreamImagesRequest) -> AsyncIterator[api.StreamImagesResponse]:
         chosen = self._chosen(request.filter)
-        async for images in in_chunks(_message(image) for image in chosen):
+        async for images in in_chunks(message for image in chosen for message in self._fitting.fit([_message(image)])):
             yield api.StreamImagesResponse(images=images)
 
     def _chosen(self, wanted: api.ImageFilter) -> Sequence[Image]:
@@ -48,7 +51,8 @@ class ImageRpc:
             _, layers = await asyncio.to_thread(self._images.records)
             info["info"] = msgspec.json.encode(image).decode()
             info["layers"] = msgspec.json.encode([layers[item] for item in image.layers if item in layers]).decode()
-        return api.ImageStatusResponse(image=_message(image), info=info)
+        (message,) = self._fitting.fit([_message(image)])
+        return api.ImageStatusResponse(image=message, info=info)
 
     async def pull(self, request: api.PullImageRequest) -> api.PullImageResponse:
         reference = _required(request.image)
@@ -106,6 +110,10 @@ def _auth(config: api.AuthConfig) -> RegistryAuth:
 
 def _message(image: Image) -> api.Image:
     user = image.config.user.partition(":")[0]
+    try:
+        uid = users.number_of(user or "0")
+    except InvalidArgument:  # a container of it is refused for that, and the number would not fit
+        uid = None
     result = api.Image(
         id=image.id,
         repo_tags=image.repo_tags,
@@ -114,10 +122,10 @@ def _message(image: Image) -> api.Image:
         spec=api.ImageSpec(image=image.repo_tags[0] if image.repo_tags else image.id),
         pinned=image.pinned,
     )
-    if user.isdigit():
-        result.uid.value = int(user)
-    elif user:
+    if image.unusable:
+        return result
+    if uid is None:
         result.username = user
     else:
-        result.uid.value = 0
+        result.uid.value = uid
     return result

@@ -9,6 +9,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.images.store import ImageStore
 from podkeep.runtime.pull_watch import PullWatch
+from podkeep.runtime.rpc.convert.checks import path_text, quote
 from podkeep.runtime.rpc.upkeep import open_file
 from podkeep.runtime.state import State
 
@@ -16,17 +17,29 @@ from podkeep.runtime.state import State
 class NodeRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, images: ImageStore, state: State, watch: PullWatch, shut_down: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        images: ImageStore,
+        state: State,
+        watch: PullWatch,
+        shut_down: Callable[[], None],
+        require_idle: Callable[[], None],
+    ) -> None:
+        """Serve with these parts.
+
+        :param require_idle: raises if somebody has a use for this runtime, beside the one request that is served.
+        """
         self._images = images
         self._state = state
         self._watch = watch
         self._shut_down = shut_down
+        self._require_idle = require_idle
 
     async def load_image(self, request: node.LoadImageRequest) -> node.LoadImageResponse:
-        path = Path(request.path)
         file = open_file(request.file) if request.HasField("file") else None
+        path = Path(path_text("path", request.path))
         if file is None and not path.is_absolute():
-            raise InvalidArgument(f"path: {request.path!r} is not absolute")
+            raise InvalidArgument(f"path: {quote(request.path)} is not absolute")
         loaded = await self._images.load(path, file=file, progress=self._watch.publish)
         return node.LoadImageResponse(image_refs=[item.repo_tags[0] if item.repo_tags else item.id for item in loaded])
 
@@ -39,6 +52,8 @@ class NodeRpc:
     async def list_pod_uids(self, _request: node.ListPodUIDsRequest) -> node.ListPodUIDsResponse:
         return node.ListPodUIDsResponse(uids={sandbox.config.uid for sandbox in self._state.sandboxes()})
 
-    async def shutdown(self, _request: node.ShutdownRequest) -> node.ShutdownResponse:
+    async def shutdown(self, request: node.ShutdownRequest) -> node.ShutdownResponse:
+        if request.if_idle:
+            self._require_idle()
         self._shut_down()
         return node.ShutdownResponse()

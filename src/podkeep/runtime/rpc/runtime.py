@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
@@ -30,13 +31,14 @@ class RuntimeRpc:
 
     def __init__(
         self,
-        config: Config,
+        config: Callable[[], Config],
         handlers: HandlerTable,
         confinement: Confinement,
         networks: Networks,
         namespaces: NamespaceWatch,
         classes: ClassResources,
     ) -> None:
+        """Serve with these parts; ``config`` returns the configuration that is in force."""
         self._config = config
         self._handlers = handlers
         self._confinement = confinement
@@ -70,7 +72,7 @@ class RuntimeRpc:
             described = await asyncio.to_thread(self._classes.describe)
             info["classResources"] = msgspec.json.encode(described).decode()
             info["classResourceUsers"] = msgspec.json.encode(self._classes.users()).decode()
-            info["config"] = msgspec.json.encode(self._config).decode()
+            info["config"] = msgspec.json.encode(self._config()).decode()
             info["mountNamespace"] = msgspec.json.encode(self._namespaces.describe(apart)).decode()
             info["network"] = msgspec.json.encode(self._networks.describe()).decode()
             info["security"] = msgspec.json.encode(self._confinement.describe()).decode()
@@ -87,7 +89,7 @@ class RuntimeRpc:
         return answer
 
     async def runtime_config(self, _request: api.RuntimeConfigRequest) -> api.RuntimeConfigResponse:
-        driver = api.SYSTEMD if self._config.runtime.cgroup_driver == "systemd" else api.CGROUPFS
+        driver = api.SYSTEMD if self._config().runtime.cgroup_driver == "systemd" else api.CGROUPFS
         return api.RuntimeConfigResponse(linux=api.LinuxRuntimeConfiguration(cgroup_driver=driver))
 
     async def update_runtime_config(self, request: api.UpdateRuntimeConfigRequest) -> api.UpdateRuntimeConfigResponse:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -148,9 +149,9 @@ class StatsRpc:
             self._messages.fill_sandbox(into.add(), reading)
 
     def _read_metrics(self, targets: Sequence[SandboxTarget], into: _Repeated[api.PodSandboxMetrics]) -> None:
-        file_system = self._collector.file_system()
+        file_system, name_of = self._collector.file_system(), cache(device_name)
         for found in self._collector.metrics(targets):
-            fill_sandbox_metrics(into.add(), found, file_system, device_name)
+            fill_sandbox_metrics(into.add(), found, file_system, name_of)
 
 
 def _parts(targets: Sequence[Target]) -> Iterator[Sequence[Target]]:

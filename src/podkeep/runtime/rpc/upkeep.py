@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.images.checking import Damage, Step, Summary
+from podkeep.images.documents import Document
 from podkeep.images.openfile import OpenFile
 from podkeep.images.store import ImageStore
 from podkeep.images.upkeep import Description, ImageUser, Upkeep
 from podkeep.runtime.pull_watch import PullWatch
+from podkeep.runtime.rpc.chunks import Fitting
 from podkeep.runtime.state import State
+
+log = logging.getLogger(__name__)
+
+_DOCUMENT_BYTES = 13 << 20
+"""Of the documents of one image: an index, a manifest and the configuration have 12 MiB at most. The rest of a message
+is for layers, names and users; an image that came by way of many large indexes is told of without some of them."""
 
 
 class UpkeepRpc:
@@ -23,11 +32,14 @@ class UpkeepRpc:
         self._state = state
         self._watch = watch
         self._upkeep = Upkeep(images, self._users)
+        self._described = Fitting("DescribeImages")
+        self._pruned = Fitting("PruneImages")
 
     async def describe(self, request: node.DescribeImagesRequest) -> AsyncIterator[node.ImageDescription]:
         async with aclosing(self._upkeep.describe(request.images, documents=request.documents)) as images:
             async for found in images:
-                yield _description(found, whole=request.documents)
+                for message in self._described.fit([_description(found, whole=request.documents)]):
+                    yield message
 
     async def save(self, request: node.SaveImagesRequest) -> node.SaveImagesResponse:
         if not request.images:
@@ -49,7 +61,8 @@ class UpkeepRpc:
         images, reclaimed = await self._upkeep.prune(
             tagged=request.all, pulled_before=request.pulled_before or None, dry_run=request.dry_run
         )
-        return node.PruneImagesResponse(images=[_description(found) for found in images], reclaimed_bytes=reclaimed)
+        messages = self._pruned.fit([_description(found) for found in images])
+        return node.PruneImagesResponse(images=messages, reclaimed_bytes=reclaimed)
 
     async def verify(self, request: node.VerifyImagesRequest) -> AsyncIterator[node.VerifyEvent]:
         async with aclosing(self._upkeep.verify(request.images, repair=request.repair)) as events:
@@ -84,6 +97,19 @@ def open_file(message: node.OpenFile) -> OpenFile:
     )
 
 
+def _told(documents: Sequence[Document]) -> Iterator[Document]:
+    """Yield the documents that fit into a message, the configuration and the smaller ones before others."""
+    left = _DOCUMENT_BYTES
+    told = set()
+    for document in sorted(documents, key=lambda item: (item.role != "configuration", len(item.data))):
+        left -= len(document.data)
+        if left < 0:
+            log.warning("document %s is left out of an answer: there are too many large ones", document.digest)
+            break
+        told.add(document)
+    yield from (document for document in documents if document in told)
+
+
 def _description(found: Description, *, whole: bool = False) -> node.ImageDescription:
     image = found.image
     return node.ImageDescription(
@@ -108,7 +134,7 @@ def _description(found: Description, *, whole: bool = False) -> node.ImageDescri
         ],
         documents=[
             node.ImageDocument(role=document.role, digest=document.digest, data=document.data)
-            for document in found.documents
+            for document in _told(found.documents)
         ],
         layers=[
             node.ImageLayer(

@@ -16,7 +16,7 @@ import msgspec
 
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel import netdev, procfs
-from podkeep.kernel.blockdev import device_name
+from podkeep.kernel.blockdev import device_name, disk_of
 from podkeep.kernel.cgroup_stats import Detail, StatsReader, Usage
 from podkeep.kernel.netdev import Interface
 from podkeep.kernel.procfs import Descriptors
@@ -68,6 +68,8 @@ class FileSystem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The file system that writable layers are on; sizes in bytes."""
 
     device: str
+    disk: tuple[int, int]
+    """Major and minor number of the disk that the device is on."""
     size: int
     inodes: int
     inodes_free: int
@@ -159,6 +161,7 @@ class Collector:
             raise KernelCallError(f"statvfs({self._data})", error.errno or 0) from error
         return FileSystem(
             device=device_name(os.major(device), os.minor(device)),
+            disk=disk_of(os.major(device), os.minor(device)),
             size=status.f_blocks * status.f_frsize,
             inodes=status.f_files,
             inodes_free=status.f_ffree,

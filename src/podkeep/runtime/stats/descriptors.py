@@ -58,6 +58,20 @@ OF_RDT: tuple[Descriptor, ...] = (
 )
 """What containers in a class of RDT have."""
 
+_UNCOUNTED_IO: tuple[Descriptor, ...] = (
+    _counter("container_fs_reads_merged_total", "Read operations that were merged; 0.", "device"),
+    _counter("container_fs_writes_merged_total", "Write operations that were merged; 0.", "device"),
+    _counter("container_fs_read_seconds_total", "Time spent reading; 0.", "device"),
+    _counter("container_fs_write_seconds_total", "Time spent writing; 0.", "device"),
+    _counter("container_fs_sector_reads_total", "Sectors read; 0.", "device"),
+    _counter("container_fs_sector_writes_total", "Sectors written; 0.", "device"),
+    _gauge("container_fs_io_current", "Operations under way; 0.", "device"),
+    _counter("container_fs_io_time_seconds_total", "Time with operations under way; 0.", "device"),
+    _counter("container_fs_io_time_weighted_seconds_total", "That time, times the operations; 0.", "device"),
+)
+"""The I/O scheduler that counted them for cgroups left with Linux 5.0; readers of /metrics/cadvisor expect them."""
+UNCOUNTED = tuple(item.name for item in _UNCOUNTED_IO)
+
 DESCRIPTORS: tuple[Descriptor, ...] = (
     _counter("container_cpu_usage_seconds_total", "CPU time used, in whole seconds.", "cpu"),
     _counter("container_cpu_user_seconds_total", "CPU time used in user mode, in whole seconds."),
@@ -86,6 +100,7 @@ DESCRIPTORS: tuple[Descriptor, ...] = (
     _counter("container_fs_reads_total", "Read operations, by device.", "device"),
     _counter("container_fs_writes_bytes_total", "Bytes written, by device.", "device"),
     _counter("container_fs_writes_total", "Write operations, by device.", "device"),
+    *_UNCOUNTED_IO,
     _counter("container_blkio_device_usage_total", "Bytes of block I/O.", "device", "major", "minor", "operation"),
     _gauge("container_hugetlb_usage_bytes", "Huge pages in use in bytes.", "pagesize"),
     _gauge("container_hugetlb_max_usage_bytes", "The most huge pages that were in use, in bytes.", "pagesize"),

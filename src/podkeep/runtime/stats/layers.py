@@ -2,7 +2,8 @@
 
 Owns: which layer is walked when. A layer is walked again after a pause that grows with how long the walk took, so that
 large ones cost a bounded share of a processor; one whose container has ended is walked once more and then no more.
-Thread-safe.
+What takes longer than a turn is walked apart, so that one container with very many files does not make the sizes of all
+others old. Thread-safe.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from podkeep.runtime.stats.targets import ContainerTarget
 
 PERIOD_S = 10.0
 """Pause between two walks of a small layer, as the peers have it."""
+TURN_S = 1.0
+"""How long a layer may be walked while others wait."""
 PAUSE_FACTOR = 100
 """Pause after a walk, in times of what it took: at most a hundredth of a processor per layer."""
 
@@ -36,6 +39,8 @@ class _Layer:
     path: str
     ended: bool
     """Whether nothing writes to it any more."""
+    large: bool = False
+    """Whether the last walk took longer than a turn."""
     due: float = 0.0
     """In seconds of the monotonic clock."""
     known: LayerSize | None = None
@@ -67,22 +72,34 @@ class Layers:
         layer = self._layers.get(container)
         return None if layer is None else layer.known
 
-    def walk_due(self) -> None:
-        """Walk every layer whose time has come. Blocks, for as long as they are large."""
+    def walk_due(self, *, large: bool = False) -> None:
+        """Walk every layer whose time has come, of the large ones or the others. Blocks for as long as that takes."""
         with self._lock:
-            due = [(key, layer) for key, layer in self._layers.items() if layer.due <= time.monotonic()]
-        for _, layer in due:
-            started = time.monotonic()
-            ended = layer.ended
-            size = tree_size.measure(layer.path, stop=self._stopped.is_set)
+            now = time.monotonic()
+            due = [layer for layer in self._layers.values() if layer.large == large and layer.due <= now]
+        for layer in due:
+            self._walk(layer)
             if self._stopped.is_set():
                 return
-            took = time.monotonic() - started
-            layer.due = time.monotonic() + max(PERIOD_S - 0.5, took * PAUSE_FACTOR)
-            if size is not None:
-                layer.known = LayerSize(at=time.time_ns(), size=size)
-                if ended:
-                    layer.due = float("inf")
+
+    def _walk(self, layer: _Layer) -> None:
+        started, ended, limited = time.monotonic(), layer.ended, not layer.large
+
+        def too_long() -> bool:
+            return time.monotonic() - started > TURN_S
+
+        size = tree_size.measure(layer.path, stop=lambda: self._stopped.is_set() or (limited and too_long()))
+        if self._stopped.is_set():
+            return
+        layer.large = too_long()
+        if size is None and layer.large:
+            return  # its turn is over, and it is walked apart
+        took = time.monotonic() - started
+        layer.due = time.monotonic() + max(PERIOD_S - 0.5, took * PAUSE_FACTOR)
+        if size is not None:
+            layer.known = LayerSize(at=time.time_ns(), size=size)
+            if ended:
+                layer.due = float("inf")
 
     def stop(self) -> None:
         """End a walk that is going on."""

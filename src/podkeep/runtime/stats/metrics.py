@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from podkeep.kernel.cgroup_files import DeviceIo, Psi
+from podkeep.kernel.cgroup_stats import Memory
 from podkeep.kernel.netdev import Interface
 from podkeep.runtime.records import Container, Resources, Sandbox
 from podkeep.runtime.stats.collector import ContainerMetrics, FileSystem
+from podkeep.runtime.stats.descriptors import UNCOUNTED
 
 if TYPE_CHECKING:
     from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
@@ -43,7 +45,7 @@ def sandbox_labels(sandbox: Sandbox) -> tuple[str, ...]:
 def container_labels(container: Container, sandbox: Sandbox) -> tuple[str, ...]:
     """Return the values of the base labels of a container's metrics."""
     config, pod = container.config, sandbox.config
-    image = config.user_specified_image or config.image
+    image = container.image_name or config.user_specified_image or config.image
     return (config.name, container.id, image, container.id, pod.namespace, pod.name)
 
 
@@ -74,7 +76,7 @@ def container_samples(
     yield from _cpu(metrics)
     yield from _memory(metrics)
     yield from _files(metrics, file_system)
-    for device in metrics.detail.devices:
+    for device in _devices(metrics.detail.devices, file_system):
         yield from _device(device, device_name(device.major, device.minor))
     for size, (used, most) in sorted(metrics.detail.hugepages.items()):
         yield MetricSample("container_hugetlb_usage_bytes", used, (size,))
@@ -83,6 +85,7 @@ def container_samples(
     for domain in metrics.domains:
         yield from _domain(domain)
     yield from _spec(metrics.reading.container)
+    yield from _memory_limits(metrics.usage.memory)
     pressure = metrics.usage.pressure
     for resource, psi in (("cpu", pressure.cpu), ("memory", pressure.memory), ("io", pressure.io)):
         yield from _pressure(resource, psi)
@@ -134,6 +137,14 @@ def _files(metrics: ContainerMetrics, file_system: FileSystem) -> Iterator[Metri
         yield MetricSample("container_fs_usage_bytes", layer.size.used_bytes, (device,))
 
 
+def _devices(counted: tuple[DeviceIo, ...], file_system: FileSystem) -> tuple[DeviceIo, ...]:
+    """Return the devices of a container: the disk of its writable layer is among them, also before it was used."""
+    major, minor = file_system.disk
+    if any((io.major, io.minor) == (major, minor) for io in counted):
+        return counted
+    return (*counted, DeviceIo(major=major, minor=minor))
+
+
 def _device(io: DeviceIo, name: str) -> Iterator[MetricSample]:
     yield MetricSample("container_fs_reads_bytes_total", io.read_bytes, (name,))
     yield MetricSample("container_fs_reads_total", io.reads, (name,))
@@ -142,6 +153,8 @@ def _device(io: DeviceIo, name: str) -> Iterator[MetricSample]:
     for operation, value in (("Read", io.read_bytes), ("Write", io.write_bytes)):
         labels = (name, str(io.major), str(io.minor), operation)
         yield MetricSample("container_blkio_device_usage_total", value, labels)
+    for family in UNCOUNTED:
+        yield MetricSample(family, 0, (name,))
 
 
 def _processes(metrics: ContainerMetrics) -> Iterator[MetricSample]:
@@ -172,12 +185,18 @@ def _spec(container: Container) -> Iterator[MetricSample]:
     if resources.cpu_quota > 0:
         yield MetricSample("container_spec_cpu_quota", resources.cpu_quota)
     yield MetricSample("container_spec_cpu_shares", resources.cpu_shares)
-    yield MetricSample("container_spec_memory_limit_bytes", max(resources.memory_limit, 0))
     reserved = 0
     with suppress(ValueError):  # "max", or what the kernel has refused
         reserved = int(resources.unified.get("memory.min", "0"))
     yield MetricSample("container_spec_memory_reservation_limit_bytes", reserved)
-    yield MetricSample("container_spec_memory_swap_limit_bytes", max(resources.memory_swap_limit, 0))
+
+
+def _memory_limits(memory: Memory) -> Iterator[MetricSample]:
+    """Yield what the kernel holds, in whole pages."""
+    limit = memory.limit or 0
+    together = limit + memory.swap_limit if limit and memory.swap_limit is not None else 0
+    yield MetricSample("container_spec_memory_limit_bytes", limit)
+    yield MetricSample("container_spec_memory_swap_limit_bytes", together)
 
 
 def _pressure(resource: str, psi: Psi | None) -> Iterator[MetricSample]:

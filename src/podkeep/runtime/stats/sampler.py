@@ -53,7 +53,7 @@ class Sampler:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), PERIOD_S)
 
-        steps = ((self._sample, pause), (self._walk, pause_or_wanted))
+        steps = ((self._sample, pause), (self._walk, pause_or_wanted), (self._walk_large, pause))
         self._tasks = [asyncio.create_task(_again_and_again(step, wait)) for step, wait in steps]
 
     def want_layers(self) -> None:
@@ -93,6 +93,9 @@ class Sampler:
         self._layers.follow(containers)
         if containers:
             await asyncio.to_thread(self._layers.walk_due)
+
+    async def _walk_large(self) -> None:
+        await asyncio.to_thread(self._layers.walk_due, large=True)
 
 
 async def _again_and_again(step: Callable[[], Awaitable[None]], pause: Callable[[], Awaitable[object]]) -> None:

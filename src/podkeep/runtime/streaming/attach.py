@@ -17,7 +17,8 @@ from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.runtime.streaming import status
-from podkeep.runtime.streaming.channels import ClientGone, CommandStreams, ResizeDecoder, Sink, Source
+from podkeep.runtime.streaming.budget import ClientGone
+from podkeep.runtime.streaming.channels import CommandStreams, ResizeDecoder, Sink, Source
 from podkeep.runtime.streaming.descriptor import Descriptor
 
 STDOUT, STDERR = 2, 3

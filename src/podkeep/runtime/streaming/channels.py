@@ -1,7 +1,8 @@
 """What a session sees of its client, whatever the transport: bytes that come, bytes that go, and whether it is there.
 
-Owns: the interfaces, and the queue between a connection's reader and a session. Every queue is bounded: a connection
-whose queue is full is not read on, and that is how a slow command slows its client down.
+Owns: the interfaces, and the queue between a connection's reader and a session. Every queue is bounded, and so are all
+of a connection together (``budget.py``): one whose queue is full is not read on, and that is how a slow command slows
+its client down.
 """
 
 from __future__ import annotations
@@ -10,22 +11,18 @@ import asyncio
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from podkeep.base.errors import Cancelled
+from podkeep.runtime.streaming.budget import PART_BYTES, Account, ClientGone
 
 QUEUE_BYTES = 256 * 1024
 """What may wait in one direction of one stream."""
-HANGUP_PATIENCE_S = 2.0
-"""How long what a client sent before it left may take to be taken by a session that takes nothing."""
 MAX_RESIZE_BYTES = 4096
 """Longest line that says a terminal's size."""
+MAX_RESIZE_LINES = 64
+"""Sizes looked at of one portion; of more the last ones count."""
 MAX_SIDE = 65535
 """The kernel keeps a terminal's sides as 16 bits (ioctl_tty(2), TIOCSWINSZ)."""
-
-
-class ClientGone(Cancelled):
-    """The client closed the connection, or was idle for too long, or broke the protocol."""
 
 
 class Source(Protocol):
@@ -57,12 +54,11 @@ class Sink(Protocol):
 class Inbox:
     """A :class:`Source` that a connection's reader fills. One task may put and one may receive at a time."""
 
-    def __init__(self, hangup: asyncio.Event) -> None:
-        self._hangup = hangup
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        account.count(self)
         self._parts: deque[bytes] = deque()
         self._waiting = 0
-        self._filler: asyncio.Future[None] | None = None
-        """Who waits for room."""
         self._taker: asyncio.Future[None] | None = None
         """Who waits for bytes."""
         self._ended = self._broken = self._discarding = False
@@ -75,29 +71,14 @@ class Inbox:
         if self._discarding or self._ended or not data:
             return
         self._parts.append(data)
-        self._waiting += len(data)
+        self._count(PART_BYTES + len(data))
         _wake(self._taker)
-        while self._waiting > QUEUE_BYTES:
-            self._filler = asyncio.get_running_loop().create_future()
-            try:
-                await self._taken(self._filler)
-            finally:
-                self._filler = None
+        while self._waiting and (self._waiting > QUEUE_BYTES or self._account.is_full):
+            await self._account.change()
 
-    async def _taken(self, taken: asyncio.Future[None]) -> None:
-        """Wait until something was taken, but not for ever for a client that has left."""
-        if self._hangup.is_set():
-            try:
-                await asyncio.wait_for(taken, HANGUP_PATIENCE_S)
-            except TimeoutError as error:
-                raise ClientGone("the client left, and nobody takes what it sent") from error
-            return
-        leaving = asyncio.ensure_future(self._hangup.wait())
-        waits: set[asyncio.Future[Any]] = {taken, leaving}
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
+    def _count(self, difference: int) -> None:
+        self._waiting += difference
+        self._account.keep(difference)
 
     def finish(self) -> None:
         """Nothing more comes: the client ended this direction."""
@@ -110,11 +91,19 @@ class Inbox:
         self._ended = True
         _wake(self._taker)
 
+    def reset(self) -> None:
+        """Nothing more comes, and what is here is not wanted any more."""
+        self._drop()
+        self._ended = False
+        self.fail()
+
     def discard(self) -> None:
         self._discarding = True
+        self._drop()
+
+    def _drop(self) -> None:
         self._parts.clear()
-        self._waiting = 0
-        _wake(self._filler)
+        self._count(-self._waiting)
 
     async def receive(self) -> bytes:
         while not self._parts and not self._ended:
@@ -125,8 +114,7 @@ class Inbox:
                 self._taker = None
         if self._parts:
             data = self._parts.popleft()
-            self._waiting -= len(data)
-            _wake(self._filler)
+            self._count(-PART_BYTES - len(data))
             return data
         if self._broken:
             raise ClientGone("the client closed the connection")
@@ -171,7 +159,7 @@ class ResizeDecoder:
 
     def feed(self, data: bytes) -> list[Size]:
         """Return the sizes complete with ``data``; a line that is none is passed over."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._rest = (self._rest + data).rsplit(b"\n", MAX_RESIZE_LINES)
         if len(self._rest) > MAX_RESIZE_BYTES:
             self._rest = b""
         # Not every client ends the last object with a new line.
@@ -183,6 +171,8 @@ class ResizeDecoder:
 
 def parse_size(line: bytes) -> Size | None:
     """Return the size a JSON object says, or None if it says none."""
+    if len(line) > MAX_RESIZE_BYTES:
+        return None
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

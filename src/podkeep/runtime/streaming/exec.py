@@ -13,9 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from podkeep.base.errors import PodkeepError
+from podkeep.base.tasks import finished
 from podkeep.runtime.oci.exec import ExecProcess
 from podkeep.runtime.streaming import status
-from podkeep.runtime.streaming.channels import ClientGone, CommandStreams, ResizeDecoder, Sink, Size, Source
+from podkeep.runtime.streaming.budget import ClientGone
+from podkeep.runtime.streaming.channels import CommandStreams, ResizeDecoder, Sink, Size, Source
 from podkeep.runtime.streaming.descriptor import Descriptor
 
 FIRST_SIZE_S = 0.1
@@ -63,21 +65,25 @@ async def _start(start: Start, size: Size | None) -> ExecProcess:
     """Start it; if nobody wants it any more when it has started, it is killed, and not left."""
     starting = asyncio.ensure_future(asyncio.to_thread(start, size))
     try:
-        return await asyncio.shield(starting)
+        await finished(starting)
     except asyncio.CancelledError:
-        (result,) = await asyncio.gather(starting, return_exceptions=True)
-        if isinstance(result, ExecProcess):
-            for fd in (result.stdin, result.stdout, result.stderr, result.terminal):
-                if fd >= 0:
-                    os.close(fd)
-            await asyncio.to_thread(result.kill)
-            with suppress(PodkeepError):  # that it never ran; nobody wanted it to
-                await asyncio.to_thread(result.finish)
+        if starting.exception() is None:
+            await finished(asyncio.ensure_future(asyncio.to_thread(_end_unwanted, starting.result())))
         raise
+    return starting.result()
+
+
+def _end_unwanted(process: ExecProcess) -> None:
+    for fd in (process.stdin, process.stdout, process.stderr, process.terminal):
+        if fd >= 0:
+            os.close(fd)
+    process.kill()
+    with suppress(PodkeepError):  # that it never ran; nobody wanted it to
+        process.finish()
 
 
 async def _finish(process: ExecProcess) -> asyncio.Future[int]:
-    """See that the command is dead, whatever becomes of the caller, and return what will be its exit code."""
+    """See that the command is dead, also if the caller is cancelled, and return what will be its exit code."""
 
     def end() -> int:
         if process.runtime.poll() is None:
@@ -85,7 +91,9 @@ async def _finish(process: ExecProcess) -> asyncio.Future[int]:
         return process.finish()
 
     ending = asyncio.ensure_future(asyncio.to_thread(end))
-    await asyncio.shield(asyncio.wait({ending}))
+    # Of a session that failed nobody asks how its command ended.
+    ending.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await finished(ending)
     return ending
 
 

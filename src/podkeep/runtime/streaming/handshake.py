@@ -79,7 +79,8 @@ class Http:
                 elif event is h11.NEED_DATA:
                     self._h11.receive_data(await self._reader.read(_READ_BYTES))
         except h11.RemoteProtocolError as error:
-            raise Refused(400, f"not an HTTP/1.1 request: {error}") from error
+            # What came is not repeated, neither to the client nor in the log: the path is a secret.
+            raise Refused(400, f"not an HTTP/1.1 request: {str(error).partition(':')[0]}") from error
 
     async def switch(self, headers: Sequence[tuple[str, str]]) -> bytes:
         """Answer 101 and return what the client has sent already in the new protocol."""

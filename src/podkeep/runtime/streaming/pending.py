@@ -1,22 +1,38 @@
 """Requests that were answered with a URL and whose connection has not come yet.
 
-A token has 256 random bits, works once and for a minute. Used on the event loop only.
+A token has 256 random bits, works once and for a minute. What one pod's requests may keep is bounded as well as what
+all of them may, so that those of one pod do not use up the room of others. Used on the event loop only.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from podkeep.base.errors import ResourceExhausted
 
 LIFETIME_S = 60.0
-MAX_PENDING = 1000
+MAX_PENDING = 4096
+MAX_BYTES = 64 << 20
+"""Of all requests' commands."""
+MAX_BYTES_OF_POD = 8 << 20
 TOKEN_BYTES = 32
 
-Request = TypeVar("Request")
+
+class Kept(Protocol):
+    """What is kept of a request: ``pod`` is whose it is, ``size`` how many bytes."""
+
+    @property
+    def pod(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+Request = TypeVar("Request", bound=Kept)
 
 
 class PendingRequests(Generic[Request]):
@@ -25,29 +41,52 @@ class PendingRequests(Generic[Request]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._requests: dict[str, tuple[float, Request]] = {}
+        self._numbers: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._requests)
+
+    def of(self, pod: str) -> int:
+        """Return how many of a pod are waiting."""
+        self._expire()
+        return self._numbers[pod]
 
     def add(self, request: Request) -> str:
         """Keep a request and return its token.
 
         :raises ResourceExhausted: if too many are waiting.
         """
-        now = self._clock()
-        # They expire in the order in which they came.
-        while self._requests and next(iter(self._requests.values()))[0] <= now:
-            del self._requests[next(iter(self._requests))]
-        if len(self._requests) >= MAX_PENDING:
+        self._expire()
+        hint = f"each is dropped after {LIFETIME_S:g} s; connect to the URLs"
+        if len(self._requests) >= MAX_PENDING or self._bytes.total() + request.size > MAX_BYTES:
+            raise ResourceExhausted(f"{len(self)} streaming requests wait for their connection", hint=hint)
+        if self._bytes[request.pod] + request.size > MAX_BYTES_OF_POD:
+            waiting = f"the commands of {self._numbers[request.pod]} streaming requests"
             raise ResourceExhausted(
-                f"{MAX_PENDING} streaming requests wait for their connection",
-                hint=f"each is dropped after {LIFETIME_S:g} s; connect to the URLs",
+                f"{waiting} of pod sandbox {request.pod} take {self._bytes[request.pod]} bytes", hint=hint
             )
         token = secrets.token_urlsafe(TOKEN_BYTES)
-        self._requests[token] = (now + LIFETIME_S, request)
+        self._requests[token] = (self._clock() + LIFETIME_S, request)
+        self._numbers[request.pod] += 1
+        self._bytes[request.pod] += request.size
         return token
 
     def take(self, token: str) -> Request | None:
         """Return the request of a token and forget it; None if there is none, or it is too old."""
-        expires, request = self._requests.pop(token, (0.0, None))
-        return request if expires > self._clock() else None
+        self._expire()
+        return self._remove(token) if token in self._requests else None
+
+    def _expire(self) -> None:
+        now = self._clock()
+        # They expire in the order in which they came.
+        while self._requests and (token := next(iter(self._requests))) and self._requests[token][0] <= now:
+            self._remove(token)
+
+    def _remove(self, token: str) -> Request:
+        _, request = self._requests.pop(token)
+        for counted, count in ((self._numbers, 1), (self._bytes, request.size)):
+            counted[request.pod] -= count
+            if not counted[request.pod]:
+                del counted[request.pod]
+        return request

@@ -11,14 +11,17 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from podkeep.base.errors import InvalidArgument, PodkeepError
-from podkeep.runtime.streaming.channels import ClientGone, Sink, Source
+from podkeep.base.errors import InvalidArgument, PodkeepError, ResourceExhausted
+from podkeep.base.tasks import Tasks
+from podkeep.runtime.streaming.budget import FORWARDS_OF_POD, Account, ClientGone, Pool
+from podkeep.runtime.streaming.channels import Sink, Source
 from podkeep.runtime.streaming.descriptor import Descriptor
+from podkeep.runtime.streaming.remote_command import reading
 from podkeep.runtime.streaming.spdy_connection import SpdyConnection, SpdyStream
 from podkeep.runtime.streaming.transport import Transport
 from podkeep.runtime.streaming.websocket import ChannelConnection, ChannelSink, Protocol, WebSocket
@@ -37,7 +40,12 @@ CHANNEL_PROTOCOLS = {
 PAIR_TIMEOUT_S = 30.0
 """How long the second stream of a pair may come after the first."""
 
-Connect = Callable[[int], Awaitable[socket.socket]]
+MAX_PAIRS = 256
+"""Connections that a client may have, or be about to have, over one of its own."""
+MAX_PORTS = 127
+"""Ports of a request: over WebSocket each takes two of the numbers of a byte, and one is the close signal's."""
+
+Connect = Callable[[int], Coroutine[Any, Any, socket.socket]]
 """Connects to a port of the pod."""
 
 
@@ -45,116 +53,188 @@ Connect = Callable[[int], Awaitable[socket.socket]]
 class ForwardRequest:
     """A session that waits for its client. ``ports``: those of the request, which only WebSocket channels need."""
 
-    sandbox: str
+    pod: str
     connect: Connect
     ports: tuple[int, ...] = ()
+    size: int = 0
+    """What is kept until its client comes, in bytes."""
 
 
 async def serve_spdy(transport: Transport, request: ForwardRequest) -> None:
     """Serve a client over SPDY until it leaves."""
-    await _Forwarder(transport, request).run()
+    async with Tasks("a forwarded connection") as tasks:
+        forwarder = _Forwarder(request, transport.account, tasks)
+        try:
+            await SpdyConnection(transport, forwarder).run()
+        finally:
+            forwarder.close()
 
 
 async def serve_channels(transport: Transport, protocol: str, request: ForwardRequest) -> None:
-    """Serve a client over WebSocket channels until all connections have ended, or it leaves."""
+    """Serve a client over WebSocket channels until all connections have ended, or it leaves.
+
+    :raises ResourceExhausted: if the pod has too many forwarded connections.
+    """
+    with _counted(transport.account.pool, request):
+        await _serve_channels(transport, protocol, request)
+
+
+@contextmanager
+def _counted(pool: Pool, request: ForwardRequest) -> Iterator[None]:
+    """Count the connections of a request that names its ports."""
+    if pool.forwards[request.pod] + len(request.ports) > FORWARDS_OF_POD:
+        raise ResourceExhausted(f"pod sandbox {request.pod} has {pool.forwards[request.pod]} forwarded connections")
+    pool.forwards[request.pod] += len(request.ports)
+    try:
+        yield
+    finally:
+        _uncount(pool, request.pod, len(request.ports))
+
+
+def _uncount(pool: Pool, pod: str, number: int) -> None:
+    pool.forwards[pod] -= number
+    if not pool.forwards[pod]:
+        del pool.forwards[pod]
+
+
+async def _serve_channels(transport: Transport, protocol: str, request: ForwardRequest) -> None:
     inputs = tuple(range(0, 2 * len(request.ports), 2))
     connection = ChannelConnection(WebSocket(transport), CHANNEL_PROTOCOLS[protocol], inputs)
-    reading = asyncio.ensure_future(connection.run())
-    try:
+    async with reading(connection.run()) as gone:
         for index, port in enumerate(request.ports):
             # The first message of a channel is its port.
             for number in (2 * index, 2 * index + 1):
                 await connection.send(number, port.to_bytes(2, "little"))
-        forwarding = asyncio.gather(
-            *(
-                _forward(
-                    request,
-                    port,
-                    data_in=connection.inboxes[2 * index],
-                    data_out=ChannelSink(connection, 2 * index),
-                    errors=ChannelSink(connection, 2 * index + 1),
+        async with Tasks("a forwarded connection") as tasks:
+            left = tasks.start(_set(gone))
+            forwarding = [
+                tasks.start(
+                    _forward(
+                        request,
+                        port,
+                        Pair(
+                            data_in=connection.inboxes[2 * index],
+                            data_out=ChannelSink(connection, 2 * index),
+                            errors=ChannelSink(connection, 2 * index + 1),
+                            given_up=gone,
+                            outputs=transport.account.outputs,
+                        ),
+                    )
                 )
                 for index, port in enumerate(request.ports)
-            )
-        )
-        try:
-            ends: set[asyncio.Future[Any]] = {forwarding, reading}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            forwarding.cancel()
-            await asyncio.gather(forwarding, return_exceptions=True)
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+            ]
+            while forwarding and not left.done():
+                await asyncio.wait([left, *forwarding], return_when=asyncio.FIRST_COMPLETED)
+                forwarding = [task for task in forwarding if not task.done()]
     await connection.close()
 
 
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """The client's side of one connection: its data, and where errors are told.
+
+    ``given_up``: set when the client does not want it any more. ``outputs``: held while a portion of what the pod says
+    is read and sent, as many connections share one that may be slow.
+    """
+
+    data_in: Source
+    data_out: Sink
+    errors: Sink
+    given_up: asyncio.Event
+    outputs: asyncio.Semaphore
+
+
 @dataclass
-class _Pair:
+class _Half:
+    """Streams of a pair that is not complete."""
+
     port: int
-    data: SpdyStream | None = None
-    error: SpdyStream | None = None
-    timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+    timer: asyncio.TimerHandle = field(repr=False)
+    streams: dict[str, SpdyStream] = field(default_factory=dict)
 
 
 class _Forwarder:
     """The pairs of one connection."""
 
-    def __init__(self, transport: Transport, request: ForwardRequest) -> None:
-        self._request = request
-        self._connection = SpdyConnection(transport, self._accept)
-        self._pairs: dict[str, _Pair] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(self, request: ForwardRequest, account: Account, tasks: Tasks) -> None:
+        self._request, self._account, self._tasks = request, account, tasks
+        self._halves: dict[str, _Half] = {}
 
-    async def run(self) -> None:
-        try:
-            await self._connection.run()
-        finally:
-            for pair in self._pairs.values():
-                if pair.timer is not None:
-                    pair.timer.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, stream: SpdyStream) -> bool:
+    def accept(self, stream: SpdyStream) -> bool:
         """Take a stream into its pair; the pair that is complete with it is served."""
         try:
             port = parse_port(stream.headers.get("port", ""))
         except InvalidArgument as error:
-            log.info("port-forward to sandbox %s: a stream is refused: %s", self._request.sandbox, error)
+            log.info("port-forward to sandbox %s: a stream is refused: %s", self._request.pod, error)
             return False
         kind = stream.headers.get("streamtype", "")
         if kind not in {"data", "error"}:
             return False
-        key = stream.headers.get("requestid", "") or _pair_of_old_client(kind, stream.stream_id)
-        pair = self._pairs.setdefault(key, _Pair(port))
-        if getattr(pair, kind) is not None or pair.port != port:
+        key = _pair_of(stream)
+        half = self._halves.get(key)
+        if half is None:
+            # Also those count whose streams are gone and which have not come to their end.
+            pool, pod = self._account.pool, self._request.pod
+            if len(self._halves) + len(self._tasks) >= MAX_PAIRS or pool.forwards[pod] >= FORWARDS_OF_POD:
+                return False
+            pool.forwards[pod] += 1
+            timer = asyncio.get_running_loop().call_later(PAIR_TIMEOUT_S, self._give_up, key)
+            half = self._halves[key] = _Half(port, timer)
+        if kind in half.streams or half.port != port:
             return False
-        setattr(pair, kind, stream)
-        if pair.timer is None:
-            pair.timer = asyncio.get_running_loop().call_later(PAIR_TIMEOUT_S, self._give_up, key)
-        if pair.data is not None and pair.error is not None:
-            pair.timer.cancel()
-            del self._pairs[key]
-            self._spawn(self._serve(port, pair.data, pair.error))
+        half.streams[kind] = stream
+        if len(half.streams) == 2:
+            self._forget(key)
+            serving = self._tasks.start(self._serve(port, half.streams["data"], half.streams["error"]))
+            # Not in the task: one that is cancelled before it begins runs nothing.
+            serving.add_done_callback(lambda _: self._uncount())
         return True
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def dropped(self, stream: SpdyStream) -> None:
+        """Forget half a pair; what is served ends by itself."""
+        key = _pair_of(stream)
+        half = self._halves.get(key)
+        if half is not None and stream in half.streams.values():
+            self._forget(key)
+            self._uncount()
+            for other in half.streams.values():
+                if other is not stream:
+                    self._tasks.start(_end(other, "the other stream of this pair was reset"))
+
+    def close(self) -> None:
+        """Wait for no second streams any more."""
+        for key in list(self._halves):
+            self._forget(key)
+            self._uncount()
+
+    def _forget(self, key: str) -> _Half:
+        half = self._halves.pop(key)
+        half.timer.cancel()
+        return half
+
+    def _uncount(self) -> None:
+        _uncount(self._account.pool, self._request.pod, 1)
 
     def _give_up(self, key: str) -> None:
-        pair = self._pairs.pop(key)
-        for stream in filter(None, (pair.data, pair.error)):
-            self._spawn(_end(stream, "" if stream is pair.data else "the pair of this stream did not come in time"))
+        self._uncount()
+        for stream in self._forget(key).streams.values():
+            self._tasks.start(_end(stream, "the pair of this stream did not come in time"))
 
     async def _serve(self, port: int, data: SpdyStream, error: SpdyStream) -> None:
         error.discard()
+        pair = Pair(
+            data_in=data,
+            data_out=data,
+            errors=error,
+            given_up=data.reset_by_client,
+            outputs=self._account.outputs,
+        )
         try:
-            await _forward(self._request, port, data_in=data, data_out=data, errors=error)
+            await _forward(self._request, port, pair)
         finally:
             data.forget()
             error.forget()
@@ -162,7 +242,8 @@ class _Forwarder:
 
 async def _end(stream: SpdyStream, message: str) -> None:
     try:
-        await stream.send(message.encode())
+        if stream.headers.get("streamtype") == "error":
+            await stream.send(message.encode())
         await stream.end()
     except ClientGone:
         pass
@@ -170,33 +251,61 @@ async def _end(stream: SpdyStream, message: str) -> None:
         stream.forget()
 
 
-async def _forward(request: ForwardRequest, port: int, *, data_in: Source, data_out: Sink, errors: Sink) -> None:
+async def _forward(request: ForwardRequest, port: int, pair: Pair) -> None:
     """Connect to a port, pass bytes both ways until both sides have ended, and say what went wrong."""
     try:
         try:
-            await _pass(await request.connect(port), data_in, data_out)
+            sock = await _connect(request, port, pair.given_up)
+            if sock is not None:
+                await _pass(sock, pair)
         except ClientGone:
             raise
         except (PodkeepError, OSError) as error:
             why = error.message if isinstance(error, PodkeepError) else str(error)
-            message = f"error forwarding port {port} to pod {request.sandbox}: {why}"
+            message = f"error forwarding port {port} to pod {request.pod}: {why}"
             log.info("%s", message)
-            await errors.send(message.encode())
-        await data_out.end()
+            await pair.errors.send(message.encode())
+        await pair.data_out.end()
     except ClientGone:
         pass  # of this connection only: others go on
     # Also for a client that has enough of the data: kubectl resets that stream when the pod has closed the connection,
     # and keeps its own side open until the error stream ends (k8s.io/client-go, tools/portforward).
     with suppress(ClientGone):
-        await errors.end()
+        await pair.errors.end()
 
 
-async def _pass(sock: socket.socket, data_in: Source, data_out: Sink) -> None:
+async def _connect(request: ForwardRequest, port: int, given_up: asyncio.Event) -> socket.socket | None:
+    """Connect, unless the client gives up first: a pod may let us wait, and a client ask again and again."""
+    connecting = asyncio.get_running_loop().create_task(request.connect(port))
+    giving_up = asyncio.get_running_loop().create_task(_set(given_up))
+    try:
+        await asyncio.wait([connecting, giving_up], return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        _abandon(connecting)
+        raise
+    finally:
+        giving_up.cancel()
+    if connecting.done():
+        return connecting.result()
+    _abandon(connecting)
+    return None
+
+
+def _abandon(connecting: asyncio.Task[socket.socket]) -> None:
+    def close(done: asyncio.Task[socket.socket]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            done.result().close()
+
+    connecting.cancel()
+    connecting.add_done_callback(close)
+
+
+async def _pass(sock: socket.socket, pair: Pair) -> None:
     descriptor = Descriptor(os.dup(sock.fileno()))
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(_to_pod(data_in, descriptor, sock))
-            group.create_task(_from_pod(descriptor, data_out))
+            group.create_task(_to_pod(pair.data_in, descriptor, sock))
+            group.create_task(_from_pod(descriptor, pair))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     finally:
@@ -213,10 +322,17 @@ async def _to_pod(source: Source, target: Descriptor, sock: socket.socket) -> No
         source.discard()  # the pod's side ended; that is seen by reading
 
 
-async def _from_pod(source: Descriptor, sink: Sink) -> None:
-    while data := await source.read():
-        await sink.send(data)
-    await sink.end()
+async def _from_pod(source: Descriptor, pair: Pair) -> None:
+    while True:
+        async with pair.outputs:
+            data = source.read_now()
+            if data:
+                await pair.data_out.send(data)
+        if data is None:
+            await source.readable()
+        elif not data:
+            break
+    await pair.data_out.end()
 
 
 def parse_port(text: str) -> int:
@@ -229,6 +345,8 @@ def parse_port(text: str) -> int:
     return int(text)
 
 
-def _pair_of_old_client(kind: str, stream_id: int) -> str:
-    """Return a pair's name for clients that give none: they open the error stream, and then the data stream."""
-    return f"stream {stream_id if kind == 'error' else stream_id - 2}"
+def _pair_of(stream: SpdyStream) -> str:
+    """Return a pair's name; clients that give none open the error stream, and then the data stream."""
+    if name := stream.headers.get("requestid", ""):
+        return f"request {name}"
+    return f"stream {stream.stream_id if stream.headers.get('streamtype') == 'error' else stream.stream_id - 2}"

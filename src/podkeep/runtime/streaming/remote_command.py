@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.tasks import Tasks
 from podkeep.runtime.streaming import status, websocket
-from podkeep.runtime.streaming.channels import ClientGone, CommandStreams, Sink
+from podkeep.runtime.streaming.budget import ClientGone
+from podkeep.runtime.streaming.channels import CommandStreams, Sink
 from podkeep.runtime.streaming.spdy_connection import SpdyConnection, SpdyStream
 from podkeep.runtime.streaming.transport import Transport
 from podkeep.runtime.streaming.websocket import ChannelConnection, ChannelSink, WebSocket
@@ -28,6 +30,7 @@ SPDY_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "v3.channel.k8s.io",
 """Version 5 differs from 4 over WebSocket only."""
 _JSON_STATUS = frozenset(SPDY_PROTOCOLS[:2])
 _RESIZING = frozenset(SPDY_PROTOCOLS[:3])
+STREAM_TYPES = frozenset({"error", "stdin", "stdout", "stderr", "resize"})
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
 """Channels of a WebSocket."""
 
@@ -37,13 +40,47 @@ Session = Callable[[CommandStreams], Awaitable[bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class CommandRequest:
-    """A session that waits for its client, and the streams it was asked for."""
+    """A session that waits for its client, and the streams it was asked for.
+
+    ``pod`` is whose it is; ``size`` the bytes that are kept until its client comes.
+    """
 
     session: Session
+    pod: str
+    size: int = 0
     stdin: bool
     stdout: bool
     stderr: bool
     tty: bool
+
+
+class _Arrivals:
+    """The streams that a client opens, each type once: what else it opens is refused."""
+
+    def __init__(self, protocol: str, request: CommandRequest) -> None:
+        self.found: dict[str, SpdyStream] = {}
+        self.complete = asyncio.Event()
+        """Set when all that is needed is there."""
+        self.wanted = {"error", *(name for name in ("stdin", "stdout", "stderr") if getattr(request, name))}
+        if request.tty and protocol in _RESIZING:
+            self.wanted.add("resize")
+
+    def accept(self, stream: SpdyStream) -> bool:
+        kind = stream.headers.get("streamtype", "")
+        if kind not in STREAM_TYPES or kind in self.found:
+            return False
+        self.found[kind] = stream
+        if kind not in self.wanted:
+            stream.discard()
+        if not self.missing():
+            self.complete.set()
+        return True
+
+    def dropped(self, stream: SpdyStream) -> None:
+        """See :class:`Streams`. Its type is used up, and who reads or writes it learns of the end."""
+
+    def missing(self) -> set[str]:
+        return self.wanted - self.found.keys()
 
 
 async def serve_spdy(transport: Transport, protocol: str, request: CommandRequest) -> None:
@@ -51,20 +88,11 @@ async def serve_spdy(transport: Transport, protocol: str, request: CommandReques
 
     :raises ClientGone: if it left.
     """
-    arrived: asyncio.Queue[SpdyStream] = asyncio.Queue()
-
-    def accept(stream: SpdyStream) -> bool:
-        arrived.put_nowait(stream)
-        return True
-
-    connection = SpdyConnection(transport, accept)
-    gone = asyncio.Event()
-    reading = asyncio.ensure_future(_read(connection.run(), gone))
-    try:
-        streams = await _wait_for_streams(arrived, gone, protocol, request)
+    arrivals = _Arrivals(protocol, request)
+    connection = SpdyConnection(transport, arrivals)
+    async with reading(connection.run()) as gone:
+        streams = await _wait_for_streams(arrivals, gone, protocol, request)
         await _run(request.session, streams)
-    finally:
-        await _stop(reading)
     for stream in (streams.stdin, streams.resize):
         if isinstance(stream, SpdyStream):
             await stream.end()
@@ -72,43 +100,35 @@ async def serve_spdy(transport: Transport, protocol: str, request: CommandReques
 
 
 async def _wait_for_streams(
-    arrived: asyncio.Queue[SpdyStream], gone: asyncio.Event, protocol: str, request: CommandRequest
+    arrivals: _Arrivals, gone: asyncio.Event, protocol: str, request: CommandRequest
 ) -> CommandStreams:
-    wanted = {"error", *(name for name in ("stdin", "stdout", "stderr") if getattr(request, name))}
-    if request.tty and protocol in _RESIZING:
-        wanted.add("resize")
-    found: dict[str, SpdyStream] = {}
     try:
         async with asyncio.timeout(STREAM_TIMEOUT_S):
-            while wanted - found.keys():
-                stream = await _first(arrived.get(), gone)
-                found[stream.headers.get("streamtype", "")] = stream
+            await _either(arrivals.complete, gone)
     except TimeoutError as error:
-        raise ClientGone(f"the client did not open {', '.join(wanted - found.keys())} in time") from error
-    for name, stream in found.items():
-        if name not in wanted:
-            stream.discard()
+        raise ClientGone(f"the client did not open {', '.join(sorted(arrivals.missing()))} in time") from error
+    if arrivals.missing():
+        raise ClientGone("the client left before it opened its streams")
+    found = arrivals.found
     return CommandStreams(
         status=found["error"],
         gone=gone,
         stdin=found["stdin"] if request.stdin else None,
         stdout=found["stdout"] if request.stdout else None,
         stderr=found["stderr"] if request.stderr else None,
-        resize=found["resize"] if "resize" in wanted else None,
+        resize=found["resize"] if "resize" in arrivals.wanted else None,
         json_status=protocol in _JSON_STATUS,
     )
 
 
-async def _first(arriving: Coroutine[Any, Any, SpdyStream], gone: asyncio.Event) -> SpdyStream:
-    stream, end = asyncio.ensure_future(arriving), asyncio.ensure_future(gone.wait())
-    try:
-        await asyncio.wait({stream, end}, return_when=asyncio.FIRST_COMPLETED)
-        if not stream.done():
-            raise ClientGone("the client left before it opened its streams")
-        return stream.result()
-    finally:
-        stream.cancel()
-        end.cancel()
+async def _either(first: asyncio.Event, second: asyncio.Event) -> None:
+    async with Tasks("waiting for streams") as tasks:
+        waiting = [tasks.start(_set(event)) for event in (first, second)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def serve_websocket(transport: Transport, protocol: str, request: CommandRequest) -> None:
@@ -137,27 +157,29 @@ async def serve_websocket(transport: Transport, protocol: str, request: CommandR
             connection.inboxes[number].discard()
     # Clients take the first message, which is empty, as the sign that the session is there.
     await connection.send(STDOUT if request.stdout else STDERR if request.stderr else ERROR, b"")
-    reading = asyncio.ensure_future(_read(connection.run(), gone))
-    try:
+    async with reading(connection.run(), gone):
         await _run(request.session, streams)
-    finally:
-        await _stop(reading)
     await connection.close()
 
 
-async def _read(running: Coroutine[Any, Any, None], gone: asyncio.Event) -> None:
+@asynccontextmanager
+async def reading(work: Coroutine[Any, Any, None], gone: asyncio.Event | None = None) -> AsyncIterator[asyncio.Event]:
+    """Read a client in the background; the event is set when it has left or broken the protocol."""
+    gone = gone or asyncio.Event()
+    async with Tasks("reading a streaming client") as tasks:
+        tasks.start(_read(work, gone))
+        yield gone
+
+
+async def _read(work: Coroutine[Any, Any, None], gone: asyncio.Event) -> None:
     try:
-        await running
+        await work
+    except ClientGone:
+        pass
     except InvalidArgument as error:
         log.info("a client broke the protocol: %s", error)
     finally:
         gone.set()
-
-
-async def _stop(reading: asyncio.Future[None]) -> None:
-    reading.cancel()
-    with suppress(asyncio.CancelledError):
-        await asyncio.shield(asyncio.gather(reading, return_exceptions=True))
 
 
 async def _run(session: Session, streams: CommandStreams) -> None:

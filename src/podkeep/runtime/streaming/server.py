@@ -1,29 +1,35 @@
 """The streaming server: an HTTP/1.1 server whose every request becomes a session, on the daemon's event loop.
 
-Owns: the listening socket, TLS, tokens, one task per connection, and their end. Does not own: what a request does; the
-RPCs give it the session (``rpc/streaming.py``).
+Owns: TLS's certificate, tokens, what is said before a session, and how many sessions a pod may have. Does not own:
+connections (``listener.py``), or what a request does; the RPCs give it the session (``rpc/streaming.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from podkeep.base import log as request_log
 from podkeep.base.config import StreamingConfig
-from podkeep.base.errors import FailedPrecondition, PodkeepError
-from podkeep.runtime.streaming import handshake, port_forward, remote_command, websocket
-from podkeep.runtime.streaming.channels import ClientGone
+from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhausted
+from podkeep.base.tasks import Tasks
+from podkeep.base.threads import working_for
+from podkeep.kernel import allocator
+from podkeep.runtime.streaming import handshake, pending, port_forward, remote_command, websocket
+from podkeep.runtime.streaming.budget import ClientGone, Pool
 from podkeep.runtime.streaming.handshake import Http, Refused
+from podkeep.runtime.streaming.listener import Connection, Listener
 from podkeep.runtime.streaming.pending import PendingRequests
 from podkeep.runtime.streaming.port_forward import ForwardRequest
 from podkeep.runtime.streaming.remote_command import CommandRequest
-from podkeep.runtime.streaming.transport import READ_BYTES, SocketTransport
+from podkeep.runtime.streaming.transport import SocketTransport
 from podkeep.runtime.streaming.websocket import Tunnel, WebSocket
 
 log = logging.getLogger(__name__)
@@ -33,7 +39,25 @@ HEAD_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 1024
 """Connections at a time. For one more the oldest that has not named a session yet is closed: anybody on this machine
 may connect, and must not keep out those who have a URL."""
+MAX_SESSIONS_OF_POD = 256
+"""Sessions of one pod at a time, with those whose client has not come yet: one pod's do not use up all connections."""
 _TUNNEL = handshake.TUNNEL_PREFIX + port_forward.PROTOCOL
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A request whose client has not come yet."""
+
+    verb: str
+    request: CommandRequest | ForwardRequest
+
+    @property
+    def pod(self) -> str:
+        return self.request.pod
+
+    @property
+    def size(self) -> int:
+        return self.request.size
 
 
 class StreamingServer:
@@ -41,11 +65,12 @@ class StreamingServer:
 
     def __init__(self, config: StreamingConfig, max_connections: int = MAX_CONNECTIONS) -> None:
         self._config, self._max_connections = config, max_connections
-        self._pending: PendingRequests[tuple[str, CommandRequest | ForwardRequest]] = PendingRequests()
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._strangers: dict[asyncio.StreamWriter, None] = {}
-        """Connections that have not named a session yet, the oldest first."""
+        self._pending: PendingRequests[_Waiting] = PendingRequests()
+        self._running: Counter[str] = Counter()
+        """Sessions by pod."""
+        self._tasks = Tasks("giving memory back")
+        self.pool = Pool(on_shrunk=self._give_back)
+        self._listener: Listener | None = None
         self._base = ""
 
     async def start(self) -> None:
@@ -55,57 +80,48 @@ class StreamingServer:
         """
         config = self._config
         tls = tls_context(config)
+        family = socket.AF_INET6 if ip_address(config.address).version == 6 else socket.AF_INET
         try:
-            self._server = await asyncio.start_server(
-                self._connected,
-                config.address,
-                config.port,
-                ssl=tls,
-                ssl_handshake_timeout=HEAD_TIMEOUT_S if tls else None,
-                limit=READ_BYTES,
-            )
+            sock = socket.create_server((config.address, config.port), family=family)
         except OSError as error:
             raise FailedPrecondition(
                 f"the streaming server cannot listen on {config.address} port {config.port}: {error}",
                 hint="change streaming.address or streaming.port",
             ) from error
-        port = self._server.sockets[0].getsockname()[1]
+        port = sock.getsockname()[1]
+        self._listener = Listener(self._serve, limit=self._max_connections, tls=tls, handshake_timeout=HEAD_TIMEOUT_S)
+        self._listener.start([sock])
         self._base = f"{'https' if tls else 'http'}://{_host(config.address)}:{port}"
         log.info("streaming on %s", self._base)
 
     def url(self, verb: str, request: CommandRequest | ForwardRequest) -> str:
         """Return a URL that starts a session once, within a minute.
 
-        :raises ResourceExhausted: if too many wait for their client.
+        :raises ResourceExhausted: if the pod has too many sessions, or too many wait for their client.
         """
-        return f"{self._base}/{verb}/{self._pending.add((verb, request))}"
+        if self._running[request.pod] + self._pending.of(request.pod) >= MAX_SESSIONS_OF_POD:
+            raise ResourceExhausted(
+                f"pod sandbox {request.pod} has {MAX_SESSIONS_OF_POD} streaming sessions, or URLs that wait for one",
+                hint=f"end some; a URL that is not used is dropped after {pending.LIFETIME_S:g} s",
+            )
+        return f"{self._base}/{verb}/{self._pending.add(_Waiting(verb, request))}"
+
+    def _give_back(self) -> None:
+        # malloc(3) keeps what lies below anything that is still used: 80 of 84 MiB, after 60 connections had been full.
+        self._tasks.start(asyncio.to_thread(allocator.give_back))
 
     async def close(self) -> None:
         """Stop listening, end every session and wait for that."""
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listener is not None:
+            await self._listener.close()
+        await self._tasks.close()
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= self._max_connections:
-            # Without a stranger it is the new one that must go.
-            stranger = next(iter(self._strangers), writer)
-            self._strangers.pop(stranger, None)
-            stranger.transport.abort()
-            if stranger is writer:
-                return
-        self._strangers[writer] = None
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, connection: Connection) -> None:
         request_log.begin_request()
+        reader, writer = connection.reader, connection.writer
         http = Http(reader, writer)
         try:
-            await self._answer(http, reader, writer)
+            await self._answer(http, connection)
         except Refused as refusal:
             log.info("a streaming request is refused with %d: %s", refusal.status, refusal.message)
             with suppress(OSError, TimeoutError):
@@ -117,38 +133,53 @@ class StreamingServer:
             log.debug("a streaming session ended: %s", error)
         except PodkeepError as error:
             log.info("a streaming session failed: %s", error)
-        except Exception:
-            log.exception("a streaming session failed unexpectedly")
-        finally:
-            self._strangers.pop(writer, None)
-            writer.transport.abort()
 
-    async def _answer(self, http: Http, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, http: Http, connection: Connection) -> None:
         async with asyncio.timeout(HEAD_TIMEOUT_S):
             head = await http.read_request()
-            if head is None:
-                return
-            verb, request = self._take(head)
-            self._strangers.pop(writer, None)
+        if head is None:
+            return
+        verb, request = self._take(head)
+        connection.admit()
+        # Of their own, as steps of sessions may hang, and their pod is stopped all the same.
+        with self._session_of(request.pod), working_for(("streams", request.pod)):
             protocol, headers = _negotiate(head, request)
-            first = await http.switch(headers)
-        transport = SocketTransport(reader, writer, first, float(self._config.idle_timeout))
-        log.debug("%s over %s %s begins", verb, head.upgrade, protocol or "without a version")
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                first = await http.switch(headers)
+            transport = SocketTransport(
+                connection.reader,
+                connection.writer,
+                first,
+                idle_timeout=float(self._config.idle_timeout),
+                pool=self.pool,
+            )
+            log.debug("%s over %s %s begins", verb, head.upgrade, protocol or "without a version")
+            try:
+                await _session(transport, head.upgrade, protocol, request)
+            finally:
+                await transport.dispose()
+
+    @contextmanager
+    def _session_of(self, pod: str) -> Iterator[None]:
+        """Count a session."""
+        self._running[pod] += 1
         try:
-            await _session(transport, head.upgrade, protocol, request)
+            yield
         finally:
-            transport.dispose()
+            self._running[pod] -= 1
+            if not self._running[pod]:
+                del self._running[pod]
 
     def _take(self, head: handshake.Request) -> tuple[str, CommandRequest | ForwardRequest]:
         if head.method not in {"GET", "POST"}:
             raise Refused(405, f"{head.method[:20]} is not done here", [("allow", "GET, POST")])
-        _, _, rest = urlsplit(head.path).path.partition("/")
+        _, _, rest = head.path.partition("?")[0].partition("/")
         verb, _, token = rest.partition("/")
         found = self._pending.take(token)
         # One answer for both, so that nobody learns from it.
-        if found is None or found[0] != verb:
+        if found is None or found.verb != verb:
             raise Refused(404, "there is no such session, or it has begun already, or waited for more than a minute")
-        return found
+        return verb, found.request
 
 
 def _negotiate(head: handshake.Request, request: CommandRequest | ForwardRequest) -> tuple[str, list[tuple[str, str]]]:

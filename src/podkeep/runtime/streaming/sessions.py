@@ -24,9 +24,11 @@ from podkeep.runtime.streaming import attach
 from podkeep.runtime.streaming import exec as exec_session
 from podkeep.runtime.streaming.attach import Attachment
 from podkeep.runtime.streaming.channels import CommandStreams, Size
-from podkeep.runtime.streaming.port_forward import ForwardRequest
+from podkeep.runtime.streaming.port_forward import MAX_PORTS, ForwardRequest
 from podkeep.runtime.streaming.remote_command import CommandRequest, Session
 
+MAX_COMMAND_BYTES = 1 << 20
+"""Bytes of a command's arguments; the kernel takes twice that (execve(2), with the environment)."""
 CONNECT_TIMEOUT_S = 10.0
 """How long a pod may take to accept a connection."""
 _LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
@@ -74,12 +76,18 @@ class Sessions:
         for argument in command:
             if "\0" in argument:
                 raise InvalidArgument("exec: an argument of the command holds a NUL character")
+        size = sum(len(argument.encode(errors="surrogatepass")) for argument in command)
+        if size > MAX_COMMAND_BYTES:
+            raise InvalidArgument(
+                f"exec: the command has {size} bytes, and may have {MAX_COMMAND_BYTES}",
+                hint="pass what is long through the command's standard input",
+            )
         container = self._running(text)
 
         async def session(streams: CommandStreams) -> bytes:
             return await exec_session.run(streams, lambda size: self._start(container.id, command, wanted, size))
 
-        return _request(session, wanted)
+        return _request(session, wanted, container.sandbox_id, size)
 
     def attach(self, text: str, wanted: Wanted) -> CommandRequest:
         """Return the session that attaches to a container's own streams; see :meth:`exec` for the errors."""
@@ -91,7 +99,7 @@ class Sessions:
             target = Attachment(bundle=self._layout.bundle(container.id), tty=container.config.tty)
             return await attach.run(streams, target)
 
-        return _request(session, wanted)
+        return _request(session, wanted, self._running(text).sandbox_id)
 
     def port_forward(self, text: str, ports: tuple[int, ...]) -> ForwardRequest:
         """Return the session that connects to ports of a pod.
@@ -100,6 +108,8 @@ class Sessions:
         :raises FailedPrecondition: if it is not ready.
         :raises InvalidArgument: if a number is no port.
         """
+        if len(ports) > MAX_PORTS:
+            raise InvalidArgument(f"port: {len(ports)} ports in one request", hint=f"ask for {MAX_PORTS} at a time")
         for port in ports:
             if not 0 < port < 1 << 16:
                 raise InvalidArgument(f"port: {port} is no port", hint="use 1 to 65535")
@@ -108,7 +118,7 @@ class Sessions:
         async def connect(port: int) -> socket.socket:
             return await self._connect(self._ready(sandbox.id), port)
 
-        return ForwardRequest(sandbox=sandbox.id, connect=connect, ports=ports)
+        return ForwardRequest(pod=sandbox.id, connect=connect, ports=ports)
 
     def _running(self, text: str) -> Container:
         container = self._state.container(text)
@@ -179,7 +189,13 @@ class Sessions:
             os.close(namespace)
 
 
-def _request(session: Session, wanted: Wanted) -> CommandRequest:
+def _request(session: Session, wanted: Wanted, pod: str, size: int = 0) -> CommandRequest:
     return CommandRequest(
-        session=session, stdin=wanted.stdin, stdout=wanted.stdout, stderr=wanted.stderr, tty=wanted.tty
+        session=session,
+        pod=pod,
+        size=size,
+        stdin=wanted.stdin,
+        stdout=wanted.stdout,
+        stderr=wanted.stderr,
+        tty=wanted.tty,
     )

@@ -21,9 +21,11 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.streaming.spdy_dictionary import DICTIONARY
 
 VERSION = 3
-MAX_CONTROL_BYTES = 64 * 1024
-"""Payload of a control frame, as it comes and as header blocks unfold."""
-MAX_HEADERS = 100
+MAX_CONTROL_BYTES = 8 * 1024
+"""Payload of a control frame as it comes."""
+MAX_HEADER_BYTES = 4 * 1024
+"""A header block as it unfolds. Kubernetes' clients send three short headers with a stream."""
+MAX_HEADERS = 32
 MAX_DATA_BYTES = (1 << 24) - 1
 """What the length of a frame can say."""
 MAX_STREAM_ID = (1 << 31) - 1
@@ -250,11 +252,11 @@ class Decoder:
 
     def _header_block(self, compressed: bytes) -> dict[str, str]:
         try:
-            block = self._inflate.decompress(compressed, MAX_CONTROL_BYTES + 1)
+            block = self._inflate.decompress(compressed, MAX_HEADER_BYTES + 1)
         except zlib.error as error:
             raise SpdyError(f"SPDY: a header block cannot be decompressed: {error}") from error
-        if len(block) > MAX_CONTROL_BYTES or self._inflate.unconsumed_tail:
-            raise SpdyError(f"SPDY: a header block has more than {MAX_CONTROL_BYTES} bytes")
+        if len(block) > MAX_HEADER_BYTES or self._inflate.unconsumed_tail:
+            raise SpdyError(f"SPDY: a header block has more than {MAX_HEADER_BYTES} bytes")
         if self._inflate.eof:
             raise SpdyError("SPDY: the compression of header blocks was ended")
         return _headers(block)

@@ -3,17 +3,21 @@
 Owns: opening, ending and resetting streams, pings, and the order of what is written. Does not own: the form of frames
 (``spdy.py``) or what streams are for. As the frames of all streams come one after the other and Kubernetes' clients
 know no flow control, a stream nobody reads holds up the others once its queue is full.
+
+Nothing is kept of a stream that its client reset: what was queued is dropped, and who accepted it is told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Protocol
 
 from podkeep.runtime.streaming import spdy
-from podkeep.runtime.streaming.channels import ClientGone, Inbox
-from podkeep.runtime.streaming.transport import Transport
+from podkeep.runtime.streaming.budget import ClientGone
+from podkeep.runtime.streaming.channels import Inbox
+from podkeep.runtime.streaming.transport import LINGER_S, Transport
 
 FRAME_BYTES = 32 * 1024
 """Data in one frame of ours."""
@@ -26,7 +30,7 @@ class SpdyStream:
 
     def __init__(self, connection: SpdyConnection, stream_id: int, headers: Mapping[str, str]) -> None:
         self.stream_id, self.headers = stream_id, headers
-        self.inbox = Inbox(connection.transport.hangup)
+        self.inbox = Inbox(connection.transport.account)
         self.reset_by_client = asyncio.Event()
         self._connection = connection
         self._ended = False
@@ -55,16 +59,22 @@ class SpdyStream:
         self._connection.forget(self.stream_id)
 
 
-Accept = Callable[[SpdyStream], bool]
-"""Called with each new stream; returns whether it is taken."""
+class Streams(Protocol):
+    """Who has use for the streams of a connection."""
+
+    def accept(self, stream: SpdyStream) -> bool:
+        """Take a new stream, or refuse it; never waits."""
+
+    def dropped(self, stream: SpdyStream) -> None:
+        """Forget a stream that was taken: its client reset it."""
 
 
 class SpdyConnection:
     """The connection; :meth:`run` reads it to its end."""
 
-    def __init__(self, transport: Transport, accept: Accept) -> None:
+    def __init__(self, transport: Transport, streams: Streams) -> None:
         self.transport = transport
-        self._accept = accept
+        self._accepting = streams
         self._decoder, self._encoder = spdy.Decoder(), spdy.Encoder()
         self._streams: dict[int, SpdyStream] = {}
         self._last = 0
@@ -81,6 +91,7 @@ class SpdyConnection:
                     if isinstance(frame, spdy.GoAway):
                         return
                     await self._take(frame)
+                    await self.transport.account.took()
         except spdy.SpdyError:
             await self._go_away(spdy.GoAwayStatus.PROTOCOL_ERROR)
             raise
@@ -111,8 +122,9 @@ class SpdyConnection:
             stream.inbox.discard()
 
     async def _go_away(self, status: spdy.GoAwayStatus) -> None:
-        with suppress(ClientGone):
-            await self.send(spdy.GoAway(last_stream_id=self._last, status=status))
+        with suppress(ClientGone, TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await self.send(spdy.GoAway(last_stream_id=self._last, status=status))
 
     async def _take(self, frame: spdy.Frame) -> None:
         match frame:
@@ -132,7 +144,8 @@ class SpdyConnection:
                 stream = self._streams.pop(frame.stream_id, None)
                 if stream is not None:
                     stream.reset_by_client.set()
-                    stream.inbox.fail()
+                    stream.inbox.reset()
+                    self._accepting.dropped(stream)
             case spdy.Ping(ping_id=number) if number % 2:
                 await self.send(frame)
             case _:
@@ -145,7 +158,7 @@ class SpdyConnection:
             return
         self._last = number
         stream = SpdyStream(self, number, frame.headers)
-        if len(self._streams) >= MAX_STREAMS or not self._accept(stream):
+        if len(self._streams) >= MAX_STREAMS or not self._accepting.accept(stream):
             await self.send(spdy.RstStream(stream_id=number, status=spdy.ResetStatus.REFUSED_STREAM))
             return
         self._streams[number] = stream

@@ -13,8 +13,9 @@ import socket
 from contextlib import suppress
 from typing import Protocol
 
+from podkeep.base.tasks import Tasks
 from podkeep.kernel import tcp
-from podkeep.runtime.streaming.channels import ClientGone
+from podkeep.runtime.streaming.budget import Account, ClientGone, Pool
 
 READ_BYTES = 64 * 1024
 LOOK_S = 3.0
@@ -27,8 +28,10 @@ class Transport(Protocol):
     """Bytes to and from one client."""
 
     @property
-    def hangup(self) -> asyncio.Event:
-        """Set when the peer has closed its side, also while nothing is read."""
+    def account(self) -> Account:
+        """What is kept of the client's bytes; its ``hangup`` is set when the peer has closed, also while nothing is
+        read.
+        """
 
     async def receive(self) -> bytes:
         """Return the next bytes; nothing at the end.
@@ -50,14 +53,20 @@ class SocketTransport:
     """A TCP or TLS connection. ``first``: bytes that were read with the request's head."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes, idle_timeout: float
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        first: bytes,
+        *,
+        idle_timeout: float,
+        pool: Pool,
     ) -> None:
         """Take over a connection.
 
         :raises OSError: if it has broken by now.
         """
         self._reader, self._writer, self._first = reader, writer, first
-        self.hangup = asyncio.Event()
+        self.account = Account(asyncio.Event(), pool)
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
         sock: socket.socket = writer.get_extra_info("socket")
@@ -73,18 +82,19 @@ class SocketTransport:
         self._idle_timeout = idle_timeout
         self._active = self._loop.time()
         self._clock = self._loop.call_later(idle_timeout, self._look_at_clock)
-        self._looking = asyncio.ensure_future(self._look_at_peer())
+        self._tasks = Tasks("looking at a streaming client")
+        self._tasks.start(self._look_at_peer())
 
     def _hung_up(self) -> None:
         self._loop.remove_reader(self._poll.fileno())
-        self.hangup.set()
+        self.account.hangup.set()
 
     async def _look_at_peer(self) -> None:
-        while not self.hangup.is_set():
+        while not self.account.hangup.is_set():
             await asyncio.sleep(LOOK_S)
             # A transport whose buffer is full has stopped reading.
             if not self._reading() and await asyncio.to_thread(tcp.peer_has_closed, *self._ends):
-                self.hangup.set()
+                self.account.hangup.set()
 
     def _reading(self) -> bool:
         transport = self._writer.transport
@@ -100,7 +110,7 @@ class SocketTransport:
     def abort(self) -> None:
         """Break the connection at once; who reads or writes it gets an error."""
         self._writer.transport.abort()
-        self.hangup.set()
+        self.account.hangup.set()
 
     async def receive(self) -> bytes:
         if self._first:
@@ -133,10 +143,11 @@ class SocketTransport:
                 while await self.receive():
                     pass
 
-    def dispose(self) -> None:
+    async def dispose(self) -> None:
         """Give back what is held; the last call."""
+        self.account.close()
         self._clock.cancel()
-        self._looking.cancel()
         self._loop.remove_reader(self._poll.fileno())
         self._poll.close()
         self._writer.transport.abort()
+        await self._tasks.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,14 +22,15 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.streaming.channels import ClientGone, Inbox
-from podkeep.runtime.streaming.transport import Transport
+from podkeep.runtime.streaming.budget import Account, ClientGone
+from podkeep.runtime.streaming.channels import Inbox
+from podkeep.runtime.streaming.transport import LINGER_S, Transport
 
 CLOSE_SIGNAL = 255
 MESSAGE_BYTES = 32 * 1024
 """Data in one message of ours. Kubernetes' clients read with buffers of this size."""
-MAX_TEXT = 1 << 20
-"""Longest message that has to be complete before it can be decoded."""
+PARTS_AT_A_TIME = 64
+"""Parts of messages that are kept at a time for who takes them."""
 
 
 @dataclass(frozen=True)
@@ -48,28 +49,47 @@ class WebSocket:
         self.transport = transport
         self._connection = Connection(ConnectionType.SERVER)
         self._at_start = True
-        self._closed = False
+        self._closed = self._ended = False
+        self._more = False
+        """Whether there may be more parts in what has been read."""
 
-    async def parts(self) -> AsyncIterator[Part]:
-        """Yield the parts of messages until the client leaves or breaks the protocol; pings are answered."""
-        while data := await self.transport.receive():
-            self._connection.receive_data(data)
+    async def receive(self) -> list[Part]:
+        """Return the next parts of messages; none when the client leaves or breaks the protocol. Pings are answered."""
+        parts: list[Part] = []
+        while not parts and not self._ended:
+            if not self._more:
+                data = await self.transport.receive()
+                if not data:
+                    self._ended = True
+                    break
+                self._connection.receive_data(data)
+            self._more = False
             for event in self._connection.events():
+                await self.transport.account.took()
                 if isinstance(event, BytesMessage | TextMessage):
                     payload = event.data.encode() if isinstance(event, TextMessage) else bytes(event.data)
-                    part = Part(payload, first=self._at_start, last=event.message_finished)
+                    parts.append(Part(payload, first=self._at_start, last=event.message_finished))
                     self._at_start = event.message_finished
-                    yield part
                 elif isinstance(event, Ping):
-                    await self.transport.send(self._connection.send(event.response()))
+                    with suppress(LocalProtocolError):  # we have said that we close
+                        await self.transport.send(self._connection.send(event.response()))
                 elif isinstance(event, CloseConnection):
+                    self._ended = True
                     await self._answer_close(event)
-                    return
+                    break
+                if len(parts) == PARTS_AT_A_TIME:
+                    self._more = True
+                    break
+        return parts
 
     async def _answer_close(self, event: CloseConnection) -> None:
         self._closed = True
-        with suppress(ClientGone, LocalProtocolError):
-            await self.transport.send(self._connection.send(event.response()))
+        await self._say_last(event.response())
+
+    async def _say_last(self, close: CloseConnection) -> None:
+        with suppress(ClientGone, LocalProtocolError, TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await self.transport.send(self._connection.send(close))
 
     async def send(self, data: bytes) -> None:
         """Send a binary message.
@@ -85,14 +105,17 @@ class WebSocket:
     async def _send(self, message: BytesMessage | TextMessage) -> None:
         if self._closed:
             raise ClientGone("the client closed the connection")
-        await self.transport.send(self._connection.send(message))
+        try:
+            frame = self._connection.send(message)
+        except LocalProtocolError as error:
+            raise ClientGone(f"the client closed the connection: {error}") from error
+        await self.transport.send(frame)
 
     async def close(self) -> None:
-        """End the connection in good order; nobody may be in :meth:`parts`."""
+        """End the connection in good order; nobody may be in :meth:`receive`."""
         if not self._closed:
             self._closed = True
-            with suppress(ClientGone, LocalProtocolError):
-                await self.transport.send(self._connection.send(CloseConnection(code=CloseReason.NORMAL_CLOSURE)))
+            await self._say_last(CloseConnection(code=CloseReason.NORMAL_CLOSURE))
         await self.transport.close()
 
 
@@ -126,8 +149,8 @@ class ChannelConnection:
 
     def __init__(self, socket: WebSocket, protocol: Protocol, inputs: tuple[int, ...]) -> None:
         self._socket, self._protocol = socket, protocol
-        self.inboxes: Mapping[int, Inbox] = {number: Inbox(socket.transport.hangup) for number in inputs}
-        self._text = bytearray()
+        self.inboxes: Mapping[int, Inbox] = {number: Inbox(socket.transport.account) for number in inputs}
+        self._text = b""
         self._channel = -1
 
     async def run(self) -> None:
@@ -136,11 +159,10 @@ class ChannelConnection:
         :raises InvalidArgument: if the client broke the protocol.
         """
         try:
-            async for part in self._socket.parts():
-                if self._protocol.base64:
-                    await self._take_text(part)
-                else:
-                    await self._take(part)
+            take = self._take_text if self._protocol.base64 else self._take
+            while parts := await self._socket.receive():
+                for part in parts:
+                    await take(part)
         except ClientGone:
             return
         finally:
@@ -163,16 +185,23 @@ class ChannelConnection:
             self._channel = -1
 
     async def _take_text(self, part: Part) -> None:
-        self._text += part.data
-        if len(self._text) > MAX_TEXT:
-            raise InvalidArgument(f"WebSocket: a message of more than {MAX_TEXT} bytes")
-        if not part.last:
-            return
-        message, self._text = bytes(self._text), bytearray()
-        number = message[0] - ord("0") if message else -1
+        """Decode as much as is there: groups of four characters stand for themselves."""
+        text, self._text = self._text + part.data, b""
+        if self._channel < 0:
+            if not text:
+                return
+            self._channel, text = text[0] - ord("0"), text[1:]
+        # Padding may only be in the last group, so one is held back.
+        whole = len(text) if part.last else max(len(text) - 1, 0) // 4 * 4
+        text, self._text = text[:whole], text[whole:]
+        number = self._channel
+        if part.last:
+            self._channel = -1
+        elif b"=" in text:
+            raise InvalidArgument("WebSocket: a message that is not base64: it goes on after its end")
         if number in self.inboxes:
             try:
-                data = base64.b64decode(message[1:], validate=True)
+                data = base64.b64decode(text, validate=True)
             except binascii.Error as error:
                 raise InvalidArgument(f"WebSocket: a message that is not base64: {error}") from error
             await self.inboxes[number].put(data)
@@ -214,16 +243,15 @@ class Tunnel:
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
-        self._parts = socket.parts()
 
     @property
-    def hangup(self) -> asyncio.Event:
-        return self._socket.transport.hangup
+    def account(self) -> Account:
+        return self._socket.transport.account
 
     async def receive(self) -> bytes:
-        async for part in self._parts:
-            if part.data:
-                return part.data
+        while parts := await self._socket.receive():
+            if data := b"".join(part.data for part in parts):
+                return data
         return b""
 
     async def send(self, data: bytes) -> None:

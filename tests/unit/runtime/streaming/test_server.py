@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from podkeep.base.config import StreamingConfig
+from podkeep.cli.stream_client import upgrade
 from podkeep.runtime.streaming.channels import CommandStreams
 from podkeep.runtime.streaming.remote_command import CommandRequest
 from podkeep.runtime.streaming.server import StreamingServer
@@ -21,7 +24,7 @@ async def _session(streams: CommandStreams) -> bytes:
 
 
 def _request() -> CommandRequest:
-    return CommandRequest(session=_session, stdin=False, stdout=True, stderr=False, tty=False)
+    return CommandRequest(session=_session, pod="pod", stdin=False, stdout=True, stderr=False, tty=False)
 
 
 def test_who_says_nothing_makes_room() -> None:
@@ -39,5 +42,49 @@ def test_who_says_nothing_makes_room() -> None:
         await server.close()
         for _, writer in silent:
             writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_says_half_a_request_makes_room() -> None:
+    async def scenario() -> None:
+        server = StreamingServer(StreamingConfig(), max_connections=4)
+        await server.start()
+        port = urlsplit(server.url("exec", _request())).port
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in slow:
+            writer.write(b"GET /exec/x HTTP/1.1\r\nHost: ")
+        async with asyncio.timeout(PATIENCE_S):
+            client = await SpdyCommand.connect(server.url("exec", _request()), ("stdout",))
+            assert (await collect(client))[0] == b"served"
+        await server.close()
+        for _, writer in slow:
+            writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_who_begins_no_tls_makes_room(tmp_path: Path) -> None:
+    """Also those count who have not come as far as a request."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    argv += ["-subj", "/CN=podkeep", "-days", "1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(argv, check=True, capture_output=True)
+
+    async def scenario() -> None:
+        server = StreamingServer(StreamingConfig(tls_cert=str(cert), tls_key=str(key)), max_connections=4)
+        await server.start()
+        url = server.url("exec", _request())
+        silent = [await asyncio.open_connection("127.0.0.1", urlsplit(url).port) for _ in range(20)]
+        async with asyncio.timeout(PATIENCE_S):
+            # The last ones that came are here, the others had to go.
+            for reader, _ in silent[:16]:
+                assert await reader.read() == b""
+            headers = {"upgrade": "SPDY/3.1", "x-stream-protocol-version": "v4.channel.k8s.io"}
+            connection = await upgrade(url, "POST", headers, str(cert))
+            await connection.close()
+        await server.close()
+        for _, writer in silent:
+            writer.transport.abort()
 
     asyncio.run(scenario())

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from hypothesis import strategies as st
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
 from podkeep.runtime.streaming import exec as exec_session
 from podkeep.runtime.streaming import handshake, pending, status, websocket
+from podkeep.runtime.streaming.budget import Account, ClientGone
 from podkeep.runtime.streaming.channels import (
     QUEUE_BYTES,
-    ClientGone,
     Inbox,
     ResizeDecoder,
     Size,
@@ -43,7 +44,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 @given(st.lists(st.binary(min_size=1, max_size=QUEUE_BYTES // 2), max_size=12))
 def test_a_queue_passes_everything_on_in_order_and_is_bounded(parts: list[bytes]) -> None:
     async def go() -> tuple[bytes, int]:
-        inbox, most = Inbox(asyncio.Event()), 0
+        inbox, most = Inbox(Account(asyncio.Event())), 0
 
         async def fill() -> None:
             for part in parts:
@@ -68,7 +69,7 @@ def test_a_full_queue_is_emptied_before_its_filler_waits() -> None:
     """A taker that is faster than the filler's next step must not leave it asleep."""
 
     async def go() -> int:
-        inbox = Inbox(asyncio.Event())
+        inbox = Inbox(Account(asyncio.Event()))
 
         async def fill() -> None:
             for _ in range(200):
@@ -86,11 +87,11 @@ def test_a_full_queue_is_emptied_before_its_filler_waits() -> None:
 
 
 def test_a_queue_nobody_takes_from_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podkeep.runtime.streaming.channels.HANGUP_PATIENCE_S", 0.05)
+    monkeypatch.setattr("podkeep.runtime.streaming.budget.HANGUP_TIMEOUT_S", 0.05)
 
     async def go() -> None:
         hangup = asyncio.Event()
-        inbox = Inbox(hangup)
+        inbox = Inbox(Account(hangup))
         filling = asyncio.ensure_future(inbox.put(bytes(QUEUE_BYTES + 1)))
         await asyncio.sleep(0)
         assert not filling.done()
@@ -103,7 +104,7 @@ def test_a_queue_nobody_takes_from_ends_with_its_client(monkeypatch: pytest.Monk
 
 def test_a_queue_whose_taker_lost_interest_takes_everything() -> None:
     async def go() -> None:
-        inbox = Inbox(asyncio.Event())
+        inbox = Inbox(Account(asyncio.Event()))
         inbox.discard()
         for _ in range(10):
             await inbox.put(bytes(QUEUE_BYTES))
@@ -115,7 +116,7 @@ def test_a_queue_whose_taker_lost_interest_takes_everything() -> None:
 
 def test_a_client_that_ended_its_input_and_left_was_not_cut_off() -> None:
     async def go() -> None:
-        ended, cut_off = Inbox(asyncio.Event()), Inbox(asyncio.Event())
+        ended, cut_off = Inbox(Account(asyncio.Event())), Inbox(Account(asyncio.Event()))
         ended.finish()
         ended.fail()
         assert await ended.receive() == b""
@@ -161,7 +162,7 @@ def test_sizes_are_found_however_they_are_cut(sizes: list[tuple[int, int]], step
 
 def test_a_size_that_is_there_is_known_before_the_command_starts() -> None:
     async def main() -> Size | None:
-        inbox = Inbox(asyncio.Event())
+        inbox = Inbox(Account(asyncio.Event()))
         await inbox.put(b'{"Width": 111, "Height": 44}\n')
         return await exec_session._first_size(inbox, ResizeDecoder())
 
@@ -191,12 +192,19 @@ def test_statuses() -> None:
 # tokens
 
 
+@dataclass(frozen=True)
+class _Kept:
+    pod: str = "pod"
+    size: int = 0
+
+
 def test_a_token_works_once_and_for_a_minute() -> None:
     now = [0.0]
-    requests: PendingRequests[str] = PendingRequests(lambda: now[0])
-    first, second = requests.add("a"), requests.add("b")
+    requests: PendingRequests[_Kept] = PendingRequests(lambda: now[0])
+    kept = _Kept()
+    first, second = requests.add(kept), requests.add(_Kept())
     assert len(base64.urlsafe_b64decode(first + "==")) * 8 >= 256
-    assert requests.take(first) == "a"
+    assert requests.take(first) is kept
     assert requests.take(first) is None
     now[0] = pending.LIFETIME_S
     assert requests.take(second) is None
@@ -204,14 +212,25 @@ def test_a_token_works_once_and_for_a_minute() -> None:
 
 def test_tokens_are_bounded_and_old_ones_make_room() -> None:
     now = [0.0]
-    requests: PendingRequests[int] = PendingRequests(lambda: now[0])
-    tokens = {requests.add(number) for number in range(pending.MAX_PENDING)}
-    assert len(tokens) == pending.MAX_PENDING
+    requests: PendingRequests[_Kept] = PendingRequests(lambda: now[0])
+    tokens = {requests.add(_Kept()) for _ in range(pending.MAX_PENDING)}
+    assert len(tokens) == pending.MAX_PENDING == requests.of("pod")
     with pytest.raises(ResourceExhausted):
-        requests.add(-1)
+        requests.add(_Kept())
     now[0] = pending.LIFETIME_S
-    assert requests.take(requests.add(-1)) == -1
-    assert len(requests) == 0
+    assert requests.take(requests.add(_Kept())) == _Kept()
+    assert (len(requests), requests.of("pod")) == (0, 0)
+
+
+def test_what_the_waiting_requests_of_a_pod_keep_is_bounded_and_others_have_room() -> None:
+    requests: PendingRequests[_Kept] = PendingRequests(lambda: 0.0)
+    large = pending.MAX_BYTES_OF_POD // 4
+    token, *_ = (requests.add(_Kept("one", large)) for _ in range(4))
+    with pytest.raises(ResourceExhausted, match="pod sandbox one"):
+        requests.add(_Kept("one", 1))
+    requests.add(_Kept("other", large))
+    assert requests.take(token) is not None
+    requests.add(_Kept("one", large))
 
 
 # handshakes
@@ -277,7 +296,7 @@ class _Wire:
     """A Transport that gives what a test has put into it."""
 
     def __init__(self) -> None:
-        self.hangup = asyncio.Event()
+        self.account = Account(asyncio.Event())
 
     async def receive(self) -> bytes:
         return b""
@@ -328,8 +347,27 @@ def test_base64_channels() -> None:
                 Part(message[start : start + 3], first=start == 0, last=start + 3 >= len(message))
             )
         connection.inboxes[0].finish()
-        return await connection.inboxes[0].receive()
+        taken = b""
+        while data := await connection.inboxes[0].receive():
+            taken += data
+        return taken
 
-    assert run(go(b"0" + base64.b64encode(b"hello"))) == b"hello"
-    with pytest.raises(InvalidArgument):
-        run(go(b"0*****"))
+    for length in range(12):
+        data = bytes(range(length))
+        assert run(go(b"0" + base64.b64encode(data))) == data
+    for wrong in (b"0*****", b"0aGk=aGk=", b"0aG", b"0aGk=aGkk"):
+        with pytest.raises(InvalidArgument):
+            run(go(wrong))
+
+
+def test_a_message_in_base64_is_decoded_as_it_comes() -> None:
+    async def go() -> None:
+        protocol = websocket.COMMAND_PROTOCOLS["v4.base64.channel.k8s.io"]
+        connection = ChannelConnection(websocket.WebSocket(_Wire()), protocol, (0,))
+        connection.inboxes[0].discard()
+        await connection._take_text(Part(b"0", first=True, last=False))
+        for _ in range(1000):
+            await connection._take_text(Part(base64.b64encode(bytes(3000)), first=False, last=False))
+            assert len(connection._text) <= 4
+
+    run(go())

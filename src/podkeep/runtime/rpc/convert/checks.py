@@ -15,6 +15,10 @@ MAX_FILE_NAME = 255
 """Bytes of one part of a path (limits.h: NAME_MAX)."""
 MAX_TEXT_BYTES = 4096
 """Bytes of a path (limits.h: PATH_MAX) or an image's name that lists and statuses echo."""
+MAX_PATH_PARTS = 256
+"""Parts of a path that the runtime makes or walks; those of Kubernetes have about ten."""
+MAX_SECONDS = 2_000_000
+"""The longest wait, 23 days: poll(2) takes milliseconds in 31 bits."""
 MAX_METADATA_BYTES = 1 << 20
 """Bytes of the labels and annotations of one sandbox or container; Kubernetes allows 256 KiB of annotations."""
 _Enum = TypeVar("_Enum", bound=enum.IntEnum)
@@ -45,6 +49,17 @@ def bounded(field: str, text: str) -> str:
     return text
 
 
+def text(field: str, value: str) -> str:
+    """Return a text that the system or another program is given: one without a NUL, which would end it there."""
+    refuse_nul(field, bounded(field, value))
+    return value
+
+
+def seconds(value: int) -> int:
+    """Return a number of seconds to wait; below zero is none, and no more than what clocks can count."""
+    return min(max(value, 0), MAX_SECONDS)
+
+
 def check_metadata(labels: Mapping[str, str], annotations: Mapping[str, str]) -> None:
     """Check the size of what every list carries of a sandbox or container, naming the larger of the two maps."""
     sizes = {"config.labels": _size(labels), "config.annotations": _size(annotations)}
@@ -59,9 +74,16 @@ def _size(texts: Mapping[str, str]) -> int:
     return sum(len(key.encode()) + len(value.encode()) for key, value in texts.items())
 
 
+def path_text(field: str, path: str) -> str:
+    """Return a path, or a part of one, whose length and depth can be walked."""
+    if len([part for part in text(field, path).split("/") if part]) > MAX_PATH_PARTS:
+        raise InvalidArgument(f"{field}: {quote(path)} has more than {MAX_PATH_PARTS} parts")
+    return path
+
+
 def absolute(field: str, path: str) -> str:
-    bounded(field, path)
-    if path and (not path.startswith("/") or ".." in path.split("/") or "\0" in path):
+    path_text(field, path)
+    if path and (not path.startswith("/") or ".." in path.split("/")):
         raise InvalidArgument(f"{field}: {quote(path)} is not an absolute path")
     return path
 

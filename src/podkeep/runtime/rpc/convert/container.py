@@ -9,7 +9,15 @@ from podkeep.runtime.class_resources.annotations import Annotation
 from podkeep.runtime.class_resources.annotations import find as annotations_of
 from podkeep.runtime.oci import resources
 from podkeep.runtime.records import SandboxConfig
-from podkeep.runtime.rpc.convert.checks import absolute, bounded, check_metadata, quote, refuse_no_name, refuse_nul
+from podkeep.runtime.rpc.convert.checks import (
+    absolute,
+    bounded,
+    check_metadata,
+    path_text,
+    quote,
+    refuse_no_name,
+    refuse_nul,
+)
 from podkeep.runtime.rpc.convert.class_resources import class_names
 from podkeep.runtime.rpc.convert.mounts import device_record, mount_record
 from podkeep.runtime.rpc.convert.namespaces import container_namespaces
@@ -31,10 +39,9 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
     if config.HasField("windows"):
         raise InvalidArgument("config.windows: this is a Linux machine")
     check_metadata(config.labels, config.annotations)
-    bounded("config.log_path", config.log_path)
+    path_text("config.log_path", config.log_path)
     if config.log_path.startswith("/") or ".." in config.log_path.split("/"):
         raise InvalidArgument(f"config.log_path: {quote(config.log_path)} leaves the sandbox's log directory")
-    refuse_nul("config.log_path", config.log_path)
     refuse_nul("config.command", *config.command)
     refuse_nul("config.args", *config.args)
     context = config.linux.security_context

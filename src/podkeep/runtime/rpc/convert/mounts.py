@@ -9,7 +9,7 @@ from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
 from podkeep.runtime.records import Propagation
-from podkeep.runtime.rpc.convert.checks import bounded, enum_value, quote, refuse_nul
+from podkeep.runtime.rpc.convert.checks import enum_value, path_text, quote
 from podkeep.runtime.rpc.convert.image_volumes import volume_image_message, volume_image_record
 from podkeep.runtime.rpc.convert.namespaces import id_map, mapping_messages
 
@@ -18,7 +18,7 @@ def mount_record(number: int, mount: api.Mount) -> records.Mount:
     field = f"config.mounts[{number}]"
     if not mount.container_path.startswith("/"):
         raise InvalidArgument(f"{field}.container_path: {quote(mount.container_path)} is not absolute")
-    refuse_nul(f"{field}.container_path", bounded(f"{field}.container_path", mount.container_path))
+    path_text(f"{field}.container_path", mount.container_path)
     if os.path.normpath(mount.container_path).strip("/") == "":
         raise InvalidArgument(f"{field}.container_path: nothing can be mounted over the container's root")
     # The kubelet sends image_sub_path with every subPath, also of volumes that are no images; host_path includes it.
@@ -52,7 +52,7 @@ def _host_path(field: str, mount: api.Mount) -> str:
     """Return the path on the machine without symbolic links."""
     if not mount.host_path.startswith("/"):
         raise InvalidArgument(f"{field}.host_path: {quote(mount.host_path)} is not absolute")
-    refuse_nul(f"{field}.host_path", mount.host_path)
+    path_text(f"{field}.host_path", mount.host_path)
     try:
         return os.path.realpath(mount.host_path, strict=True)
     except OSError as error:
@@ -80,7 +80,7 @@ def device_record(number: int, device: api.Device) -> records.Device:
     for path in (device.container_path, device.host_path):
         if not path.startswith("/"):
             raise InvalidArgument(f"{field}: {quote(path)} is not absolute")
-        refuse_nul(field, path)
+        path_text(field, path)
     if ".." in device.container_path.split("/") or not device.container_path.strip("/."):
         raise InvalidArgument(f"{field}.container_path: {quote(device.container_path)} is no path of a device")
     if not set(permissions) <= set("rwm") or len(permissions) > 3:

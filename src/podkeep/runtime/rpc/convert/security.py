@@ -12,7 +12,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
 from podkeep.runtime.oci import apparmor, capabilities, selinux
 from podkeep.runtime.records import AppArmor, ProfileKind, Seccomp, SELinuxOptions
-from podkeep.runtime.rpc.convert.checks import enum_value, identifier, quote, refuse_nul, refuse_plain_text
+from podkeep.runtime.rpc.convert.checks import enum_value, identifier, path_text, quote, refuse_plain_text
 
 
 def security_record(context: api.LinuxContainerSecurityContext, *, given: bool) -> records.Security:
@@ -69,7 +69,7 @@ def _paths(field: str, paths: Iterable[str]) -> tuple[str, ...]:
     for path in result:
         if not path.startswith("/"):
             raise InvalidArgument(f"security_context.{field}: {quote(path)} is not an absolute path")
-        refuse_nul(f"security_context.{field}", path)
+        path_text(f"security_context.{field}", path)
     return result
 
 
@@ -87,7 +87,7 @@ def _seccomp(context: api.LinuxContainerSecurityContext) -> Seccomp:
     reference = reference.removeprefix("localhost/")
     if not reference.startswith("/"):
         raise InvalidArgument(f"security_context.seccomp.localhost_ref: {quote(reference)} is not an absolute path")
-    refuse_nul("security_context.seccomp.localhost_ref", reference)
+    path_text("security_context.seccomp.localhost_ref", reference)
     return Seccomp(kind=kind, path=reference)
 
 

@@ -1,0 +1,173 @@
+"""What the streaming server keeps of its clients' bytes: counted for each connection, and for all of them together.
+
+Owns: the counting, who waits for room, whose turn it is. Does not own: queues that are counted (``channels.py``).
+
+A connection that is full is not read on, and that slows its client down. Each may keep :data:`OWN_BYTES` whatever the
+others do, so that no client keeps another out; what is above that comes out of one pool for the whole server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from podkeep.base.errors import Cancelled
+
+OWN_BYTES = 64 * 1024
+"""What a connection may keep in any case."""
+CONNECTION_BYTES = 1024 * 1024
+"""What a connection may keep at most."""
+SERVER_BYTES = 64 * 1024 * 1024
+"""What all connections together may keep above what is their own."""
+MUCH_BYTES = 8 * 1024 * 1024
+"""Kept at some time, it is worth giving memory back when it is not any more."""
+OUTPUTS_AT_A_TIME = 4
+"""Portions of output that one connection has read and not sent yet."""
+PART_BYTES = 64
+"""What a portion of data takes beside its bytes: one of two bytes would take 30 times what is counted."""
+PIECES_AT_A_TIME = 64
+"""Frames or messages of one connection that are taken in one turn."""
+FORWARDS_OF_POD = 512
+"""Forwarded connections of one pod, over all of its clients' connections: each takes two descriptors of the daemon."""
+HANGUP_TIMEOUT_S = 2.0
+"""How long what a client sent before it left may wait for a session that takes nothing."""
+
+
+class ClientGone(Cancelled):
+    """The client closed the connection, or was idle for too long, or broke the protocol."""
+
+
+class Pool:
+    """The bytes that connections keep above their own (``used``), and all they keep (``kept``)."""
+
+    def __init__(self, limit: int = SERVER_BYTES, on_shrunk: Callable[[], None] = lambda: None) -> None:
+        """Make it; ``on_shrunk`` is called when little is kept of what was much."""
+        self.used = self.kept = 0
+        self.forwards: Counter[str] = Counter()
+        """Forwarded connections by pod, with those that are about to be made."""
+        self._turns = asyncio.Lock()
+        self._limit, self._on_shrunk = limit, on_shrunk
+        self._most = 0
+        self._waiting: set[Account] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more is kept than there should be."""
+        return self.used > self._limit
+
+    def change(self, kept: int, used: int) -> None:
+        """Count more bytes, or fewer."""
+        was_full = self.is_full
+        self.kept += kept
+        self.used += used
+        self._most = max(self._most, self.kept)
+        if self._most >= MUCH_BYTES and self.kept < self._most // 4:
+            self._most = self.kept
+            self._on_shrunk()
+        if was_full and not self.is_full:
+            for account in list(self._waiting):
+                account.wake()
+
+    async def turn(self) -> None:
+        """Wait for one's turn. Each turn of the event loop has one of them, whatever the number of connections."""
+        async with self._turns:
+            await asyncio.sleep(0)
+
+    def wait(self, account: Account) -> None:
+        """Wake ``account`` when there is room."""
+        self._waiting.add(account)
+
+    def forget(self, account: Account) -> None:
+        """Undo :meth:`wait`."""
+        self._waiting.discard(account)
+
+
+class Queue(Protocol):
+    """Something that keeps bytes."""
+
+    def discard(self) -> None:
+        """Drop what is kept and all that comes."""
+
+
+class Account:
+    """What one connection keeps; one task, its reader, may wait for room. ``hangup``: set when its client has left."""
+
+    def __init__(self, hangup: asyncio.Event, pool: Pool | None = None) -> None:
+        self.kept = 0
+        self.hangup = hangup
+        self.outputs = asyncio.Semaphore(OUTPUTS_AT_A_TIME)
+        """Held by who has read a portion of output that is not sent yet."""
+        self.pool = pool or Pool()
+        self._shared = 0
+        self._pieces = 0
+        self._queues: WeakSet[Queue] = WeakSet()
+        self._until = 0.0
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be read."""
+        return self.kept > CONNECTION_BYTES or (self._shared > 0 and self.pool.is_full)
+
+    def keep(self, count: int) -> None:
+        """Count bytes that are kept from now on, or (negative) are not any more."""
+        self.kept += count
+        shared = max(self.kept - OWN_BYTES, 0)
+        difference, self._shared = shared - self._shared, shared
+        self.pool.change(count, difference)
+        if count < 0:
+            self.wake()
+
+    async def took(self) -> None:
+        """Count a frame or message that was taken; after some of them others have their turn."""
+        self._pieces += 1
+        if self._pieces % PIECES_AT_A_TIME == 0:
+            await self.pool.turn()
+
+    def count(self, queue: Queue) -> None:
+        """Have a queue emptied when the connection ends, also if something still refers to it."""
+        self._queues.add(queue)
+
+    def close(self) -> None:
+        """The connection has ended, and nobody wants what is kept."""
+        for queue in list(self._queues):
+            queue.discard()
+        # What queues had that are gone.
+        self.keep(-self.kept)
+
+    def wake(self) -> None:
+        """Have the waiting task look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def change(self) -> None:
+        """Wait until something may have become free, but not for ever for a client that has left.
+
+        :raises ClientGone: if nothing did, and the client has left.
+        """
+        self._waiter = asyncio.get_running_loop().create_future()
+        self.pool.wait(self)
+        try:
+            if not self.hangup.is_set():
+                await self._freed_or_left(self._waiter)
+                return
+            # All waits after its client has left are one: others wake it, too.
+            self._until = self._until or asyncio.get_running_loop().time() + HANGUP_TIMEOUT_S
+            async with asyncio.timeout_at(self._until):
+                await self._waiter
+        except TimeoutError as error:
+            raise ClientGone("the client left, and nobody takes what it sent") from error
+        finally:
+            self._waiter = None
+            self.pool.forget(self)
+
+    async def _freed_or_left(self, freed: asyncio.Future[None]) -> None:
+        leaving = asyncio.get_running_loop().create_task(self.hangup.wait())
+        waits: set[asyncio.Future[Any]] = {freed, leaving}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()

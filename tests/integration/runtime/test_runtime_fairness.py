@@ -1,0 +1,171 @@
+"""No number of one pod's requests keeps another's waiting, and what is started ends with who started it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from podkeep.base.errors import ResourceExhausted
+from podkeep.base.ids import ContainerID
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime.containers import COMMANDS_OF_POD
+from podkeep.runtime.daemon import THREADS_OF_ONE
+from support.cri import HOUR_S, Pods, pod, wait_for
+from support.daemon import Daemon
+from support.mortal import Mortal
+from support.streams import SpdyCommand
+
+SECONDS = (-(2**63), -1, 0, 1 << 31, 2_147_484, 1 << 53, 2**63 - 1)
+"""What 64 bits hold and clocks, poll(2) or floating point numbers do not."""
+
+
+def sleeping(pods: Pods, container: str) -> int:
+    return int(pods.exec(container, "sh", "-c", "ps -o args | grep -c '[s]leep 98[0-9]'").stdout)
+
+
+@pytest.mark.parametrize("timeout", SECONDS)
+def test_a_command_has_any_timeout(pods: Pods, timeout: int) -> None:
+    container = pods.launch(pods.run())
+    answer = pods.exec(container, "sh", "-c", "echo said; sleep 0.1; exit 3", timeout=timeout)
+    assert (answer.stdout, answer.exit_code) == (b"said\n", 3)
+
+
+@pytest.mark.parametrize("timeout", [0, 2_147_484, 2**63 - 1])
+def test_a_command_with_any_timeout_ends_with_its_caller(pods: Pods, timeout: int) -> None:
+    container = pods.launch(pods.run())
+    command = ["sh", "-c", "sleep 981 & setsid sleep 982 & sleep 983; true"]
+
+    async def give_up() -> None:
+        request = api.ExecSyncRequest(container_id=container, cmd=command, timeout=timeout)
+        calling = asyncio.ensure_future(pods._client.runtime.ExecSync(request))
+        look = api.ExecSyncRequest(container_id=container, cmd=["sh", "-c", "ps -o args | grep -q '[s]leep 983'"])
+        while (await pods._client.runtime.ExecSync(look)).exit_code != 0:
+            assert not calling.done()
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+
+    pods.wait(give_up())
+    wait_for(lambda: sleeping(pods, container) == 0, "the end of the command and of what it started")
+
+
+@pytest.mark.parametrize("timeout", [timeout for timeout in SECONDS if timeout > 0])
+def test_a_container_may_have_any_time_to_end(pods: Pods, timeout: int) -> None:
+    container = pods.launch(pods.run(), "sh", "-c", "trap 'exit 7' TERM; : >/ready; while :; do sleep 0.1; done")
+    wait_for(lambda: pods.exec(container, "test", "-e", "/ready").exit_code == 0, "the trap")
+    request = api.StopContainerRequest(container_id=container, timeout=timeout)
+    # The client waits as long as the caller asks for, which is more than there is.
+    pods.call("StopContainer", request, timeout=HOUR_S)
+    assert pods.status(container).exit_code == 7
+
+
+@pytest.mark.parametrize("timeout", [-(2**63), -1, 0])
+def test_a_container_without_time_to_end_is_killed(pods: Pods, timeout: int) -> None:
+    container = pods.launch(pods.run(), "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+    pods.call("StopContainer", api.StopContainerRequest(container_id=container, timeout=timeout))
+    assert pods.status(container).exit_code == 137
+
+
+def test_commands_of_one_pod_leave_room_for_those_of_others(pods: Pods) -> None:
+    busy = pods.launch(pods.run(pod("busy")))
+    other = pods.launch(pods.run(pod("other")))
+    endless = api.ExecSyncRequest(container_id=busy, cmd=["sleep", "989"])
+
+    async def go() -> None:
+        stub = pods._client.runtime
+        calls = [asyncio.ensure_future(stub.ExecSync(endless)) for _ in range(COMMANDS_OF_POD + 20)]
+        # Those above the limit are told at once, and what to do.
+        refused: list[BaseException] = []
+        pending = set(calls)
+        while len(refused) < 20:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            refused += filter(None, (call.exception() for call in done))
+        assert {type(error) for error in refused} == {ResourceExhausted}
+        assert "timeout" in str(refused[0])
+        said = await stub.ExecSync(api.ExecSyncRequest(container_id=other, cmd=["echo", "here"]))
+        assert said.stdout == b"here\n"
+        assert not any(call.done() for call in pending)
+        for call in pending:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    pods.wait(go())
+
+    def ended() -> bool:
+        try:
+            return sleeping(pods, busy) == 0
+        except ResourceExhausted:
+            return False  # they are being killed
+
+    wait_for(ended, "the end of the commands")
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_steps_that_hang_for_one_pod_leave_threads_for_others(daemon: Daemon, pods: Pods) -> None:
+    """A conmon that takes no connections lets those who attach wait on threads."""
+    sandbox = pods.run(pod("hanging"))
+    hanging = pods.launch(sandbox)
+    conmon = int((daemon.layout.bundle(ContainerID(hanging)) / "conmon.pid").read_text())
+
+    async def go() -> None:
+        stub = pods._client.runtime
+        wanted = api.AttachRequest(container_id=hanging, stdout=True)
+        clients = []
+        for _ in range(5 * THREADS_OF_ONE):
+            clients.append(await SpdyCommand.connect((await stub.Attach(wanted)).url, ("stdout",)))
+        # They hang: nothing comes of any of them while another pod comes, is used, and goes.
+        ends = [asyncio.ensure_future(client.connection.reader.read(1 << 20)) for client in clients]
+        config = pod("other")
+        other = (await stub.RunPodSandbox(api.RunPodSandboxRequest(config=config))).pod_sandbox_id
+        pods.adopt(other, config)
+        container = (await stub.CreateContainer(pods.create_request(other))).container_id
+        await stub.StartContainer(api.StartContainerRequest(container_id=container))
+        said = await stub.ExecSync(api.ExecSyncRequest(container_id=container, cmd=["echo", "here"]))
+        assert said.stdout == b"here\n"
+        # And the pod itself can be stopped: its streams have threads of their own.
+        await stub.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=other))
+        for end in ends:
+            end.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+        for client in clients:
+            client.connection.writer.transport.abort()
+
+    with stopped(conmon):
+        pods.wait(go())
+    assert pods.exec(hanging, "echo", "on").stdout == b"on\n"
+
+
+def test_a_registry_that_does_not_answer_keeps_no_other_pull_waiting(mortal: Mortal) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as silent:
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        mortal.daemon.config.write_text(mortal.daemon.config.read_text() + f'[registries."{host}"]\ninsecure = true\n')
+        pods = mortal.start()
+
+        async def go() -> None:
+            stub = pods._client.images
+            names = [f"{host}/image:{number}" for number in range(2 * THREADS_OF_ONE)]
+            requests = [api.PullImageRequest(image=api.ImageSpec(image=name)) for name in names]
+            calls = [asyncio.ensure_future(stub.PullImage(request)) for request in requests]
+            # One of them has come as far as it gets.
+            connection, _ = await asyncio.to_thread(silent.accept)
+            with connection:
+                await stub.PullImage(api.PullImageRequest(image=api.ImageSpec(image=pods.image)))
+                assert not any(call.done() for call in calls)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+        pods.wait(go())

@@ -1,0 +1,59 @@
+"""Copies of volumes for pods in user namespaces, while somebody writes to the volumes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runtime_values import IDMAP, container, sandbox
+
+from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.mounts import MountFlag
+from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, pin
+from podkeep.kernel.removal import unmount_below
+from podkeep.runtime.layout import Layout
+from podkeep.runtime.oci.mounts import bind
+from podkeep.runtime.records import Mount, NamespaceOptions
+from podkeep.runtime.staging import Staging
+
+POD = sandbox(namespaces=NamespaceOptions(userns=IDMAP))
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a mount in a directory of it."""
+    path = tmp_path / "volume"
+    (path / "above" / "mount").mkdir(parents=True)
+    mounts.tmpfs(path / "above" / "mount", attrs=MountFlag.NONE)
+    (path / "above" / "mount" / "file").write_text("of the volume")
+    yield path
+    unmount_below(tmp_path)
+
+
+def test_what_is_mounted_inside_of_a_volume_comes_with_it_whatever_is_exchanged_meanwhile(
+    tmp_path: Path, volume: Path
+) -> None:
+    """No path leads through the volume, in which whoever writes to it can put a link above the mount."""
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    layout.bundle(container().id).mkdir(parents=True)
+    pinned = layout.namespace_pin(POD.id, NamespaceKind.USER)
+    pinned.parent.mkdir(parents=True)
+    (tmp_path / "machine" / "mount").mkdir(parents=True)
+    mounts.tmpfs(tmp_path / "machine" / "mount")
+    with NamespaceHelper() as helper:
+        userns = helper.user_namespace(IDMAP)
+        pin(userns, pinned)
+        os.close(userns)
+        staging = Staging(layout, helper)
+        copies = staging.stage(container(mounts=(Mount(container_path="/data", host_path=str(volume)),)), POD)
+        (volume / "above").rename(volume / "elsewhere")
+        (volume / "above").symlink_to(tmp_path / "machine")
+        assert list(copies[0]) == [""]
+        config = {"mounts": [bind("/data", copies[0][""], "rprivate", "rw")]}
+        source = Path(staging.lock(container(), POD, config)["mounts"][0]["source"])
+    assert source.parent == layout.staged_mounts(container().id)
+    mounted = [entry.mount_point for entry in mountinfo.under(source)]
+    assert set(mounted) == {str(source), str(source / "elsewhere" / "mount")}
+    assert (source / "elsewhere" / "mount" / "file").read_text() == "of the volume"

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from podkeep.base.errors import NotFound
@@ -32,6 +32,8 @@ _SAME_MACHINE = ("pid", "net", "user")
 _MOST_BYTES = 1 << 20
 _ENDPOINT = re.compile(r"^\s*containerRuntimeEndpoint:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
 """A line of a KubeletConfiguration, which is YAML or JSON; of the latter nothing is found."""
+_POD_LOGS = re.compile(r"^\s*podLogsDir:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
+"""The same, for the directory of logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Daemon:
     """A process and the inode of its mount namespace; ``unit`` is its systemd service, empty if it is in none.
 
     ``endpoint`` is the CRI socket that a kubelet was told to use, without ``unix://``; empty if that cannot be seen.
+    ``root`` and ``pod_logs`` are the directories that a kubelet was told to use, empty for its defaults.
     """
 
     name: str
@@ -46,6 +49,8 @@ class Daemon:
     inode: int
     unit: str = ""
     endpoint: str = ""
+    root: str = ""
+    pod_logs: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
@@ -101,13 +106,13 @@ def _root(pid: int | None) -> tuple[str, ...]:
 
 
 def _daemon(directory: Path, name: str, pid: int) -> Daemon:
-    return Daemon(
+    daemon = Daemon(
         name=name,
         pid=pid,
         inode=_namespace(directory, "mnt"),
         unit=unit_of((directory / "cgroup").read_text(errors="replace")),
-        endpoint=_endpoint(directory) if name == KUBELET else "",
     )
+    return _kubelet(directory, daemon) if name == KUBELET else daemon
 
 
 def _namespace(directory: Path, kind: str) -> int:
@@ -165,14 +170,23 @@ def unit_of(cgroup: str) -> str:
     return ""
 
 
-def _endpoint(directory: Path) -> str:
-    """Return the CRI socket in a kubelet's options or in its configuration file, as its own root has it."""
+def _kubelet(directory: Path, daemon: Daemon) -> Daemon:
+    """Return a kubelet with what its options and its configuration file say, as its own root has that file."""
     argv = _arguments(directory)
-    given = option(argv, "container-runtime-endpoint")
-    if not given and (file := option(argv, "config")).startswith("/"):
-        match = _ENDPOINT.search(_text(directory / "root" / file.lstrip("/")))
-        given = match[1] if match else ""
-    return given.removeprefix("unix://")
+    file = option(argv, "config")
+    content = _text(directory / "root" / file.lstrip("/")) if file.startswith("/") else ""
+    endpoint = option(argv, "container-runtime-endpoint") or _first(_ENDPOINT, content)
+    return replace(
+        daemon,
+        endpoint=endpoint.removeprefix("unix://"),
+        root=option(argv, "root-dir"),
+        pod_logs=_first(_POD_LOGS, content),
+    )
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else ""
 
 
 def _text(path: Path) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, Unavailable
+from podkeep.base.printable import listed
 from podkeep.kernel import mountinfo, mounts, namespaces
 from podkeep.kernel.mounts import Propagation
 from podkeep.mountns import daemons, making, netns_directory, occupants, record, selfbind
@@ -362,9 +363,8 @@ def _use(namespace: int, known: Record | None) -> str:
     count = len(occupants.container_mounts(namespace, known.inherited if known is not None else ()))
     parts = []
     if inside:
-        names = ", ".join(f"{name} ({pid})" for pid, name in inside[:SHOWN])
-        more = f" and {len(inside) - SHOWN} more" if len(inside) > SHOWN else ""
-        parts.append(f"{len(inside)} process{'es' if len(inside) > 1 else ''}, {names}{more}")
+        names = listed([f"{name} ({pid})" for pid, name in inside], SHOWN)
+        parts.append(f"{len(inside)} process{'es' if len(inside) > 1 else ''}, {names}")
     if count:
         parts.append(f"{count} container mount{'s' if count > 1 else ''}")
     return " and ".join(parts)

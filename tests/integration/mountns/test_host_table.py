@@ -17,7 +17,7 @@ import pytest
 from podkeep.kernel import mounts
 from support.propagation import Agent, Node, pod_manifest, table
 
-PODS = 4
+PODS = 50
 
 
 class Watcher:

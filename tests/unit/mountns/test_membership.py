@@ -386,6 +386,7 @@ else:
     )
 
 
+@pytest.mark.requirement("M14")
 def test_a_process_with_threads_stays_out(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,

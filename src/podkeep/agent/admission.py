@@ -9,19 +9,20 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from podkeep.agent import cgroup_names, class_resources, podcgroups, teardown, userns
+from podkeep.agent import cgroup_names, class_resources, kubelets, podcgroups, teardown, userns
 from podkeep.agent.convert import names
 from podkeep.agent.events import PodRejected, StepFailed
 from podkeep.agent.node import Node
-from podkeep.agent.poddirs import PodDir, PodIdentity
+from podkeep.agent.poddirs import PodDir, PodDirs, PodIdentity, former
 from podkeep.api.pod import Pod
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
 from podkeep.base.failpoints import reach
@@ -68,11 +69,14 @@ async def admit(pod: Pod, node: Node) -> Admitted:
     Only a new pod is judged: one that runs goes on when the node does not offer its classes any more (KEP-3008,
     rollback).
 
+    :raises FailedPrecondition: if a kubelet that runs would remove the pod's directory, logs or cgroup.
     :raises PodRejected: if it asks for classes that the node does not offer; before anything else, as a kubelet admits.
     :raises AlreadyExists: if a pod of this namespace and name is there.
     :raises StepFailed: with reason FailedCreatePodSandBox, if its user namespace is impossible.
     """
     uid = parse_pod_uid(pod.metadata.uid)
+    found = await asyncio.to_thread(kubelets.require_apart, node.config)
+    _require_node(pod, node)
     await _require_classes(pod, node)
     if pod.spec.host_users is False:
         await _require_user_namespaces(pod, node)
@@ -82,7 +86,9 @@ async def admit(pod: Pod, node: Node) -> Admitted:
         await _require_new(pod, node, identity)
         lock = node.dirs.own(uid)
         try:
-            start = await _to_its_end(partial(_prepare, pod, node, uid, identity))
+            start = await _to_its_end(
+                partial(_prepare, pod, node, identity, kubelets.pod_directories(node.config, found))
+            )
         except BaseException as error:
             os.close(lock)
             await _to_its_end(partial(_undo, node, uid))
@@ -94,12 +100,32 @@ async def admit(pod: Pod, node: Node) -> Admitted:
     return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, userns_start=start)
 
 
-def _prepare(pod: Pod, node: Node, uid: PodUID, identity: PodIdentity) -> int | None:
+def _require_node(pod: Pod, node: Node) -> None:
+    """Raise if the pod is for another node, in the words of a kubelet's admission."""
+    if pod.spec.node_name not in {"", node.name}:
+        raise PodRejected(
+            "Predicate NodeName failed: node(s) didn't match the requested node name",
+            reason="NodeName",
+            hint=f"this node is {node.name}: leave nodeName out",
+        )
+    labels = node.labels
+    lacking = {key: value for key, value in pod.spec.node_selector.items() if labels.get(key) != value}
+    if lacking:
+        raise PodRejected(
+            "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+            reason="NodeAffinity",
+            hint="leave nodeSelector out; this node is labelled "
+            + ", ".join(f"{key}={value}" for key, value in sorted(labels.items())),
+        )
+
+
+def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path]) -> int | None:
+    uid = parse_pod_uid(pod.metadata.uid)
     node.dirs.identify(uid, identity)
     podcgroups.create(cgroup_names.root(node.config), pod)
     if pod.spec.host_users is not False:
         return None
-    start = userns.allocate(node.dirs.pods, uid, node.id_range)
+    start = userns.allocate(node.dirs.pods, uid, node.id_range, others)
     reach("agent.userns.recorded")
     return start
 
@@ -141,7 +167,7 @@ async def _require_new(pod: Pod, node: Node, identity: PodIdentity) -> None:
         label_selector={names.POD_NAMESPACE: identity.namespace, names.POD_NAME: identity.name}
     )
     listed = await node.client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
-    if not listed.items and not await asyncio.to_thread(node.dirs.find, identity):
+    if not listed.items and not await asyncio.to_thread(_found, node, identity):
         uid = parse_pod_uid(pod.metadata.uid)
         if node.dirs.is_taken(uid):
             raise AlreadyExists(f"a pod with UID {uid} already exists: {node.dirs.directory(uid).path}")
@@ -151,6 +177,13 @@ async def _require_new(pod: Pod, node: Node, identity: PodIdentity) -> None:
         f"pod {identity.namespace}/{identity.name} already exists",
         hint=f"remove it with `podkeep rm{option} {identity.name}`",
     )
+
+
+def _found(node: Node, identity: PodIdentity) -> bool:
+    """Say whether a pod of this name has a directory, also where they were by default before."""
+    before = former(node.config)
+    dirs = [node.dirs, *([PodDirs(Path(before.agent.root), before.runtime.socket)] if before else [])]
+    return any(item.find(identity) for item in dirs)
 
 
 async def _require_classes(pod: Pod, node: Node) -> None:

@@ -16,6 +16,7 @@ from podkeep.api import class_resources as api
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.printable import listed
 
 UNAVAILABLE = "ClassResourceUnavailable"
 """The reason of a pod that asks for what the node does not offer."""
@@ -172,13 +173,8 @@ def _why_not(
         return "" if offer.default else f"this node has no default class for {level}"
     if class_name in offer.classes:
         return ""
-    return f'this node has no class "{class_name}" for {level}, it has {_some(offer.classes)}'
+    return f'this node has no class "{class_name}" for {level}, it has {listed(offer.classes, _SHOWN)}'
 
 
 def _listed(what: str, names: Sequence[str]) -> str:
-    return f"{what} {names[0]}" if len(names) == 1 else f"{what}s {_some(names)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return f"{what} {names[0]}" if len(names) == 1 else f"{what}s {listed(names, _SHOWN)}"

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from podkeep.agent.convert.container import PlannedImage, PlannedMount
 from podkeep.agent.environment import expand_known
 from podkeep.agent.poddirs import PodDir
-from podkeep.agent.volumes import sub_path
+from podkeep.agent.volumes import projection, sub_path
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.volume_validation import inner_path
 from podkeep.base import atomicfile
 from podkeep.base.errors import InvalidArgument
+from podkeep.kernel import openat
 
 HOSTS = "/etc/hosts"
 _MAX_MESSAGE = 4096
@@ -53,6 +54,7 @@ def mounts(
         _volume_mount(mount, index, container, directory, volumes, environment)
         for index, mount in enumerate(container.volume_mounts)
     ]
+    _make_mount_points(planned, directory)
     taken = {mount.container_path for mount in planned}
     if HOSTS not in taken:
         planned.append(PlannedMount(host_path=directory.hosts, container_path=HOSTS))
@@ -96,6 +98,30 @@ def _volume_mount(
     )
 
 
+def _make_mount_points(planned: Sequence[PlannedMount], directory: PodDir) -> None:
+    """Make what a ``subPath`` is mounted on in a read-only volume; only now it is known whether that is a file.
+
+    Other mount points are made with the volume (``volumes/setup.py``), and so are those in what is writable by the OCI
+    runtime. A hostPath is left as it is.
+    """
+    places = [(posixpath.normpath(mount.container_path), mount) for mount in planned]
+    for place, mount in places:
+        source = mount.host_path
+        if not mount.sub_path if source is None else directory.sub_paths not in source.parents:
+            continue
+        around = [(top, outer) for top, outer in places if place.startswith(f"{top}/")]
+        top, outer = max(around, key=lambda item: len(item[0]), default=("", mount))
+        if outer is mount or not outer.read_only:
+            continue
+        volume, inside = outer.host_path, place[len(top) + 1 :]
+        if volume is None or directory.volumes not in volume.parents:
+            continue
+        if source is None or source.is_dir():
+            projection.make_mount_points(volume, [inside])
+        else:
+            projection.make_mount_point_of_file(volume, inside)
+
+
 def termination_log(directory: PodDir, container: str, attempt: int) -> Path:
     """Return the file in which an attempt of ``container`` may leave its last words."""
     return directory.container(container) / f"termination-log.{attempt}"
@@ -103,7 +129,7 @@ def termination_log(directory: PodDir, container: str, attempt: int) -> Path:
 
 def _make_termination_log(path: Path) -> None:
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         # Whatever user the container runs as writes here.
         os.fchmod(fd, 0o666)
@@ -124,22 +150,21 @@ def termination_message(path: Path, log: Path, *, fall_back: bool) -> str:
 
 
 def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_MESSAGE)
-    except (FileNotFoundError, IsADirectoryError):
+    fd = openat.open_beside(path)
+    if fd is None:
         return b""
+    with openat.closing(fd):
+        return openat.read_bytes(fd, _MAX_MESSAGE)
 
 
 def _log_tail(log: Path) -> bytes:
     """Return the end of what a container wrote: at most 80 lines and 2048 bytes."""
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 4 * _MAX_LOG_BYTES))
-            lines = file.read().splitlines()[-_MAX_LOG_LINES:]
-    except FileNotFoundError:
+    fd = openat.open_beside(log)
+    if fd is None:
         return b""
+    with openat.closing(fd):
+        os.lseek(fd, max(0, os.fstat(fd).st_size - 4 * _MAX_LOG_BYTES), os.SEEK_SET)
+        lines = openat.read_bytes(fd, 4 * _MAX_LOG_BYTES).splitlines()[-_MAX_LOG_LINES:]
     text = b""
     for line in lines:
         parts = line.split(b" ", 3)

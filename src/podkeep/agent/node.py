@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from podkeep.base.config import Config
 from podkeep.cri.client import CriClient
 
 # RFC 5737: for documentation. Connecting a datagram socket sends nothing; it only looks up a route.
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+"""Go's names of the kernel's names that differ."""
 _ANYWHERE = ("192.0.2.1", 9)
 
 
@@ -38,6 +41,16 @@ class Node:
     memory: int
     dns: ResolvConf
     hosts_file: str
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What every node is labelled with (Kubernetes, well-known labels)."""
+        machine = os.uname().machine
+        return {
+            "kubernetes.io/arch": _ARCHITECTURES.get(machine, machine),
+            "kubernetes.io/hostname": self.name,
+            "kubernetes.io/os": "linux",
+        }
 
 
 def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = None) -> Node:

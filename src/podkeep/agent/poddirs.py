@@ -4,9 +4,9 @@ A process that runs a pod holds a lock (flock) on the pod's directory for as lon
 nobody holds and whose pod the runtime does not know is an orphan: its process died half-way. Making a directory,
 allocating IDs and reclaiming orphans happen under one lock of the agent's root, so several processes can share it.
 
-A kubelet has its pods in the same place, and so may agents of other runtimes; neither holds our lock. Only a directory
-with our own ``pod.json``, which names the runtime, is ever looked into or removed; what others made is left alone (but
-for their ``userns`` files, which ``userns`` respects).
+A kubelet that does not run now may have pods in the same place, and so may agents of other runtimes; neither holds our
+lock. Only a directory with our own ``pod.json``, which names the runtime, is ever looked into or removed; what others
+made is left alone (but for their ``userns`` files, which ``userns`` respects).
 """
 
 from __future__ import annotations
@@ -24,15 +24,29 @@ import msgspec
 from podkeep.agent import userns
 from podkeep.agent.volumes import sub_path
 from podkeep.base import atomicfile
+from podkeep.base.config import AgentConfig, Config
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
 from podkeep.base.undo import UndoStack
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel import mountinfo
+from podkeep.kernel.removal import remove_tree, unmount
 
 LOCK_NAME = ".podkeep.lock"
 _IDENTITY = "pod.json"
 _DELETION = "deletion-grace-period"
+
+
+FORMER_ROOT, FORMER_POD_LOGS = "/var/lib/kubelet", "/var/log/pods"
+"""Defaults of ``agent.root`` and ``agent.pod_logs`` until they were a kubelet's no more: pods may be left there."""
+
+
+def former(config: Config) -> Config | None:
+    """Return the configuration as it was when defaults were a kubelet's directories; ``None`` if ``root`` is set."""
+    default, agent = AgentConfig(), config.agent
+    if agent.root != os.path.realpath(default.root):
+        return None
+    pod_logs = FORMER_POD_LOGS if agent.pod_logs == os.path.realpath(default.pod_logs) else agent.pod_logs
+    return msgspec.structs.replace(config, agent=msgspec.structs.replace(agent, root=FORMER_ROOT, pod_logs=pod_logs))
 
 
 class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +75,14 @@ class PodDir:
         """The file that containers see as /etc/hosts."""
         return self.path / "etc-hosts"
 
+    @property
+    def volumes(self) -> Path:
+        """Where the content of every volume is that the agent makes."""
+        return self.path / "volumes"
+
     def volume(self, plugin: str, name: str) -> Path:
         """Content of a volume, by the name of its plugin (``kubernetes.io~empty-dir``)."""
-        return self.path / "volumes" / plugin / name
+        return self.volumes / plugin / name
 
     @property
     def sub_paths(self) -> Path:
@@ -219,7 +238,7 @@ class PodDirs:
         directory this is goes last: while it is there, the next agent finishes the removal.
 
         :raises Internal: naming what could not be removed.
-        :raises KernelCallError: if what is pinned cannot be taken apart from its volume; everything stays then.
+        :raises PodkeepError: if what is pinned cannot be taken apart from its volume; everything stays then.
         """
         directory = self.pods / uid
         if self.is_foreign(uid):
@@ -228,8 +247,8 @@ class PodDirs:
         steps = UndoStack()
         steps.push(f"remove {directory}", lambda: _remove(directory))
         # The stack runs backwards: the mount made last is undone first.
-        for entry in reversed(mountinfo.under(directory)):
-            steps.push(f"unmount {entry.mount_point}", partial(mounts.unmount, entry.mount_point, lazy=True))
+        for mount_point in reversed(mountinfo.outermost(mountinfo.under(directory))):
+            steps.push(f"unmount {mount_point}", partial(unmount, mount_point))
         steps.run()
         if steps.failed:
             raise Internal("; ".join(f"could not {step}: {error}" for step, error in steps.failed))

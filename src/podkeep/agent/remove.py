@@ -12,7 +12,7 @@ from pathlib import Path
 
 from podkeep.agent import teardown
 from podkeep.agent.convert import names
-from podkeep.agent.poddirs import PodDirs, PodIdentity
+from podkeep.agent.poddirs import PodDirs, PodIdentity, former
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.base.ids import PodUID, parse_pod_uid
@@ -32,15 +32,16 @@ async def remove_pod(client: CriClient, config: Config, name: str, namespace: st
     :raises FailedPrecondition: if the process that runs the pod does not let go of it.
     :raises PodkeepError: naming what could not be removed.
     """
-    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
-    uids = await _find(client, dirs, PodIdentity(namespace=namespace, name=name))
+    identity = PodIdentity(namespace=namespace, name=name)
+    uids = await _find(client, config, identity)
     if not uids:
         raise NotFound(f"pod {namespace}/{name} not found", hint="`podkeep ps` lists pods")
     for uid in uids:
+        where, dirs = await asyncio.to_thread(_place, config, uid)
         lock = await _own(dirs, uid, grace)
         try:
             await teardown.stop_containers(client, await _running(client, uid), grace)
-            await teardown.remove_pod_state(client, dirs, config, uid)
+            await teardown.remove_pod_state(client, dirs, where, uid)
         finally:
             os.close(lock)
 
@@ -50,25 +51,40 @@ async def list_pods(client: CriClient, config: Config) -> list[tuple[str, str]]:
 
     A sandbox without a pod's labels is another client's, who knows what else belongs to it.
     """
-    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
     listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
     found = {
         (sandbox.labels[names.POD_NAMESPACE], sandbox.labels[names.POD_NAME])
         for sandbox in listed.items
         if {names.POD_NAMESPACE, names.POD_NAME, names.POD_UID} <= sandbox.labels.keys()
     }
-    identities = await asyncio.to_thread(lambda: [dirs.identity(uid) for uid in dirs.all()])
+
+    def identities_of_directories() -> list[PodIdentity | None]:
+        return [dirs.identity(uid) for _, dirs in _places(config) for uid in dirs.all()]
+
+    identities = await asyncio.to_thread(identities_of_directories)
     return sorted(found | {(item.namespace, item.name) for item in identities if item is not None})
 
 
-async def _find(client: CriClient, dirs: PodDirs, identity: PodIdentity) -> list[PodUID]:
+def _places(config: Config) -> list[tuple[Config, PodDirs]]:
+    """Return where pods have their directories, each with the configuration that says so."""
+    generations = [item for item in (config, former(config)) if item is not None]
+    return [(item, PodDirs(Path(item.agent.root), item.runtime.socket)) for item in generations]
+
+
+def _place(config: Config, uid: PodUID) -> tuple[Config, PodDirs]:
+    """Return where the directory of pod ``uid`` is, or would be."""
+    places = _places(config)
+    return next((place for place in places if place[1].identity(uid) is not None), places[0])
+
+
+async def _find(client: CriClient, config: Config, identity: PodIdentity) -> list[PodUID]:
     selector = {names.POD_NAMESPACE: identity.namespace, names.POD_NAME: identity.name}
     request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=selector))
     listed = await client.runtime.ListPodSandbox(request)
     # A sandbox without the label is another client's, who knows what else belongs to it.
     labels = [sandbox.labels.get(names.POD_UID) for sandbox in listed.items]
     found = [parse_pod_uid(label) for label in labels if label]
-    found += await asyncio.to_thread(dirs.find, identity)
+    found += await asyncio.to_thread(lambda: [uid for _, dirs in _places(config) for uid in dirs.find(identity)])
     return list(dict.fromkeys(found))
 
 

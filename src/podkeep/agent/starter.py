@@ -209,9 +209,10 @@ class Starter:
         try:
             answer = await self._node.client.runtime.CreateContainer(request)
         except PodkeepError as error:
-            text, hint = error.message, error.hint
+            # Hint included, which the details of the answer are: the event of an idmap failure has its text (KEP-127).
+            text, hint = str(error), ""
             if any(mount.HasField("image") for mount in message.mounts) and any(sign in text for sign in _NO_HOST_PATH):
-                text = f"image volumes are not supported by the runtime: {text}"
+                text = f"image volumes are not supported by the runtime: {error.message}"
                 hint = "they need podkeep, containerd 2.1 or CRI-O 1.31"
             raise _failed(container, "CreateContainerError", text, hint) from error
         self._report("Created", f"Created container: {container.name}", container)
@@ -223,7 +224,7 @@ class Starter:
             await self._node.client.runtime.StartContainer(api_pb2.StartContainerRequest(container_id=created))
         except PodkeepError as error:
             await self._remove(created)
-            raise _failed(container, "RunContainerError", error.message, error.hint) from error
+            raise _failed(container, "RunContainerError", str(error), "") from error
         self._report("Started", f"Started container {container.name}", container)
         logs = Path(names.log_directory(self._node.config.agent.pod_logs, self._pod))
         log = logs / names.log_path(container.name, action.attempt)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,6 +115,7 @@ class Blocks:
         self._range = id_range
         self._by_start: dict[int, str] = {}
         self._by_pod: dict[str, int] = {}
+        self._reserved: set[int] = set()
 
     def record(self, uid: str, start: int) -> None:
         """Note that pod ``uid`` holds the block at ``start``.
@@ -134,6 +135,10 @@ class Blocks:
         self._by_start[start] = uid
         self._by_pod[uid] = start
 
+    def reserve(self, start: int) -> None:
+        """Note that another agent's pod holds the block at ``start``; a pod of ours that has it keeps it."""
+        self._reserved.add(start)
+
     def allocate(self, uid: str) -> int:
         """Return the block of pod ``uid``: the one it holds, or the first free one.
 
@@ -142,7 +147,7 @@ class Blocks:
         if uid in self._by_pod:
             return self._by_pod[uid]
         for start in self._range.starts():
-            if start not in self._by_start:
+            if start not in self._by_start and start not in self._reserved:
                 self.record(uid, start)
                 return start
         raise ResourceExhausted(
@@ -167,12 +172,7 @@ def read_all(pods: Path, id_range: IdRange) -> Blocks:
     :raises DataLoss: naming pod and file, if a record cannot be read or contradicts another one.
     """
     blocks = Blocks(id_range)
-    try:
-        uids = sorted(os.listdir(pods))
-    except FileNotFoundError:
-        return blocks
-    for uid in uids:
-        file = pods / uid / FILE_NAME
+    for uid, file in _files(pods):
         try:
             blocks.record(uid, parse(file.read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
@@ -184,6 +184,23 @@ def read_all(pods: Path, id_range: IdRange) -> Blocks:
     return blocks
 
 
+def _starts(pods: Path) -> Iterator[int]:
+    """Yield the first host ID of each block that another agent has recorded; what it cannot read either is no block."""
+    for _, file in _files(pods):
+        try:
+            yield parse(file.read_bytes())
+        except (OSError, PodkeepError) as error:
+            if file.exists():
+                log.warning("the user namespace of another agent's pod cannot be read: %s: %s", file, error)
+
+
+def _files(pods: Path) -> list[tuple[str, Path]]:
+    try:
+        return [(uid, pods / uid / FILE_NAME) for uid in sorted(os.listdir(pods))]
+    except FileNotFoundError:
+        return []
+
+
 def _unreadable(uid: str, file: Path, why: str) -> DataLoss:
     return DataLoss(
         f"user namespace of pod {uid}: {file}: {why}",
@@ -191,16 +208,21 @@ def _unreadable(uid: str, file: Path, why: str) -> DataLoss:
     )
 
 
-def allocate(pods: Path, uid: str, id_range: IdRange) -> int:
+def allocate(pods: Path, uid: str, id_range: IdRange, others: Iterable[Path] = ()) -> int:
     """Return the first host ID of the block of pod ``uid``, recorded on disk before this returns.
 
     The caller holds the lock of ``poddirs`` and has made the pod's directory.
 
+    :param others: directories of other agents' pods, whose blocks are not handed out.
     :raises ResourceExhausted: if no block is free.
     :raises DataLoss: if any pod's record cannot be read.
     :raises OSError: if the record cannot be written; nothing is taken then.
     """
-    start = read_all(pods, id_range).allocate(uid)
+    blocks = read_all(pods, id_range)
+    for directory in others:
+        for start in _starts(directory):
+            blocks.reserve(start)
+    start = blocks.allocate(uid)
     file = pods / uid / FILE_NAME
     if not file.exists():
         atomicfile.write(file, render(start), mode=0o600)

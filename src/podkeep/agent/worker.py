@@ -24,7 +24,8 @@ from podkeep.agent.admission import Admitted, admit
 from podkeep.agent.backoff import BackOff
 from podkeep.agent.container_files import termination_log, termination_message
 from podkeep.agent.convert import names
-from podkeep.agent.events import Event, PodListener, StepFailed
+from podkeep.agent.events import Event, PodListener, PullFailed, StepFailed
+from podkeep.agent.log_rotation import LogRotation
 from podkeep.agent.news import News
 from podkeep.agent.node import Node
 from podkeep.agent.observed import ContainerView, Observed, Observer, State
@@ -35,15 +36,15 @@ from podkeep.agent.status import StatusFacts, Waiting, exit_code, pod_status
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base import waiting as waiting_file
-from podkeep.base.errors import FailedPrecondition, Unavailable
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.waiting import WaitingReason
 from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-_RUNTIME_PATIENCE = 30.0
-"""Seconds a runtime may be away before the pod is given up; its containers go on without it."""
+_BROKEN_OFF = 3
+"""How often in a row a step is repeated because the runtime ended, or was not there, in the middle of it."""
 _END_PATIENCE = 10.0
 """Seconds it may be away when the pod is to end: while it is restarted, and until we try to connect again."""
 _END_PAUSE = 0.2
@@ -74,6 +75,7 @@ class PodWorker:
         self._listener = listener
         self._retry = retry
         self._observer = Observer(node.client, pod.metadata.uid)
+        self._observed = Observed()
         self._starter = Starter(pod=pod, sources=sources, node=node, listener=listener)
         self._back_off = BackOff()
         self._not_before: dict[str, float] = {}
@@ -84,6 +86,7 @@ class PodWorker:
         self._end_deadline: float | None = None
         self._since = time.time()
         self._end: Finish | None = None
+        self._broken_off = 0
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -99,14 +102,15 @@ class PodWorker:
         except StepFailed as failure:
             self._listener.event(failure.event())
             raise
-        watch = asyncio.ensure_future(self._news.watch())
+        beside = [asyncio.ensure_future(work) for work in (self._news.watch(), self._rotate_logs())]
         try:
             await self._loop(self._admitted)
             await self._patiently(self._stop_containers)
             observed = await self._patiently(self._observer.read)
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         return PodResult(exit_code=exit_code(self.pod, observed), status=self._status(observed))
 
     def stop(self, grace: int) -> None:
@@ -153,7 +157,7 @@ class PodWorker:
                 return
             try:
                 observed = await self._look()
-            except Unavailable:
+            except (Unavailable, DeadlineExceeded):
                 if not self._to_end():
                     raise
                 continue
@@ -168,24 +172,28 @@ class PodWorker:
             await self._act(decision, observed, admitted)
 
     async def _look(self) -> Observed:
-        """Return the pod as the runtime has it, waiting for a runtime that is being restarted.
+        """Return the pod as the runtime has it, waiting for a runtime that is away for as long as it takes.
 
-        :raises Unavailable: if it stays away.
+        The pod's containers run on meanwhile, and nobody else would look after them.
+
+        :raises Unavailable: if it is away when the pod is to end.
         """
-        deadline, away = time.monotonic() + _RUNTIME_PATIENCE, False
+        away = False
         while True:
             try:
                 observed = await self._observer.read()
-            except Unavailable as error:
-                if time.monotonic() > deadline or self._grace is not None:
+            except (Unavailable, DeadlineExceeded) as error:
+                if self._grace is not None:
                     raise
                 if not away:
-                    log.warning("%s; trying again for %g s", error.message, _RUNTIME_PATIENCE)
+                    said = f"{error.message} ({error.hint})" if error.hint else error.message
+                    log.warning("%s; the pod runs on, trying again until there is an answer", said)
                 away = True
                 await self._news.wait(_LOOK_AGAIN)
             else:
                 if away:
                     log.warning("the runtime answers again")
+                self._observed = observed
                 return observed
 
     async def _act(self, decision: Decision, observed: Observed, admitted: Admitted) -> None:
@@ -207,9 +215,16 @@ class PodWorker:
         heeding = asyncio.ensure_future(self._keep_heeding_deletion(admitted))
         try:
             await self._do(action, observed, admitted)
-        except StepFailed as failure:
+        except (StepFailed, Unavailable) as failure:
             if self._grace is not None:
                 return
+            if _is_outage(failure) and self._broken_off < _BROKEN_OFF:
+                log.warning("%s; trying again", failure.message)
+                self._broken_off += 1
+                self._not_before[key] = time.monotonic() + _LOOK_IN_BACK_OFF
+                return
+            if not isinstance(failure, StepFailed):
+                raise
             self._listener.event(failure.event())
             if not self._retry:
                 raise
@@ -217,10 +232,31 @@ class PodWorker:
             pause = self._back_off.failed(f"start/{key}") if failure.again is None else failure.again
             self._not_before[key] = time.monotonic() + pause
         else:
+            self._broken_off = 0
             self._back_off.succeeded(f"start/{key}")
             await self._wait_for(key, None)
         finally:
             heeding.cancel()
+
+    async def _rotate_logs(self) -> None:
+        """Keep the logs of the pod's containers within bounds until cancelled."""
+        agent = self._node.config.agent
+        rotation = LogRotation(
+            self._reopen_log, max_size=agent.log_max_bytes(), max_files=agent.container_log_max_files
+        )
+        await rotation.run(self._running_logs)
+
+    async def _reopen_log(self, container: str) -> None:
+        request = api_pb2.ReopenContainerLogRequest(container_id=container)
+        await self._node.client.runtime.ReopenContainerLog(request)
+
+    def _running_logs(self) -> list[tuple[str, Path]]:
+        views = _running(self._observed).values()
+        return [(view.id, self._log(view)) for view in views if view.state is State.RUNNING]
+
+    def _log(self, view: ContainerView) -> Path:
+        directory = Path(names.log_directory(self._node.config.agent.pod_logs, self.pod))
+        return directory / names.log_path(view.name, view.attempt)
 
     def _to_end(self) -> bool:
         return self._grace is not None
@@ -359,9 +395,14 @@ class PodWorker:
             for container in (*self.pod.spec.init_containers, *self.pod.spec.containers)
         }
         file = termination_log(self._admitted.directory, view.name, view.attempt)
-        output = Path(names.log_directory(self._node.config.agent.pod_logs, self.pod))
         fall_back = policies.get(view.name) == "FallbackToLogsOnError" and view.exit_code != 0
-        return termination_message(file, output / names.log_path(view.name, view.attempt), fall_back=fall_back)
+        return termination_message(file, self._log(view), fall_back=fall_back)
+
+
+def _is_outage(failure: PodkeepError) -> bool:
+    """Say whether a step failed because the runtime was away; of images the node's puller decides that."""
+    away = isinstance(failure, Unavailable) or isinstance(failure.__cause__, Unavailable)
+    return away and not isinstance(failure, PullFailed)
 
 
 def _running(observed: Observed) -> dict[str, ContainerView]:

@@ -22,7 +22,7 @@ from podkeep.base import quantity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
-_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LIMITS = {Form.INT32: 1 << 31, Form.INT64: 1 << 63}
 _ZERO: Mapping[Any, Any] = {str: "", int: 0, bool: False}

@@ -38,8 +38,10 @@ class _Loader(yaml.CSafeLoader):
 
 
 _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|0[0-7_]*|[1-9][0-9_]*)")
+_MAX_DIGITS = 100
 _FLOAT = re.compile(
-    r"[-+]?(?:\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))(?:[eE][-+]?\d+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
 _RESOLVERS = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
 _Loader.yaml_implicit_resolvers = {
@@ -54,6 +56,8 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     text = str(loader.construct_scalar(node)).replace("_", "")
     sign = -1 if text.startswith("-") else 1
     digits = text.lstrip("+-")
+    if len(digits) > _MAX_DIGITS:  # an error would show it, which takes longer than to read it
+        raise _problem(node, f"a number of {len(digits)} digits")
     if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
         return sign * int(digits, 8)
     return sign * int(digits, 0)

@@ -40,6 +40,7 @@ class Runner:
         self.daemon = daemon
         self._directory = directory
         self._count = 0
+        self._started: list[Background] = []
 
     def file(self, *documents: dict[str, Any]) -> Path:
         """Write a manifest and return its path."""
@@ -58,13 +59,22 @@ class Runner:
         self, *documents: dict[str, Any], env: dict[str, str] | None = None, options: tuple[str, ...] = ()
     ) -> Background:
         """Run a manifest in the background."""
-        return Background(
+        process = Background(
             self.daemon.command("run", *options, str(self.file(*documents))),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | (env or {}),
         )
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Kill what a failed test has left: without its runtime it would wait for ever."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def trust(self, *hosts: str) -> None:
         """Let the daemon, not started yet, speak to these registries without TLS."""
@@ -112,6 +122,7 @@ def runner(daemon: Daemon, tmp_path: Path) -> Iterator[Runner]:
     """A runner on the shared daemon; fails a test that leaves something on the node."""
     runner = Runner(daemon, tmp_path)
     yield runner
+    runner.end()
     assert runner.left_behind() == []
 
 
@@ -135,4 +146,5 @@ def own_runner(own_daemon: Daemon, tmp_path: Path) -> Iterator[Runner]:
     """A runner on a daemon of the test's own, which the test configures and starts."""
     runner = Runner(own_daemon, tmp_path)
     yield runner
+    runner.end()
     assert runner.left_behind() == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -412,7 +411,7 @@ def test_a_container_that_is_started_again_has_the_class_of_its_manifest_and_the
         interrupt(process)
 
 
-@pytest.mark.requirement("Q26", "Q33", "Q61", "Q82", "Q87", "Q93")
+@pytest.mark.requirement("Q26", "Q33", "Q61", "Q82", "Q93")
 def test_up_down_up(changing: Runner, image: str) -> None:
     """With the feature, without it, with it again: what runs keeps its class, what is new has what is on then."""
     daemon = changing.daemon
@@ -509,7 +508,6 @@ def test_with_the_gate_off_annotations_mean_nothing_and_the_pod_runs(runner: Run
 
 
 @pytest.mark.requirement("Q83", "Q84")
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_who_uses_classes_and_what_failed_is_found_as_the_documentation_says(
     runner: Runner, image: str, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,9 +12,18 @@ from typing import Any
 
 import pytest
 from agent.conftest import Background, Runner, until
-from agent.manifests import config_map, pod, shell
+from agent.manifests import config_map, pod, secret, shell, text
 
+from podkeep.agent.admission import with_identity
+from podkeep.agent.events import Event, StepFailed
+from podkeep.agent.node import this_node
+from podkeep.agent.sources import Sources
+from podkeep.agent.worker import PodWorker
+from podkeep.api import manifest
+from podkeep.base import config
+from podkeep.cri.client import CriClient
 from podkeep.kernel import mounts
+from podkeep.kernel.removal import remove_tree
 
 SLEEP = "until [ -e /data/go ]; do sleep 0.05; done"
 DATA: dict[str, Any] = {"volumes": [{"name": "data", "emptyDir": {}}]}
@@ -101,7 +111,7 @@ def test_a_sub_path_that_leads_out(runner: Runner, image: str) -> None:
     assert 'failed to prepare subPath "link" of volume "data": it leads out of the volume' in done.stderr
 
 
-@pytest.mark.requirement("U74", "U75")
+@pytest.mark.requirement("U74")
 def test_a_file_system_that_cannot_be_idmapped(runner: Runner, image: str, open_directory: Path) -> None:
     target = open_directory / "ramfs"
     target.mkdir()
@@ -120,6 +130,76 @@ def test_a_file_system_that_cannot_be_idmapped(runner: Runner, image: str, open_
     assert "podkeep: Error: " in done.stderr
     assert f"failed to set MOUNT_ATTR_IDMAP on {target}: invalid argument" in done.stderr
     assert "(maybe the source filesystem doesn't support idmap mounts on this kernel?)" in done.stderr
+
+
+class _Events:
+    """Hears what happens to a pod, and looks at its mounts at each failure."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.warnings: list[tuple[Event, list[str]]] = []
+
+    def event(self, event: Event) -> None:
+        if event.type == "Warning":
+            self.warnings.append((event, [Path(path).name for path in self._runner.left_behind() if "volume" in path]))
+
+    def waiting(self, container: str, reason: str, message: str) -> None:
+        """See :class:`PodListener`."""
+
+    def started(self, container: str, attempt: int, log: Path) -> None:
+        """See :class:`PodListener`."""
+
+
+@pytest.mark.requirement("U75")
+@pytest.mark.container_mounts("shown", reason="the agent core runs in the test's own process")
+def test_the_event_of_an_idmap_failure_and_the_end_of_the_pods_other_volumes(
+    runner: Runner, image: str, open_directory: Path
+) -> None:
+    target = open_directory / "ramfs"
+    target.mkdir()
+    mounts.mount("ramfs", target, fstype="ramfs")
+    volumes = [
+        {"name": "secret", "secret": {"secretName": "s"}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "disk", "emptyDir": {}},
+        {"name": "refused", "hostPath": {"path": str(target)}},
+    ]
+    names = [{"name": str(volume["name"]), "mountPath": f"/{volume['name']}"} for volume in volumes]
+    main = shell(image, "true", volumeMounts=[*names, {"name": "disk", "mountPath": "/sub", "subPath": "a/b"}])
+    found = manifest.parse(
+        text(secret("s", key="x"), pod(main, hostUsers=False, securityContext={"fsGroup": 7}, volumes=volumes)),
+        source="f",
+    )
+    events = _Events(runner)
+    before = runner.daemon.resources()
+
+    async def run() -> None:
+        async with CriClient(runner.daemon.socket) as client:
+            worker = PodWorker(
+                pod=with_identity(found.pods[0]),
+                sources=Sources(config_maps=found.config_maps, secrets=found.secrets),
+                node=this_node(client, config.load(runner.daemon.config)),
+                listener=events,
+                retry=False,
+            )
+            try:
+                with pytest.raises(StepFailed):
+                    await worker.run()
+            finally:
+                await worker.tear_down()
+
+    try:
+        asyncio.run(run())
+    finally:
+        mounts.unmount(target)
+        target.rmdir()
+    ((event, mounted),) = events.warnings
+    assert (event.reason, event.container) == ("Failed", "main")
+    assert event.message.startswith("Error: ")
+    assert f"failed to set MOUNT_ATTR_IDMAP on {target}: invalid argument" in event.message
+    assert sorted(mounted) == ["4", "memory", "secret"], "they were mounted, the last one for the sub path"
+    assert runner.left_behind() == []
+    assert runner.daemon.resources() == before
 
 
 @pytest.mark.requirement("U35", "U42")
@@ -310,3 +390,83 @@ def test_a_pod_whose_run_is_killed_while_its_sandbox_is_made_keeps_its_block(own
     record = json.loads((directory / "userns").read_bytes())
     assert out.split()[1] != str(record["uidMappings"][0]["hostId"])
     assert daemon.run("rm", "killed").returncode == 0
+
+
+@pytest.mark.parametrize("host_users", [False, True])
+def test_a_pod_that_writes_to_its_config_map_harms_nothing_of_the_machine(
+    runner: Runner, image: str, open_directory: Path, *, host_users: bool
+) -> None:
+    """What it puts into the volume is there when a container of the pod starts again, and the volume is made anew."""
+    victim = open_directory / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("kept")
+    script = f"""
+        echo x >> /data/tries
+        if [ $(wc -l < /data/tries) = 1 ]; then
+            mount -o remount,bind,rw /config && rm /config/..data && ln -s {victim} /config/..data &&
+                rm /config/k && ln -s {victim}/precious /config/k && mkfifo /config/pipe && mkdir -p /config/full/er
+            exit 1
+        fi
+        cat /config/k; ls -d /config/[a-z]*
+    """
+    mounts_ = [{"name": "config", "mountPath": "/config"}, {"name": "data", "mountPath": "/data"}]
+    volumes = [{"name": "config", "configMap": {"name": "m"}}, {"name": "data", "emptyDir": {}}]
+    security = {"capabilities": {"add": ["SYS_ADMIN"]}, "appArmorProfile": {"type": "Unconfined"}}
+    main = shell(image, script, volumeMounts=mounts_, securityContext=security)
+    try:
+        done = runner.run(
+            config_map("m", k="content\n"),
+            pod(main, restartPolicy="OnFailure", hostUsers=host_users, volumes=volumes),
+        )
+        assert (victim / "precious").read_text() == "kept"
+    finally:
+        for path in (victim / "precious", victim):
+            remove_tree(path)
+    # In a user namespace it cannot even make its mount writable.
+    left = "/config/full\n/config/k\n/config/pipe\n" if host_users else "/config/k\n"
+    assert (done.returncode, done.stdout) == (0, f"content\n{left}"), done.stderr
+
+
+def test_termination_message_is_in_the_last_line(runner: Runner, image: str) -> None:
+    done = runner.run(pod(shell(image, "echo no disk >/dev/termination-log; exit 3")))
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1] == "podkeep: container main ended with exit status 3: no disk"
+
+
+def test_init_container_that_failed_is_named(runner: Runner, image: str) -> None:
+    done = runner.run(pod(shell(image, "true"), initContainers=[shell(image, "exit 4", "setup")]))
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[-1] == "podkeep: init container setup ended with exit status 4"
+
+
+def test_end_for_want_of_memory_is_named(runner: Runner, image: str) -> None:
+    script = "exec dd if=/dev/zero of=/dev/null bs=64M"
+    done = runner.run(pod(shell(image, script, resources={"limits": {"memory": "16Mi"}})))
+    assert done.returncode == 137
+    assert done.stderr.splitlines()[-1] == "podkeep: container main ended with exit status 137: OOMKilled"
+
+
+def test_deadline_is_named(runner: Runner, image: str) -> None:
+    done = runner.run(pod(shell(image, "exec sleep 600"), activeDeadlineSeconds=1))
+    assert any(
+        line == "podkeep: DeadlineExceeded: Pod was active on the node longer than the specified deadline"
+        for line in done.stderr.splitlines()
+    ), done.stderr
+
+
+def test_exit_status_alone_says_enough_of_one_container(runner: Runner, image: str) -> None:
+    done = runner.run(pod(shell(image, "exit 3")))
+    assert (done.returncode, "podkeep:" in done.stderr) == (3, False)
+
+
+def test_logs_of_a_pod_that_waits_say_what_for(runner: Runner, image: str) -> None:
+    missing = image.rpartition("/")[0] + "/nothing:1"
+    with runner.start(pod(shell(missing, "true")), options=("--retry",)) as process:
+        assert process.stderr is not None
+        until(lambda: "ErrImagePull" in process.stderr.readline(), "the first attempt")
+        done = runner.daemon.run("logs", "web")
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert done.returncode == 1
+    assert done.stderr.startswith("podkeep: container main of pod web waits to start: ")
+    assert "ImagePull" in done.stderr

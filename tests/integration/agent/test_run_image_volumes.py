@@ -129,6 +129,34 @@ def test_should_succeed_with_pod_and_pull_policy_of_always(
     assert runner.run(document).stdout == "newer\n"
 
 
+@pytest.mark.requirement("V22")
+@pytest.mark.parametrize("policy", ["Always", "IfNotPresent"])
+def test_a_container_that_starts_again_has_the_content_its_pod_began_with(
+    runner: Runner, registry: Registry, image: str, data: str, tmp_path: Path, policy: str
+) -> None:
+    """The tag moves while the pod runs; its container ends and is started again. A new pod with policy Always moves."""
+    script = """
+        cat /volume/file
+        [ -e /peer/again ] && exit 0
+        touch /peer/again
+        until [ -e /peer/moved ]; do sleep 0.05; done
+        exit 1
+    """
+    peer = tmp_path / "peer"
+    peer.mkdir(mode=0o777)
+    peer.chmod(0o777)
+    volumes = [image_volume(data, pullPolicy=policy), {"name": "peer", "hostPath": {"path": str(peer)}}]
+    container = shell(image, script, volumeMounts=[mount(), mount("/peer", "peer")])
+    document = pod(container, volumes=volumes, restartPolicy="OnFailure")
+    with runner.start(document) as process:
+        until(lambda: (peer / "again").exists(), "the container has read its file")
+        push(registry, tmp_path / "newer", data.partition("/")[2], "newer")
+        (peer / "moved").touch()
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out.split()) == (0, ["data", "data"]), err
+    assert runner.run(document).stdout.split() == (["newer"] if policy == "Always" else ["data"])
+
+
 @pytest.mark.requirement("V23")
 def test_image_that_is_here_needs_no_registry(runner: Runner, registry: Registry, image: str, data: str) -> None:
     container = shell(image, "cat /volume/file", volumeMounts=[mount()])
@@ -169,7 +197,7 @@ def test_image_that_may_not_be_pulled(runner: Runner, image: str, data: str) -> 
     assert f'Container image "{data}" is not present with pull policy of Never' in done.stderr
 
 
-@pytest.mark.requirement("V10", "V36", "V37", "V109")
+@pytest.mark.requirement("V10", "V11", "V36", "V37", "V109")
 def test_sub_paths(runner: Runner, image: str, data: str) -> None:
     def document(**path: str) -> dict[str, Any]:
         container = shell(

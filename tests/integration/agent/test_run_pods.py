@@ -262,6 +262,65 @@ def test_sub_paths_and_read_only_mounts(runner: Runner, image: str, host_users: 
     assert sorted(done.stdout.splitlines()) == sorted(expected)
 
 
+@pytest.mark.parametrize("host_users", [True, False])
+def test_a_volume_is_mounted_inside_another_that_is_read_only(runner: Runner, image: str, host_users: bool) -> None:
+    """Also when a container starts again beside another one that has it mounted."""
+    mounts = [{"name": "config", "mountPath": "/config"}, {"name": "data", "mountPath": "/config/deep/er"}]
+    once = shell(
+        image,
+        "ls /config; echo x >> /config/deep/er/tries; [ $(wc -l < /config/deep/er/tries) = 2 ]",
+        volumeMounts=mounts,
+    )
+    beside = shell(
+        image, "until [ $(wc -l < /config/deep/er/tries) = 2 ]; do sleep 0.1; done", "beside", volumeMounts=mounts
+    )
+    done = runner.run(
+        config_map("m", k="content\n"),
+        pod(
+            once,
+            beside,
+            restartPolicy="OnFailure",
+            hostUsers=host_users,
+            volumes=[{"name": "config", "configMap": {"name": "m"}}, {"name": "data", "emptyDir": {}}],
+        ),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[main] deep\n[main] k\n" * 2
+
+
+@pytest.mark.parametrize("host_users", [True, False])
+@pytest.mark.parametrize("outer", ["config", "empty"])
+def test_files_and_directories_of_volumes_are_mounted_inside_another_that_is_read_only(
+    runner: Runner, image: str, outer: str, host_users: bool
+) -> None:
+    """Also when the container starts again, and finds what it was mounted on."""
+    mounts = [
+        {"name": outer, "mountPath": "/outer/", "readOnly": True},
+        {"name": "other", "mountPath": "/outer/deep/file", "subPath": "k"},
+        {"name": "data", "mountPath": "/outer/er", "subPath": "a/b"},
+        {"name": "data", "mountPath": "/outer/er/c", "subPath": "c"},
+    ]
+    script = """
+        cat /outer/deep/file; touch /outer/no 2>/dev/null || echo read-only
+        echo x >> /outer/er/c/tries; [ $(wc -l < /outer/er/c/tries) = 2 ]
+    """
+    done = runner.run(
+        config_map("m", k="content\n"),
+        pod(
+            shell(image, script, volumeMounts=mounts),
+            restartPolicy="OnFailure",
+            hostUsers=host_users,
+            volumes=[
+                {"name": "config", "configMap": {"name": "m"}},
+                {"name": "other", "configMap": {"name": "m"}},
+                {"name": "data", "emptyDir": {}},
+                {"name": "empty", "emptyDir": {}},
+            ],
+        ),
+    )
+    assert (done.returncode, done.stdout) == (0, "content\nread-only\n" * 2), done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_pod_politely_and_cleans_up(runner: Runner, image: str, number: signal.Signals) -> None:
     script = "trap 'echo bye; exit 0' TERM; echo up; while true; do sleep 0.05; done"

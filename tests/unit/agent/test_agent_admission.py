@@ -22,7 +22,7 @@ from podkeep.agent.worker import PodWorker
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, Config, RuntimeConfig
-from podkeep.base.errors import AlreadyExists, Unavailable
+from podkeep.base.errors import AlreadyExists, FailedPrecondition
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
 from podkeep.kernel.cgroups import Cgroups
@@ -258,7 +258,7 @@ def test_a_step_that_failed_is_not_tried_again_before_its_pause_is_over(tmp_path
 
         async def fail(request: api_pb2.RunPodSandboxRequest) -> api_pb2.RunPodSandboxResponse:
             attempts.append(request.config.metadata.name)
-            raise Unavailable("no")
+            raise FailedPrecondition("no")
 
         async def status(request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
             return api_pb2.StatusResponse()
@@ -284,3 +284,21 @@ def test_a_step_that_failed_is_not_tried_again_before_its_pause_is_over(tmp_path
 
 def renamed(pod: Pod) -> Pod:
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, name="other"))
+
+
+def test_pod_for_another_node_is_rejected_with_what_this_one_is(tmp_path: Path, cgroup: str) -> None:
+    failure, _ = refused(tmp_path, cgroup, make(nodeSelector={"kubernetes.io/os": "linux", "disk": "ssd"}), [])
+    assert (failure.reason, failure.detail) == (
+        "NodeAffinity",
+        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+    )
+    assert "kubernetes.io/os=linux" in failure.hint
+    failure, _ = refused(tmp_path, cgroup, make(nodeName="elsewhere.example"), [])
+    assert (failure.reason, "leave nodeName out" in failure.hint) == ("NodeName", True)
+
+
+def test_pod_for_this_node_is_taken_on(tmp_path: Path, cgroup: str) -> None:
+    name = os.uname().nodename.lower()
+    pod = make(nodeName=name, nodeSelector={"kubernetes.io/os": "linux", "kubernetes.io/hostname": name})
+    failure, _ = refused(tmp_path, cgroup, pod, [])
+    assert failure.reason == FAILED_SANDBOX  # this runtime can do nothing else

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from podkeep.agent.poddirs import PodDirs, PodIdentity
+from podkeep.agent.volumes import sub_path
 from podkeep.base import waiting
-from podkeep.base.errors import FailedPrecondition, Internal
+from podkeep.base.errors import FailedPrecondition, Internal, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.base.waiting import WaitingReason
+from podkeep.kernel import mounts
+from podkeep.kernel.removal import unmount_below
+from support.exchange import exchanging
 
 SOCKET = "/run/podkeep/podkeep.sock"
 IDENTITY = PodIdentity(namespace="n", name="web")
@@ -136,3 +141,24 @@ def test_what_a_pod_waits_for_is_said_as_long_as_somebody_works_on_it(tmp_path: 
     assert waiting.read(directory) == {}
     # Whoever looks does not take the lock.
     os.close(dirs.own(uid))
+
+
+def test_removal_unmounts_nothing_elsewhere_whatever_links_a_volume_has(tmp_path: Path) -> None:
+    """Who else writes to the volume exchanges the directory above a mount in it for a link out of it, meanwhile."""
+    dirs, volume, elsewhere = PodDirs(tmp_path, SOCKET), tmp_path / "volume", tmp_path / "elsewhere"
+    with ExitStack() as undo:
+        undo.callback(unmount_below, tmp_path)
+        for path in (volume / "above" / "mount", elsewhere / "mount"):
+            path.mkdir(parents=True)
+            mounts.tmpfs(path)
+        (volume / "link").symlink_to(elsewhere)
+        (elsewhere / "mount" / "file").touch()
+        for number in range(50):
+            uid = PodUID(f"u{number}")
+            made(dirs, uid)
+            sub_path.pin(tmp_path, "volume", dirs.directory(uid).sub_path("v", "c", 0))
+            with exchanging(volume / "above", volume / "link"), suppress(PodkeepError):
+                dirs.remove(uid)
+            dirs.remove(uid)
+        assert dirs.all() == []
+        assert (elsewhere / "mount" / "file").exists()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from podkeep.agent import userns
 from podkeep.agent.userns import BLOCK_LENGTH, Blocks, IdRange, default_range
+from podkeep.base.config import AgentConfig
 from podkeep.base.errors import DataLoss, InvalidArgument, ResourceExhausted
 
 
@@ -113,6 +114,15 @@ def test_more_blocks_than_the_id_space_has_are_refused() -> None:
     assert starts[-1] + BLOCK_LENGTH - 1 < 2**32 - 1
     with pytest.raises(InvalidArgument):
         default_range(65535)
+
+
+@pytest.mark.requirement("U37")
+def test_without_configuration_there_are_blocks_for_110_pods() -> None:
+    blocks = Blocks(default_range(AgentConfig().max_pods))
+    starts = [blocks.allocate(str(number)) for number in range(110)]
+    assert starts == [BLOCK_LENGTH * number for number in range(1, 111)]
+    with pytest.raises(ResourceExhausted):
+        blocks.allocate("one more")
 
 
 @pytest.mark.parametrize(("first", "message"), [(65537, "is not a multiple of"), (0, "must be greater or equal to")])

@@ -16,7 +16,7 @@ from podkeep.agent.poddirs import PodDir, PodDirs, PodIdentity
 from podkeep.agent.sources import Sources
 from podkeep.agent.volumes import host_path, projection, sub_path
 from podkeep.agent.volumes.payload import File
-from podkeep.agent.volumes.setup import MountedVolume, set_up
+from podkeep.agent.volumes.setup import MountedVolume, mount_points_inside, set_up
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import HostPathVolumeSource
@@ -89,6 +89,41 @@ def test_what_is_missing_is_named_unless_optional(tmp_path: Path, source: dict[s
     assert caught.value.message == message
     volume = ready(tmp_path, {"configMap": source | {"optional": True}})
     assert [name for name in os.listdir(volume.path) if not name.startswith("..")] == []
+
+
+def test_which_directories_of_a_volume_others_are_mounted_on() -> None:
+    def mount(name: str, path: str, **more: str) -> dict[str, str]:
+        return {"name": name, "mountPath": path, **more}
+
+    mounts = [
+        mount("v", "/v"), mount("v", "/again/"), mount("v", "/part", subPath="x"),
+        mount("w", "/v/a/b/"), mount("w", "/v/a/b/c"), mount("w", "/again/d"), mount("w", "/part/e"),
+        mount("w", "/vector"), mount("w", "/v/file", subPath="file"),
+    ]  # fmt: skip
+    pod, _ = make([{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}], mounts=mounts)
+    assert mount_points_inside(pod, "v") == ["a/b", "d"]
+    assert mount_points_inside(pod, "w") == ["c"]
+
+
+def test_mount_points_in_a_volume_are_directories_and_never_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "v/there").mkdir(parents=True, mode=0o700)
+    (tmp_path / "v/link").symlink_to(tmp_path)
+    (tmp_path / "v/file").touch()
+    projection.make_mount_points(tmp_path / "v", ["a/b", "there/c", "link/d", "file", "file/e"])
+    assert sorted(os.listdir(tmp_path)) == ["v"]
+    assert (tmp_path / "v/a/b").is_dir()
+    assert (tmp_path / "v/there/c").is_dir()
+    assert (owner_and_mode(tmp_path / "v/a/b")[2], owner_and_mode(tmp_path / "v/there")[2]) == (0o755, 0o700)
+
+
+def test_the_mount_point_of_a_file_is_a_file_and_never_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "v").mkdir()
+    for name, target in (("link", tmp_path), ("nowhere", tmp_path / "new")):
+        (tmp_path / "v" / name).symlink_to(target)
+    for path in ("a/b", "link/c", "link", "nowhere", "a/b", "a/b/d"):
+        projection.make_mount_point_of_file(tmp_path / "v", path)
+    assert sorted(os.listdir(tmp_path)) == ["v"]
+    assert (tmp_path / "v/a/b").is_file()
 
 
 @pytest.mark.requirement("U72")

@@ -86,3 +86,16 @@ def test_standard_input_has_a_name() -> None:
 def test_a_text_of_more_than_10_mib_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="larger than 10 MiB"):
         documents.parse("#" * (documents.MAX_BYTES + 1), source="f.yaml")
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "0" + "7" * 5000, "0x" + "f" * 5000, "-" + "1_0" * 2000])
+@pytest.mark.parametrize("form", ["a: {}", "? {}\n: a", "a: [{}]"])
+def test_numbers_of_thousands_of_digits_are_refused(number: str, form: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"a number of [0-9]* digits") as caught:
+        documents.parse(form.format(number), source="file")
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["\u0663", "\u00b2", "1\u0663", "0\u0663", "\uff11.5", "1e\u0663"])
+def test_other_digits_than_those_of_ascii_are_texts(text: str) -> None:
+    assert documents.parse(f"a: {text}", source="file")[0].value == {"a": text}

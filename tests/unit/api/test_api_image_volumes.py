@@ -66,6 +66,13 @@ def test_other_pull_policies() -> None:
     ]
 
 
+@pytest.mark.parametrize("policy", ["Always", "IfNotPresent", "Never"])
+def test_pull_policies(policy: str) -> None:
+    (pod,) = manifest.parse(EXAMPLE.replace("IfNotPresent", policy), source="f").pods
+    assert pod.spec.volumes[0].image is not None
+    assert pod.spec.volumes[0].image.pull_policy == policy
+
+
 @pytest.mark.requirement("V5")
 def test_a_volume_is_of_one_type() -> None:
     assert problems({"image": {"reference": "i"}, "emptyDir": {}}) == [

@@ -216,7 +216,7 @@ def test_host_users_is_kept_as_it_was_sent(given: bool | None) -> None:
         (pod(container={"ports": [{"containerPort": 80, "hostPort": 80}]}), "spec.containers[0].ports[0].hostPort"),
         (pod({"volumes": [{"name": "v", "projected": {"sources": []}}]}), "spec.volumes[0].projected"),
         (pod({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}), "spec.volumes[0].nfs"),
-        (pod({"nodeSelector": {"a": "b"}}), "spec.nodeSelector"),
+        (pod({"setHostnameAsFQDN": True}), "spec.setHostnameAsFQDN"),
         (pod(container={"securityContext": {"procMount": "Unmasked"}}), "spec.containers[0].securityContext.procMount"),
         (pod({"securityContext": {"seLinuxOptions": {"level": "s0"}}}), "spec.securityContext.seLinuxOptions"),
         (

@@ -46,7 +46,14 @@ def check(source: HostPathVolumeSource) -> Path:
 
 def _create(path: Path, *, directory: bool) -> None:
     if directory:
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # One by one: mkdir(parents=True) calls itself for each of the directories above, of which a pod may name 2,000.
+        for above in (*reversed(path.parents), path):
+            above.mkdir(mode=0o755, exist_ok=True)
         return
-    # The kubelet makes the file only, not the directories above it.
-    os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o644))
+    # The kubelet makes the file only, not the directories above it. A pod may have put a link there that leads to
+    # nothing: no file is made where it leads.
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+    except FileExistsError as error:
+        if path.is_symlink():
+            raise FailedPrecondition(f"hostPath type check failed: {path} is a symbolic link to nothing") from error

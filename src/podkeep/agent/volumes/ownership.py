@@ -11,30 +11,57 @@ import os
 import stat
 from pathlib import Path
 
+from podkeep.base.errors import KernelCallError
+from podkeep.kernel import openat
+
 _READ_WRITE = 0o660
 _READ_ONLY = 0o440
 _DIRECTORY = stat.S_ISGID | 0o110
 
 
 def give_to_group(root: Path, group: int, *, writable: bool) -> None:
-    """Make ``group`` own everything from ``root`` down, readable and (if ``writable``) writable for it.
+    """Make ``group`` own everything from ``root`` down, as :func:`give_tree_to_group` does.
 
-    New files in directories inherit the group. Symbolic links are owned, not followed.
+    :raises OSError: if the kernel refuses.
+    """
+    with openat.closing(openat.open_directory(root)) as fd:
+        give_tree_to_group(fd, group, writable=writable)
 
-    :raises OSError: naming the file, if the kernel refuses.
+
+def give_tree_to_group(root: int, group: int, *, writable: bool) -> None:
+    """Make ``group`` own the directory behind ``root`` and all below, readable and (if ``writable``) writable for it.
+
+    New files in directories inherit the group. Symbolic links are owned, not followed; mounts are not entered.
+
+    :raises ResourceExhausted: if there is more than a walk takes.
+    :raises KernelCallError: if something cannot be opened.
+    :raises OSError: if the kernel refuses.
     """
     _give(root, group, writable)
-    for directory, directories, files in os.walk(root):
-        for name in (*directories, *files):
-            _give(Path(directory, name), group, writable)
+    for found in openat.walk(root):
+        if stat.S_ISLNK(found.status.st_mode):
+            os.chown(found.name, -1, group, dir_fd=found.directory, follow_symlinks=False)
+            continue
+        rules = openat.CONFINED | openat.Resolve.NO_XDEV
+        try:
+            fd = openat.openat2(found.directory, os.fsencode(found.name), os.O_PATH, rules)
+        except KernelCallError as error:
+            if error.errno in openat.GONE:
+                continue
+            raise
+        with openat.closing(fd):
+            _give(fd, group, writable)
 
 
-def _give(path: Path, group: int, writable: bool) -> None:
-    os.chown(path, -1, group, follow_symlinks=False)
-    info = path.lstat()
-    if stat.S_ISLNK(info.st_mode):
-        return
-    wanted = info.st_mode | (_READ_WRITE if writable else _READ_ONLY)
-    if stat.S_ISDIR(info.st_mode):
+def mode_for_group(mode: int, *, writable: bool) -> int:
+    """Return the permission bits that something with this ``st_mode`` gets."""
+    wanted = mode | (_READ_WRITE if writable else _READ_ONLY)
+    if stat.S_ISDIR(mode):
         wanted |= _DIRECTORY
-    path.chmod(stat.S_IMODE(wanted))
+    return stat.S_IMODE(wanted)
+
+
+def _give(fd: int, group: int, writable: bool) -> None:
+    openat.change(fd, gid=group)
+    # Only now: the change of the group has cleared what would run programs as the owner.
+    openat.change(fd, mode=mode_for_group(os.fstat(fd).st_mode, writable=writable))

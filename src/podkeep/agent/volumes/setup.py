@@ -7,6 +7,7 @@ Taking volumes down is ``poddirs.PodDirs.remove``: everything made here is below
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,7 @@ def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources) -> Mo
     if volume.empty_dir is not None:
         path = directory.volume(_EMPTY_DIR, volume.name)
         _empty_dir(volume.empty_dir, path, fs_group)
+        projection.make_mount_points(path, mount_points_inside(pod, volume.name))
         return MountedVolume(name=volume.name, path=path)
     if volume.config_map is not None:
         path = directory.volume(_CONFIG_MAP, volume.name)
@@ -79,7 +81,34 @@ def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources) -> Mo
         raise Unimplemented("this kind of volume is not supported by this version")
     path.chmod(0o755)
     projection.write(path, payload(volume, pod.metadata.namespace, sources), fs_group=fs_group)
+    projection.make_mount_points(path, mount_points_inside(pod, volume.name))
     return MountedVolume(name=volume.name, path=path, read_only=True)
+
+
+def mount_points_inside(pod: Pod, volume: str) -> list[str]:
+    """Return the directories in a volume on which a container of the pod has another volume mounted; pure.
+
+    Not those that are inside of such a directory (kubelet, nested volumes), nor those of a subPath, which may be a file
+    (``container_files.py``).
+    """
+    found = set()
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        mounted = [
+            (posixpath.join("/", posixpath.normpath(mount.mount_path)), mount) for mount in container.volume_mounts
+        ]
+        places = sorted(mounted, key=lambda item: item[0])
+        for top, outer in places:
+            if outer.name != volume or outer.sub_path or outer.sub_path_expr:
+                continue
+            inside = [(place[len(top) :], mount) for place, mount in places if place.startswith(f"{top}/")]
+            covered: list[str] = []
+            for place, mount in inside:
+                if any(place.startswith(f"{other}/") for other in covered):
+                    continue
+                covered.append(place)
+                if not mount.sub_path and not mount.sub_path_expr:
+                    found.add(place.strip("/"))
+    return sorted(found)
 
 
 def _empty_dir(source: EmptyDirVolumeSource, path: Path, fs_group: int | None) -> None:

@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel import mountinfo, mounts, removal
 from podkeep.kernel.mounts import Propagation
 from podkeep.kernel.openat import Resolve, openat2
 
@@ -84,7 +84,7 @@ def _make(root: int, parts: list[str]) -> None:
             made = os.open(parts[depth], _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
             try:
                 # What has something in it was put in the place of ours meanwhile, and stays closed if it was.
-                if not os.listdir(made):
+                if _is_empty(made):
                     os.fchown(made, -1, volume.st_gid)
                     # After the change of group, which may clear the set-group-ID bit.
                     os.fchmod(made, stat.S_IMODE(volume.st_mode))
@@ -96,13 +96,18 @@ def _make(root: int, parts: list[str]) -> None:
             os.close(parent)
 
 
+def _is_empty(directory: int) -> bool:
+    with os.scandir(directory) as entries:
+        return next(entries, None) is None
+
+
 def let_go(pins: Path) -> None:
     """Take every pin below ``pins`` out of the peer group of its volume, so that it can be unmounted alone.
 
-    :raises KernelCallError: if the kernel refuses; then nothing below ``pins`` may be unmounted.
+    :raises PodkeepError: if that cannot be done; then nothing below ``pins`` may be unmounted.
     """
-    for entry in mountinfo.under(pins):
-        mounts.set_propagation(entry.mount_point, Propagation.PRIVATE)
+    for mount_point in mountinfo.outermost(mountinfo.under(pins)):
+        removal.make_private(mount_point)
 
 
 def _mount(fd: int, target: Path, propagation: Propagation) -> None:

@@ -1,0 +1,123 @@
+"""The directories and cgroups of kubelets on this machine, which must not be the agent's.
+
+A kubelet removes whatever it does not know: pod directories below its root ("Orphaned pod found, removing"), log
+directories of pods, cgroups below ``kubepods``. A pod of ours in there loses its volumes while it runs.
+
+Owns: which directories kubelets use, and the refusal to share one with a kubelet that runs. Does not own: which
+processes are kubelets (``mountns.daemons``). Called before a pod is taken on, and by ``podkeep doctor``. Blocking.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition
+from podkeep.mountns import daemons
+from podkeep.mountns.daemons import KUBELET
+
+ROOT = "/var/lib/kubelet"
+"""Default of a kubelet's ``--root-dir``."""
+POD_LOGS = "/var/log/pods"
+"""Default of a kubelet's ``podLogsDir``."""
+_CGROUPS = frozenset({"kubepods", "kubepods.slice"})
+"""The cgroup of a kubelet's pods, below its ``cgroupRoot``."""
+_SOCKETS = ("pod-resources/kubelet.sock", "device-plugins/kubelet.sock")
+"""Sockets below a kubelet's root, which it serves for as long as it runs."""
+_CONNECT_S = 2.0
+_NOBODY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED})
+"""Errors of connect(2) that say that no process serves a socket; any other leaves it open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kubelet:
+    """A kubelet that runs: how it was found, and the directories that it removes things from."""
+
+    who: str
+    root: str
+    pod_logs: tuple[str, ...]
+
+
+def require_apart(config: Config) -> list[Kubelet]:
+    """Return the kubelets that run, if none of them uses a directory or a cgroup of the agent.
+
+    :raises FailedPrecondition: naming the setting, the directory and the kubelet.
+    """
+    kubelets = find(config)
+    for refusal in conflicts(config, kubelets):
+        raise refusal
+    return kubelets
+
+
+def find(config: Config) -> list[Kubelet]:
+    """Return the kubelets that run on this machine.
+
+    One whose process cannot be seen, because it is in a container of its own, is known by its sockets.
+    """
+    found = [
+        Kubelet(
+            who=str(daemon),
+            root=daemon.root or ROOT,
+            pod_logs=(daemon.pod_logs,) if daemon.pod_logs else (POD_LOGS,),
+        )
+        for daemon in daemons.find()
+        if daemon.name == KUBELET
+    ]
+    for root in dict.fromkeys((ROOT, config.agent.root)):
+        served = next((path for path in (f"{root}/{name}" for name in _SOCKETS) if _is_served(path)), None)
+        if served is not None and all(os.path.realpath(item.root) != os.path.realpath(root) for item in found):
+            found.append(Kubelet(who=f"the kubelet that serves {served}", root=root, pod_logs=(POD_LOGS,)))
+    return found
+
+
+def conflicts(config: Config, kubelets: Sequence[Kubelet]) -> Iterator[FailedPrecondition]:
+    """Yield a refusal for each setting that names what one of ``kubelets`` uses."""
+    agent = config.agent
+    for kubelet in kubelets:
+        if _overlap(agent.root, kubelet.root):
+            yield _refusal("agent.root", agent.root, kubelet.who, "pod directories", type(agent)().root)
+        for logs in kubelet.pod_logs:
+            if _overlap(agent.pod_logs, logs):
+                yield _refusal("agent.pod_logs", agent.pod_logs, kubelet.who, "logs", type(agent)().pod_logs)
+        parent = config.runtime.cgroup_parent
+        if _CGROUPS & set(parent.split("/")) or parent.startswith("kubepods-"):
+            yield _refusal(
+                "runtime.cgroup_parent", parent, kubelet.who, "cgroups", type(config.runtime)().cgroup_parent
+            )
+
+
+def pod_directories(config: Config, kubelets: Sequence[Kubelet]) -> list[Path]:
+    """Return where pods of kubelets have their directories, also of one that does not run now; not the agent's own."""
+    roots = dict.fromkeys(os.path.realpath(root) for root in (ROOT, *(item.root for item in kubelets)))
+    return [Path(root) / "pods" for root in roots if root != os.path.realpath(config.agent.root)]
+
+
+def _refusal(key: str, value: str, who: str, what: str, default: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"{key}: {value} is in use by {who}, which removes {what} of pods that it does not know",
+        hint=f"set {key} to something of its own, such as {default} (the default)",
+    )
+
+
+def _overlap(one: str, other: str) -> bool:
+    first, second = os.path.realpath(one), os.path.realpath(other)
+    return os.path.commonpath((first, second)) in {first, second}
+
+
+def _is_served(path: str) -> bool:
+    """Say whether somebody accepts connections on a unix socket; yes where that cannot be told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_S)
+        try:
+            probe.connect(path)
+        except TimeoutError:
+            return True
+        except OSError as error:
+            # A path that is too long for a socket address has no errno, and no socket.
+            return error.errno is not None and error.errno not in _NOBODY
+    return True

@@ -1,0 +1,190 @@
+"""Logs of containers within bounds, as a kubelet keeps them: rotated by size, compressed, the oldest removed.
+
+Owns: the names of rotated files (``0.log`` becomes ``0.log.20260131-080000``, later ``0.log.20260131-080000.gz``), and
+which file is removed when. Does not own: what writes a log (the runtime, told by CRI's ReopenContainerLog), or reading
+one (``cli``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import os
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from podkeep.base.errors import PodkeepError
+from podkeep.kernel import openat
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.1
+"""Pause between looks at sizes: what a container writes in it is how far a file gets beyond its limit. A kubelet looks
+every 10 s, in which one container can fill gigabytes."""
+_BLOCK = 256 * 1024
+_SUFFIX = re.compile(r"\d{8}-\d{6}(?:\.\d{6})?")
+_COMPRESSED, _UNFINISHED = ".gz", ".tmp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotatedLog:
+    """A file that was a container's log. ``stem`` is its name without ``.gz``."""
+
+    stem: str
+    compressed: bool
+    device: int
+    inode: int
+    mtime_ns: int
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.stem + (_COMPRESSED if self.compressed else "")
+
+    def is_of(self, info: os.stat_result) -> bool:
+        """Say whether it is, or was made of, the file of ``info``: compression keeps the time of the last write."""
+        same = (self.device, self.inode) == (info.st_dev, info.st_ino)
+        return same or (self.compressed and self.mtime_ns == info.st_mtime_ns)
+
+
+def rotated(path: Path) -> list[RotatedLog]:
+    """Return the rotated files of the log ``path``, oldest first."""
+    found: dict[str, RotatedLog] = {}
+    with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            stem = entry.name.removesuffix(_COMPRESSED)
+            if not stem.startswith(f"{path.name}.") or not _SUFFIX.fullmatch(stem[len(path.name) + 1 :]):
+                continue
+            compressed = stem != entry.name
+            if compressed and stem in found:
+                continue  # compressed, and not removed yet
+            with suppress(FileNotFoundError):
+                info = entry.stat(follow_symlinks=False)
+                found[stem] = RotatedLog(
+                    stem=stem,
+                    compressed=compressed,
+                    device=info.st_dev,
+                    inode=info.st_ino,
+                    mtime_ns=info.st_mtime_ns,
+                )
+    return [found[stem] for stem in sorted(found)]
+
+
+def next_name(path: Path, others: Iterable[RotatedLog], now: datetime) -> str:
+    """Return what ``path`` is renamed to; it comes after ``others``, whatever was done to the clock."""
+    name = f"{path.name}.{now:%Y%m%d-%H%M%S}"
+    last = max((other.stem for other in others), default="")
+    if name > last:
+        return name
+    base, _, count = last.removeprefix(f"{path.name}.").partition(".")
+    return f"{path.name}.{base}.{int(count or 0) + 1:06}"
+
+
+class LogRotation:
+    """Rotates the logs of one pod's containers.
+
+    :param reopen: has the runtime write the log of a container, by its ID, to a new file.
+    :param max_size: bytes after which a log is rotated.
+    :param max_files: how many files a container's log has at most.
+    """
+
+    def __init__(self, reopen: Callable[[str], Awaitable[object]], *, max_size: int, max_files: int) -> None:
+        self._reopen = reopen
+        self._max_size = max_size
+        self._max_files = max_files
+        self._compressing: dict[Path, asyncio.Task[None]] = {}
+        self._ending = threading.Event()
+
+    async def run(self, running: Callable[[], Iterable[tuple[str, Path]]]) -> None:
+        """Rotate until cancelled.
+
+        :param running: returns the IDs of the containers that run, and their logs.
+        """
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                for container, path in list(running()):
+                    await self.look(container, path)
+        finally:
+            self._ending.set()
+            await asyncio.gather(*self._compressing.values(), return_exceptions=True)
+
+    async def look(self, container: str, path: Path) -> None:
+        """Rotate the log of one container if it is large. A failure is logged: the container goes on."""
+        try:
+            if await asyncio.to_thread(_size, path) < self._max_size:
+                return
+            await self._rotate(container, path)
+            await asyncio.to_thread(self._remove_excess, path)
+        except OSError as error:
+            log.warning("the log of container %s cannot be rotated: %s", container, error)
+            return
+        if path not in self._compressing:
+            task = asyncio.ensure_future(asyncio.to_thread(self._compress, path))
+            self._compressing[path] = task
+            task.add_done_callback(lambda _: self._compressing.pop(path, None))
+
+    async def _rotate(self, container: str, path: Path) -> None:
+        renamed = path.with_name(next_name(path, rotated(path), datetime.now(UTC)))
+        os.rename(path, renamed)
+        try:
+            await self._reopen(container)
+        except PodkeepError as error:
+            # A container that has just ended has nobody to open its log anew.
+            log.info("container %s: %s", container, error.message)
+        finally:
+            if not path.exists():  # also when the pod ends meanwhile
+                os.rename(renamed, path)
+
+    def _remove_excess(self, path: Path) -> None:
+        """Remove the oldest files, as many as there are too many beside the one that is written."""
+        for file in rotated(path)[: 1 - self._max_files]:
+            for name in (file.stem, f"{file.stem}{_COMPRESSED}"):
+                path.with_name(name).unlink(missing_ok=True)
+
+    def _compress(self, path: Path) -> None:
+        """Compress what was rotated, but for the newest file, which a reader may still be at (kubelet)."""
+        try:
+            for file in rotated(path)[:-1]:
+                if not file.compressed and not self._ending.is_set():
+                    self._compress_one(path.with_name(file.stem))
+        except OSError as error:
+            log.warning("logs beside %s cannot be compressed: %s", path, error)
+
+    def _compress_one(self, path: Path) -> None:
+        unfinished = path.with_name(f"{path.name}{_UNFINISHED}")
+        unfinished.unlink(missing_ok=True)
+        opened = openat.open_beside(path)
+        if opened is None:
+            return
+        with os.fdopen(opened, "rb") as source:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            info = os.fstat(source.fileno())
+            try:
+                with (
+                    os.fdopen(os.open(unfinished, flags, info.st_mode & 0o777), "wb") as plain,
+                    gzip.GzipFile(fileobj=plain, mode="wb", filename="", compresslevel=1) as target,
+                ):
+                    while block := source.read(_BLOCK):
+                        if self._ending.is_set() or not os.fstat(source.fileno()).st_nlink:
+                            return
+                        target.write(block)
+                os.utime(unfinished, ns=(info.st_atime_ns, info.st_mtime_ns))
+                if os.fstat(source.fileno()).st_nlink:
+                    os.rename(unfinished, f"{path}{_COMPRESSED}")
+                    path.unlink(missing_ok=True)
+            finally:
+                unfinished.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return 0

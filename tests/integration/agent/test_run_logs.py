@@ -1,0 +1,115 @@
+"""Logs of containers that write without measure: followed, rotated, and never in the way of a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from agent.conftest import Runner, interrupt, until
+from agent.manifests import pod, shell
+
+from podkeep.agent.log_rotation import rotated
+from support.patience import PATIENCE_S
+
+FAST = "trap 'exit 0' TERM; yes & wait"
+SMALL = ("--set", "agent.container_log_max_size=64Ki", "--set", "agent.container_log_max_files=3")
+
+
+def current_log(runner: Runner) -> Path | None:
+    """Return the log of the one container there is; for a moment of its rotation there is no such file."""
+    return next((found / "0.log" for found in (runner.daemon.base / "logs").glob("*/main")), None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_a_pod_that_writes_fast(runner: Runner, image: str, number: signal.Signals) -> None:
+    command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until(lambda: (log := current_log(runner)) is not None and rotated(log), "more than fits in one file")
+            status, _, err = interrupt(process, number)
+        finally:
+            process.kill()
+    assert (status, "Traceback" in err) == (128 + number, False), err
+
+
+def test_a_signal_stops_a_pod_whose_output_nobody_reads(runner: Runner, image: str) -> None:
+    read, write = os.pipe()
+    command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
+    with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True) as process:
+        os.close(write)
+        try:
+            until(lambda: (log := current_log(runner)) is not None and rotated(log), "more than fits in one file")
+            status, _, err = interrupt(process)
+        finally:
+            process.kill()
+            os.close(read)
+    assert (status, err) == (130, "podkeep: interrupted: the last output is left out\n")
+
+
+def test_the_log_of_a_pod_that_writes_fast_is_bounded(runner: Runner, image: str) -> None:
+    command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            first = until(lambda: (log := current_log(runner)) is not None and rotated(log), "a rotated file")[0].stem
+            log = current_log(runner)
+            assert log is not None
+            until(lambda: first not in {file.stem for file in rotated(log)}, "the removal of the oldest file")
+            # With the one that is written there are five.
+            assert len(rotated(log)) <= 4
+        finally:
+            interrupt(process)
+
+
+def test_every_line_is_shown_once_over_rotations(runner: Runner, image: str, tmp_path: Path) -> None:
+    lines = 20_000
+    script = f"i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo line $i; [ $((i % 1000)) != 0 ] || sleep 0.05; done"
+    command = runner.daemon.command(*SMALL, "run", "--keep", str(runner.file(pod(shell(image, script)))))
+    shown = tmp_path / "shown"
+    with shown.open("wb") as file:
+        done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+    log = current_log(runner)
+    assert log is not None
+    files = rotated(log)
+    assert runner.daemon.run("rm", "--all").returncode == 0
+    assert done.returncode == 0, done.stderr
+    assert len(files) == 2
+    if "output is left out" in done.stderr:
+        pytest.fail("the machine is so busy that files went before they were read")
+    assert shown.read_text() == "".join(f"line {number}\n" for number in range(1, lines + 1))
+
+
+def test_logs_goes_on_in_the_next_file(runner: Runner, image: str, tmp_path: Path) -> None:
+    script = "trap 'exit 0' TERM; i=0; while true; do i=$((i+1)); echo line $i; sleep 0.0005; done"
+    command = runner.daemon.command(*SMALL, "run", str(runner.file(pod(shell(image, script)))))
+    shown = tmp_path / "shown"
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            log = until(lambda: current_log(runner), "a log")
+            with shown.open("wb") as file, subprocess.Popen(runner.daemon.command("logs", "-f", "web"), stdout=file):
+                until(lambda: shown.stat().st_size, "the first lines")
+                seen = {file.stem for file in rotated(log)}
+                until(lambda: {file.stem for file in rotated(log)} - seen, "the next rotated file")
+                interrupt(process)
+        finally:
+            process.kill()
+    numbers = [int(line.split()[1]) for line in shown.read_text().splitlines()]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert len(numbers) > 1
+
+
+def test_logs_of_a_pod_that_writes_fast_ends(runner: Runner, image: str) -> None:
+    command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until(lambda: (log := current_log(runner)) is not None and rotated(log), "more than fits in one file")
+            logs = runner.daemon.command("logs", "web")
+            subprocess.run(logs, stdout=subprocess.DEVNULL, timeout=PATIENCE_S, check=True)
+            with subprocess.Popen([*logs, "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follow:
+                assert follow.stdout is not None
+                assert follow.stdout.readline() == "y\n"
+                assert interrupt(follow)[0] == 130
+        finally:
+            interrupt(process)

@@ -1,0 +1,293 @@
+"""Volumes that a container can write to, though it should not, and what a kubelet's file layout makes of that.
+
+A container with CAP_SYS_ADMIN may take the read-only flag off its mount. The next start of one of the pod's containers
+then finds links, pipes and directories of the container's choice in the place of the volume's own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from podkeep.agent.container_files import termination_message
+from podkeep.agent.volumes import host_path, ownership, projection, sub_path
+from podkeep.agent.volumes.payload import File
+from podkeep.api.volumes import HostPathVolumeSource
+from podkeep.base.errors import PodkeepError
+from podkeep.kernel import mounts
+from podkeep.kernel.removal import remove_tree
+from support.exchange import exchanging
+from unit.kernel.isolation import in_new_namespaces
+
+OLD = {"a": File(data=b"old", mode=0o644), "d/e": File(data=b"old", mode=0o644)}
+NEW = {"a": File(data=b"new", mode=0o644), "d/e": File(data=b"new", mode=0o640)}
+VICTIM = 0o751
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A directory beside the volume that nothing may touch."""
+    victim = tmp_path / "victim"
+    (victim / "deep").mkdir(parents=True)
+    (victim / "deep/file").write_text("kept")
+    (victim / "a").write_text("kept")
+    (victim / "a").chmod(0o600)
+    victim.chmod(VICTIM)
+    return victim
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    volume = tmp_path / "volumes" / "v"
+    volume.mkdir(parents=True)
+    projection.write(volume, OLD)
+    return volume
+
+
+def is_untouched(victim: Path) -> bool:
+    files = sorted(str(path.relative_to(victim)) for path in victim.rglob("*"))
+    info = victim.stat()
+    return (
+        files == ["a", "deep", "deep/file"]
+        and (victim / "a").read_text() == (victim / "deep/file").read_text() == "kept"
+        and (info.st_gid, stat.S_IMODE(info.st_mode)) == (0, VICTIM)
+        and stat.S_IMODE((victim / "a").stat().st_mode) == 0o600
+    )
+
+
+def is_written(volume: Path) -> bool:
+    """Whether the volume holds :data:`NEW`, by links of its own and nothing else."""
+    data = os.readlink(volume / "..data")
+    return (
+        sorted(os.listdir(volume)) == sorted(["..data", data, "a", "d"])
+        and not (volume / data).is_symlink()
+        and (os.readlink(volume / "a"), os.readlink(volume / "d")) == ("..data/a", "..data/d")
+        and (volume / "a").read_bytes() == (volume / "d/e").read_bytes() == b"new"
+        and stat.S_IMODE((volume / "d/e").stat().st_mode) == 0o640
+    )
+
+
+def link(volume: Path, name: str, target: str) -> None:
+    """Put a link in the place of whatever is at ``name``."""
+    if (volume / name).is_symlink():
+        (volume / name).unlink()
+    (volume / name).symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["{victim}", "{victim}/deep", "../../victim", "..", "../..", ".", "..data", "..data/d", "..none", "x" * 200],
+)
+def test_nothing_is_removed_where_the_link_to_the_data_leads(volume: Path, victim: Path, target: str) -> None:
+    link(volume, "..data", target.format(victim=victim))
+    projection.write(volume, NEW)
+    assert is_untouched(victim)
+    assert is_written(volume)
+
+
+@pytest.mark.parametrize("name", ["..data", "..data_tmp", "a", "d", "..more"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "socket-like device", "file", "directory", "full directory"])
+def test_what_is_in_the_way_is_replaced(volume: Path, victim: Path, name: str, kind: str) -> None:
+    path = volume / name
+    if path.is_symlink():
+        path.unlink()
+    make: dict[str, Callable[[], object]] = {
+        "link": lambda: path.symlink_to(victim),
+        "pipe": lambda: os.mkfifo(path),
+        "socket-like device": lambda: os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3)),
+        "file": lambda: path.write_text("x"),
+        "directory": path.mkdir,
+        "full directory": lambda: (path / "one").mkdir(parents=True) or (path / "link").symlink_to(victim),
+    }
+    make[kind]()
+    projection.write(volume, NEW)
+    assert is_untouched(victim)
+    assert is_written(volume)
+
+
+@in_new_namespaces()
+def test_a_directory_on_which_a_running_container_has_a_volume_stays(tmp_path: Path) -> None:
+    """The kernel takes away a mount of another mount namespace with the directory that it is on."""
+    volume = tmp_path / "v"
+    volume.mkdir()
+    projection.write(volume, OLD)
+    (volume / "nested").mkdir()
+    (volume / "file").touch()
+    with subprocess.Popen(
+        [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            f"mount -t tmpfs none {volume}/nested && echo && read go && touch {volume}/nested/x",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as container:
+        assert container.stdout is not None
+        container.stdout.readline()
+        projection.write(volume, NEW)
+        container.communicate(b"\n")
+    assert container.returncode == 0
+    assert (os.listdir(volume / "nested"), (volume / "a").read_bytes()) == ([], b"new"), "written to the tmpfs"
+    assert sorted(os.listdir(volume)) == sorted(["..data", os.readlink(volume / "..data"), "a", "d", "file", "nested"])
+
+
+@pytest.mark.parametrize("wanted", [OLD, NEW], ids=["the same", "another"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "huge"])
+def test_the_old_content_is_compared_without_opening_what_is_no_file(
+    volume: Path, victim: Path, wanted: dict[str, File], kind: str
+) -> None:
+    file = volume / "..data" / "a"
+    file.unlink()
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "link":
+        file.symlink_to(victim / "a")
+    else:
+        file.touch()
+        os.truncate(file, 1 << 42)
+    projection.write(volume, wanted)
+    assert is_untouched(victim)
+    assert (volume / "a").read_bytes() == wanted["a"].data
+    assert not (volume / "..data/a").is_symlink()
+
+
+def test_content_that_is_there_already_is_left_alone(volume: Path) -> None:
+    before = os.readlink(volume / "..data"), (volume / "a").stat().st_ino
+    projection.write(volume, OLD)
+    assert (os.readlink(volume / "..data"), (volume / "a").stat().st_ino) == before
+    (volume / "..data" / "more").touch()
+    projection.write(volume, OLD)
+    assert os.readlink(volume / "..data") != before[0]
+    assert not (volume / "..data" / "more").exists()
+
+
+@pytest.mark.parametrize("change", [lambda file: os.chmod(file, 0o666), lambda file: os.chown(file, 7, 7)])
+def test_content_with_another_owner_or_mode_is_written_anew(volume: Path, change: Callable[[Path], None]) -> None:
+    change(volume / "..data" / "a")
+    projection.write(volume, OLD)
+    info = (volume / "a").stat()
+    assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (0, 0, 0o644)
+
+
+@contextmanager
+def meanwhile(attack: Callable[[], None]) -> Iterator[None]:
+    """Attack again and again from another thread."""
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.is_set():
+            with suppress(OSError):
+                attack()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_directories_that_are_exchanged_for_links_while_they_are_written(volume: Path, victim: Path) -> None:
+    def attack() -> None:
+        for name in os.listdir(volume):
+            if name.startswith("..2"):
+                for path in (volume / name, volume / name / "d"):
+                    os.rename(path, f"{path}-moved")
+                    os.symlink(victim, path)
+
+    with meanwhile(attack):
+        for number in range(300):
+            file = File(data=str(number).encode(), mode=0o666)
+            with suppress(OSError, PodkeepError):
+                projection.write(volume, {"a": file, "d/e": file}, fs_group=7)
+    assert is_untouched(victim)
+    projection.write(volume, NEW)
+    assert is_written(volume)
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_a_group_is_never_given_what_a_link_leads_to(tmp_path: Path, victim: Path, what: str) -> None:
+    root = tmp_path / "root"
+    (root / "directory").mkdir(parents=True)
+    (root / "directory" / "a").touch()
+    (root / "file").touch()
+    (root / "link").symlink_to(victim / "a" if what == "file" else victim)
+    with exchanging(root / what, root / "link"):
+        for _ in range(2000):
+            ownership.give_to_group(root, 7, writable=True)
+    assert is_untouched(victim)
+    assert (victim / "a").stat().st_gid == (victim / "deep").stat().st_gid == 0
+
+
+def test_links_pipes_and_deep_trees_are_given_to_a_group(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("deep", dir_fd=fd)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    ownership.give_to_group(tmp_path, 7, writable=True)
+    assert (os.fstat(fd).st_gid, stat.S_IMODE(os.fstat(fd).st_mode) & 0o2070) == (7, 0o2070)
+    os.close(fd)
+    assert ((tmp_path / "link").lstat().st_gid, Path("/etc").stat().st_gid) == (7, 0)
+    info = (tmp_path / "pipe").stat()
+    assert (info.st_gid, stat.S_IMODE(info.st_mode)) == (7, 0o660)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory", "device"])
+def test_last_words_are_read_from_a_file_only(tmp_path: Path, victim: Path, kind: str) -> None:
+    path = tmp_path / "words"
+    if kind == "link":
+        path.symlink_to(victim / "a")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    else:
+        path.mkdir()
+    assert termination_message(path, tmp_path / "none", fall_back=False) == ""
+    assert termination_message(tmp_path / "none", path, fall_back=True) == ""
+
+
+def test_a_file_that_a_host_path_asks_for_is_not_made_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "made")
+    with pytest.raises((OSError, PodkeepError)):
+        host_path.check(HostPathVolumeSource(path=str(tmp_path / "link"), type="FileOrCreate"))
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_host_path_of_very_many_directories_is_made(tmp_path: Path) -> None:
+    path = f"{tmp_path}/top" + "/d" * 1500
+    assert host_path.check(HostPathVolumeSource(path=path, type="DirectoryOrCreate")).is_dir()
+    remove_tree(tmp_path / "top")
+
+
+@in_new_namespaces()
+def test_a_sub_path_is_inside_whatever_is_exchanged_meanwhile(tmp_path: Path, victim: Path) -> None:
+    volume, target = tmp_path / "volume", tmp_path / "pin"
+    (volume / "dir").mkdir(parents=True)
+    (volume / "dir/inside").touch()
+    (volume / "link").symlink_to(victim)
+    mounted = set()
+    with exchanging(volume / "dir", volume / "link"):
+        for number in range(300):
+            with suppress(PodkeepError, FileExistsError):
+                mounted.add(tuple(os.listdir(sub_path.pin(volume, "dir", target))))
+                sub_path.pin(volume, f"dir/made-{number}", tmp_path / "made")
+            for path in (target, tmp_path / "made"):
+                mounts.unmount(path)
+    assert is_untouched(victim)
+    assert mounted
+    assert all("inside" in names for names in mounted)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
-from podkeep.cli import class_words, classes_check, classes_completion, connection
+from podkeep.cli import class_words, classes_check, completion, connection
 from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
 from podkeep.cli.pods import Target, namespace_option
@@ -81,10 +81,8 @@ async def ask(client: CriClient) -> ClassReport:
 
 
 @command.command(name="set", short_help="Change classes of a pod or container.")
-@click.argument("target", metavar="POD[/CONTAINER]", shell_complete=classes_completion.targets)
-@click.argument(
-    "assignments", nargs=-1, required=True, metavar="TYPE=CLASS...", shell_complete=classes_completion.assignments
-)
+@click.argument("target", metavar="POD[/CONTAINER]", shell_complete=completion.targets)
+@click.argument("assignments", nargs=-1, required=True, metavar="TYPE=CLASS...", shell_complete=completion.assignments)
 @namespace_option
 @forms.output_option
 @pass_invocation

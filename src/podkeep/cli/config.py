@@ -8,6 +8,7 @@ import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.output import error_text
 
 
 @click.group(name="config")
@@ -21,30 +22,38 @@ def command() -> None:
 def check(invocation: Invocation, file: Path | None) -> None:
     """Say whether FILE (default: the file in force) is understood and can work, and what it names is there.
 
-    Ends with status 1 at the first thing that would keep the runtime from serving, and says what to do.
+    Every problem is told, with the file or the setting that it comes from, its key and what to do. Ends with status 1
+    if the runtime would not serve with it.
     """
     if file is not None:
         invocation = Invocation(config_path=file, debug=invocation.debug, settings=invocation.settings)
-    config = invocation.config
     from podkeep.api import feature_gates
-    from podkeep.base.config import DEFAULT_PATH
+    from podkeep.base.config import DEFAULT_PATH, attributed, read
     from podkeep.cli.diagnosis import class_resources, finding, programs
     from podkeep.runtime import settings
 
     path = invocation.config_path or DEFAULT_PATH
+    config, problems = read(invocation.config_path, invocation.settings)
+    found = list(settings.problems(config))
     try:
         feature_gates.read(config.agent.feature_gates)
-        settings.check(config)
     except InvalidArgument as error:
-        raise InvalidArgument(f"{path}: {error.message}", hint=error.hint) from error
+        found.append(error)
+    problems += [attributed(problem, str(path), invocation.settings) for problem in found]
     findings = [
-        *programs.examine(config),
+        *programs.examine(config, holes=False),
         *programs.examine_files(config),
-        *class_resources.examine(config),
+        # Whoever looks for what is named there takes it for granted that it can be understood.
+        *([] if any("class_resources" in problem.message for problem in found) else class_resources.examine(config)),
     ]
     for item in findings:
         if item.level is not finding.Level.OK:
             click.echo("\n".join(item.lines(len(item.name))))
+    if problems:
+        *others, last = problems
+        for problem in others:
+            click.echo(error_text(problem), err=True)
+        raise last
     missing = [item.name for item in findings if item.level is finding.Level.MISSING]
     if missing:
         names = ", ".join(missing)

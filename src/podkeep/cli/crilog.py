@@ -1,21 +1,31 @@
 """The log files of containers: reading, following across rotation, and printing.
 
 The form is the CRI logging format (kubelet: ``<time> <stdout|stderr> <tags> <text>``, a line each, tag ``P`` for a
-record that the next one continues). Does not own: where a log is (``ContainerStatus.log_path``). Called by the verbs
-that show logs.
+record that the next one continues). Does not own: where a log is (``ContainerStatus.log_path``), or rotating it
+(``agent.log_rotation``). Called by the verbs that show logs.
+
+What a container wrote is read in bounded pieces, whatever it wrote: many lines, or one without an end.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
+from podkeep.agent.log_rotation import RotatedLog
+from podkeep.agent.log_rotation import rotated as rotated_logs
 from podkeep.base.errors import DataLoss, NotFound
+from podkeep.kernel import openat
 
 _BLOCK = 64 * 1024
+READ_BYTES = 256 * 1024
+"""How much of a log is read before others get their turn."""
+MAX_RECORD = 1 << 20
+"""The longest record that is held in memory; runtimes write 16 KiB at most, unless they are told otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +67,8 @@ def tail_offset(file: IO[bytes], lines: int, *, block: int = _BLOCK) -> int:
         position -= step
         file.seek(position)
         tail = file.read(step) + tail
+        if len(tail) > MAX_RECORD + block:
+            raise DataLoss("a record of the log has no end", hint="leave out --tail")
         # The first piece may be the rest of a line that starts in an earlier block.
         first, *complete = _lines(tail) if position else (b"", *_lines(tail))
         offset = end
@@ -80,42 +92,62 @@ def _lines(data: bytes) -> list[bytes]:
 class LogReader:
     """Reads a log from its start or its last lines on, and goes on in the new file when the log was rotated.
 
-    A log is rotated by renaming it and having the runtime open a new one under the old name (CRI: ReopenContainerLog).
+    A log is rotated by renaming it to ``<name>.<time>`` and having the runtime open a new one under the old name (CRI:
+    ReopenContainerLog); later the renamed one may be compressed to ``<name>.<time>.gz``. Files that were rotated
+    between two reads are read in their order. What was removed before it was read sets :attr:`gap`.
 
-    :param tail: how many lines of what is there now; ``None``: all.
+    :param tail: how many lines of the current file; ``None``: all.
+    :param rotated: begin with the oldest file that is there, not with the current one.
     :raises NotFound: if there is no such file.
     """
 
-    def __init__(self, path: Path, *, tail: int | None = None) -> None:
+    def __init__(self, path: Path, *, tail: int | None = None, rotated: bool = False) -> None:
         self._path = path
-        self._file = _open(path)
+        oldest = next(iter(rotated_logs(path)), None) if rotated else None
+        self._file = _open(path) if oldest is None else _open_rotated(oldest, path)
         self._rest = b""
+        self.gap = False
+        """Whether records were removed before they were read; whoever tells of it sets it back."""
+        self.behind = False
+        """Whether the last read ended because of its limit."""
         if tail is not None:
             self._file.seek(tail_offset(self._file, tail))
 
-    def read(self) -> Iterator[Record]:
-        """Yield every complete record that is there now and was not yielded before."""
+    def to_read(self) -> int:
+        """Return how many bytes of the file that is being read were not read yet."""
+        return max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
+
+    def read(self, limit: int = READ_BYTES) -> Iterator[Record]:
+        """Yield complete records that were not yielded before: all that are there, or those in about ``limit`` bytes.
+
+        One that is longer than a record should ever be comes in pieces, all but the last as partial.
+        """
+        self.behind = False
         while True:
-            yield from self._read_file()
-            if not self._rotated():
+            rotated = self._is_rotated()  # asked first: what is written before the rename is in the file then
+            while block := self._file.read(min(_BLOCK, limit)):
+                limit -= len(block)
+                yield from self._records(block)
+                if limit <= 0:
+                    self.behind = True
+                    return
+            if not rotated or not self._advance():
                 return
-            # What was written between the last read and the rename is still in the old file.
-            yield from self._read_file()
-            replacement = _open(self._path)
-            self._file.close()
-            self._file, self._rest = replacement, b""
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _read_file(self) -> Iterator[Record]:
-        while block := self._file.read(_BLOCK):
-            *lines, self._rest = (self._rest + block).split(b"\n")
-            for line in lines:
-                yield parse(line)
+    def _records(self, block: bytes) -> Iterator[Record]:
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        for line in lines:
+            yield parse(line)
+        if len(self._rest) > MAX_RECORD:
+            piece = parse(self._rest)
+            self._rest = b" ".join((*self._rest.split(b" ", 3)[:3], b""))
+            yield replace(piece, partial=True, text=piece.text if piece.partial else piece.text[:-1])
 
-    def _rotated(self) -> bool:
+    def _is_rotated(self) -> bool:
         try:
             now = self._path.stat()
         except FileNotFoundError:
@@ -123,12 +155,46 @@ class LogReader:
         own = os.fstat(self._file.fileno())
         return (now.st_dev, now.st_ino) != (own.st_dev, own.st_ino)
 
+    def _advance(self) -> bool:
+        """Go on in the file that follows the one that was read to its end; return whether there is one."""
+        own = os.fstat(self._file.fileno())
+        while True:
+            files = rotated_logs(self._path)
+            place = next((index for index, file in enumerate(files) if file.is_of(own)), None)
+            if place is None:  # it is gone, and so may be others
+                following = next((file for file in files if file.mtime_ns > own.st_mtime_ns), None)
+            else:
+                following = files[place + 1] if place + 1 < len(files) else None
+            try:
+                replacement = _open(self._path) if following is None else _open_rotated(following, self._path)
+            except NotFound:
+                if following is None:
+                    return False  # between its rename and the new one
+                continue  # compressed or removed since it was listed
+            if following is None and rotated_logs(self._path)[-1:] != files[-1:]:
+                replacement.close()  # rotated since it was listed: another one comes first
+                continue
+            break
+        self.gap = self.gap or place is None
+        self._file.close()
+        self._file, self._rest = replacement, b""
+        return True
 
-def _open(path: Path) -> IO[bytes]:
-    try:
-        return path.open("rb")
-    except FileNotFoundError as error:
-        raise NotFound(f"no log at {path}", hint="the container has not started, or its log was removed") from error
+
+def _open(path: Path, *, compressed: bool = False) -> IO[bytes]:
+    fd = openat.open_beside(path)
+    if fd is None:
+        raise NotFound(f"no log at {path}", hint="the container has not started, or its log was removed")
+    if not compressed:
+        return os.fdopen(fd, "rb")
+    plain = os.fdopen(fd, "rb", buffering=0)
+    unpacked = gzip.GzipFile(fileobj=plain)
+    unpacked.myfileobj = plain  # closes it, too
+    return cast(IO[bytes], unpacked)
+
+
+def _open_rotated(file: RotatedLog, path: Path) -> IO[bytes]:
+    return _open(path.with_name(file.name), compressed=file.compressed)
 
 
 class Printer:

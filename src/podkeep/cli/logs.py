@@ -12,9 +12,11 @@ import click
 from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.cli import connection
 from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.output import echo_line
 from podkeep.cli.pods import Target, find_target, target_arguments
 
 if TYPE_CHECKING:
+    from podkeep.base.config import Config
     from podkeep.cli.crilog import LogReader, Printer
     from podkeep.cri.client import CriClient
 
@@ -23,7 +25,7 @@ _POLLS_PER_STATUS = 5
 
 
 @click.command(name="logs")
-@target_arguments
+@target_arguments(running=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the container ends.")
 @click.option("-p", "--previous", is_flag=True, help="The attempt before the newest one.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of what is there.")
@@ -34,14 +36,20 @@ def command(
 ) -> None:
     """Print the log of a container.
 
-    What the container wrote to its standard error goes to standard error.
+    What the container wrote to its standard error goes to standard error. Of a log that was rotated this is the
+    newest file, as with kubectl; the older ones are beside it. With -f it goes on in the next.
     """
     from podkeep.cli.crilog import LogReader, Printer
 
     printer = Printer(sys.stdout.buffer, sys.stderr.buffer, timestamps=timestamps)
 
     async def show(client: CriClient) -> None:
-        identity, path = await _locate(client, target)
+        try:
+            identity, path = await _locate(client, target)
+        except NotFound as error:
+            if why := await _what_it_waits_for(client, invocation.config, target):
+                raise FailedPrecondition(why, hint="`podkeep ps` shows when it has started") from error
+            raise
         if previous:
             path = previous_attempt(path)
         elif follow:
@@ -66,6 +74,21 @@ async def _locate(client: CriClient, target: Target) -> tuple[str, Path]:
     return found.id, Path(answer.status.log_path)
 
 
+async def _what_it_waits_for(client: CriClient, config: Config, target: Target) -> str:
+    """Return why a container that is not there yet waits, as its agent says; empty if that is not known."""
+    from podkeep.agent.poddirs import PodDirs, PodIdentity
+    from podkeep.base import waiting
+
+    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
+    # Before it has a sandbox the runtime knows nothing of a pod, its agent does.
+    for uid in dirs.find(PodIdentity(namespace=target.namespace, name=target.pod)):
+        for name, item in waiting.read(dirs.directory(uid).path).items():
+            if not name or target.container in {None, name}:
+                what = f"container {name} of pod {target.pod}" if name else f"pod {target.pod}"
+                return f"{what} waits to start: {item.reason}: {item.message}".removesuffix(": ")
+    return ""
+
+
 def previous_attempt(path: Path) -> Path:
     """Return the log of the attempt before the one that logs to ``path``; the kubelet names logs ``<attempt>.log``.
 
@@ -84,17 +107,28 @@ async def _wait_for_log(client: CriClient, identity: str, path: Path) -> None:
 
 
 async def _print(client: CriClient, identity: str, reader: LogReader, printer: Printer, *, follow: bool) -> None:
-    polls = 0
+    if not follow:
+        # What is there now: a container may write faster than anybody reads.
+        if there := reader.to_read():
+            for record in reader.read(there):
+                printer.write(record)
+            printer.flush()
+        return
+    polls, ended = 0, False
     while True:
-        # Asked before reading: once the container has ended, one more read gets all of its log.
-        last = not follow or (polls % _POLLS_PER_STATUS == 0 and await _has_ended(client, identity))
+        # Asked before reading: once the container has ended, reading on to the end gets all of its log.
+        ended = ended or (polls % _POLLS_PER_STATUS == 0 and await _has_ended(client, identity))
         for record in reader.read():
             printer.write(record)
         printer.flush()
-        if last:
+        if reader.gap:
+            reader.gap = False
+            echo_line("podkeep: output is left out: it was removed from the log before it was shown", err=True)
+        if ended and not reader.behind:
             return
         polls += 1
-        await asyncio.sleep(_POLL_LOG)
+        # An interruption gets its turn in either case.
+        await asyncio.sleep(0 if reader.behind else _POLL_LOG)
 
 
 async def _has_ended(client: CriClient, identity: str) -> bool:

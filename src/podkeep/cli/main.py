@@ -19,6 +19,7 @@ import click
 
 from podkeep import __version__
 from podkeep.base.errors import PodkeepError
+from podkeep.base.redaction import redacted
 from podkeep.cli.invocation import Invocation
 from podkeep.cli.output import echo_line, error_text
 from podkeep.cli.verbs import LazyGroup, Verb
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - the last boundary: one line for people, the traceback for --debug
         _explain(debug)
-        echo_line(f"podkeep: {type(error).__name__}: {error}", err=True)
+        echo_line(redacted(f"podkeep: {type(error).__name__}: {error}"), err=True)
         click.echo("hint: this is a defect of podkeep; run again with --debug to see where it is", err=True)
         status = EXIT_FAILED
     sys.exit(status)
@@ -113,7 +114,7 @@ def _explain(debug: bool) -> None:
     if debug:
         import traceback
 
-        traceback.print_exc()
+        click.echo(redacted(traceback.format_exc()), err=True, nl=False)
 
 
 def _status(result: Any) -> int:

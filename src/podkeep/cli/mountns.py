@@ -144,7 +144,7 @@ def exec_(invocation: Invocation, ctx: click.Context, argv: tuple[str, ...]) -> 
     Examples:
       podkeep mountns exec -- findmnt --type overlay
       podkeep mountns exec -- ip netns
-      podkeep mountns exec -- du -sh /var/lib/kubelet/pods
+      podkeep mountns exec -- du -sh /var/lib/podkeep/agent/pods
     """
     _run_inside(invocation, ctx, list(argv))
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podkeep.base.printable import printable
+from podkeep.base.printable import listed, printable
 from podkeep.cli import mountns_place
 from podkeep.kernel import mountinfo
 from podkeep.mountns import daemons, lifecycle, making, occupants, sync
@@ -126,9 +126,8 @@ def _follows(host: str, state: lifecycle.Status) -> str:
 
 
 def _processes(processes: Sequence[tuple[int, str]]) -> str:
-    names = ", ".join(f"{name} ({pid})" for pid, name in processes[:SHOWN])
-    more = f" and {len(processes) - SHOWN} more" if len(processes) > SHOWN else ""
-    return f"{len(processes)}: {names}{more}" if processes else "0"
+    names = listed([f"{name} ({pid})" for pid, name in processes], SHOWN)
+    return f"{len(processes)}: {names}" if processes else "0"
 
 
 def examine(config: Config, place: Place, told: Publication | None) -> Report:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
 
 from podkeep.base.errors import PodkeepError
 from podkeep.base.printable import printable
+from podkeep.base.redaction import redacted
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -58,6 +60,13 @@ def echo_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
+def rfc3339(nanoseconds: int) -> str | None:
+    """Return a time, in nanoseconds since 1970, as ``2024-05-01T12:00:00Z``; ``None`` for 0, which is not known."""
+    if not nanoseconds:
+        return None
+    return datetime.fromtimestamp(nanoseconds // 10**9, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def age(seconds: float) -> str:
     """Return a duration in the short form of ``kubectl get``: two units at most, fewer the longer it is."""
     seconds = max(int(seconds), 0)
@@ -98,7 +107,7 @@ def size(count: int) -> str:
 
 def error_text(error: PodkeepError) -> str:
     """Return the lines that tell a person what failed (one per problem) and what to do next."""
-    lines = [f"podkeep: {printable(line)}" for line in error.message.split("\n")]
+    lines = [f"podkeep: {printable(line)}" for line in redacted(error.message).split("\n")]
     if error.hint:
-        lines.append(f"hint: {printable(error.hint)}")
+        lines.append(f"hint: {printable(redacted(error.hint))}")
     return "\n".join(lines)

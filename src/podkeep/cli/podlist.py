@@ -63,8 +63,8 @@ class PodRow:
     waiting: tuple[WaitingRow, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """Return the row as values for JSON."""
-        return asdict(self)
+        """Return the row as values for JSON; times in RFC 3339."""
+        return {**asdict(self), "created_at": output.rfc3339(self.created_at)}
 
     def cells(self, now: float) -> tuple[str, ...]:
         """Return the cells under :data:`HEADER`; ``now`` in seconds since 1970."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.cli import completion
 from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
@@ -39,19 +40,35 @@ def namespace_option(function: Function) -> Function:
     return option(function)
 
 
-def target_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``POD[/CONTAINER]``, ``-c CONTAINER`` and ``-n NAMESPACE`` to a verb, passed to it as one ``target``."""
+def target_arguments(*, running: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add ``POD[/CONTAINER]``, ``-c CONTAINER`` and ``-n NAMESPACE`` to a verb, passed to it as one ``target``.
 
-    @functools.wraps(function)
-    def with_target(*args: Any, pod: str, container: str | None, namespace: str, **kwargs: Any) -> Any:
-        # POD/CONTAINER: no name of Kubernetes holds a slash.
-        pod, _, named = pod.partition("/")
-        target = Target(pod=pod, namespace=namespace, container=container or named or None)
-        return function(*args, target=target, **kwargs)
+    :param running: whether a shell completes only what runs.
+    """
+    argument = click.argument(
+        "pod",
+        metavar="POD[/CONTAINER]",
+        shell_complete=completion.targets if running else completion.all_targets,
+    )
+    option = click.option(
+        "-c",
+        "--container",
+        metavar="NAME",
+        help="Container; may be left out if the pod has one.",
+        shell_complete=completion.containers,
+    )
 
-    argument = click.argument("pod", metavar="POD[/CONTAINER]")
-    option = click.option("-c", "--container", metavar="NAME", help="Container; may be left out if the pod has one.")
-    return argument(option(namespace_option(with_target)))
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def with_target(*args: Any, pod: str, container: str | None, namespace: str, **kwargs: Any) -> Any:
+            # POD/CONTAINER: no name of Kubernetes holds a slash.
+            pod, _, named = pod.partition("/")
+            target = Target(pod=pod, namespace=namespace, container=container or named or None)
+            return function(*args, target=target, **kwargs)
+
+        return argument(option(namespace_option(with_target)))
+
+    return decorate
 
 
 async def find_target(client: CriClient, target: Target) -> api_pb2.Container:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
-from podkeep.cli import connection
+from podkeep.cli import completion, connection
 from podkeep.cli.invocation import Invocation, pass_invocation
 from podkeep.cli.pods import find_pod, namespace_option
 
@@ -32,7 +32,7 @@ class PortPair:
 
 
 @click.command(name="port-forward")
-@click.argument("pod")
+@click.argument("pod", shell_complete=completion.running_pods)
 @click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]REMOTE...")
 @namespace_option
 @pass_invocation

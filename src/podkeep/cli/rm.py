@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import PodkeepError, Unavailable
-from podkeep.cli import connection
+from podkeep.cli import completion, connection
 from podkeep.cli import output as forms
 from podkeep.cli.invocation import Invocation, pass_invocation
 from podkeep.cli.pods import namespace_option
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="rm")
-@click.argument("pods", nargs=-1, metavar="[POD]...")
+@click.argument("pods", nargs=-1, metavar="[POD]...", shell_complete=completion.pods)
 @click.option("-a", "--all", "all_", is_flag=True, help="Every pod of every namespace, instead of POD.")
 @namespace_option
 @click.option(

@@ -12,14 +12,16 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.printable import printable
 from podkeep.cli.invocation import Invocation, pass_invocation
-from podkeep.cli.output import echo_line, output_option
+from podkeep.cli.output import echo_line, error_text, output_option
 
 if TYPE_CHECKING:
     from podkeep.agent.worker import PodResult, PodWorker
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from podkeep.base.config import Config
     from podkeep.cli.run_output import RunOutput
     from podkeep.mountns.membership import Membership
+
+_LAST_OUTPUT_S = 1.0
+"""How long printing may go on for somebody who has interrupted it, once the containers have ended."""
 
 
 @click.command(name="run")
@@ -65,10 +70,10 @@ def command(
 ) -> int:
     """Run the pods in FILE (- for standard input) until they end, and print what they print.
 
-    ConfigMaps and Secrets in FILE are there for its pods. Ctrl-C stops the pods and removes them, a second Ctrl-C does
-    not wait. The exit status is that of the container that failed first, 128+n if signal n ended it. A pod that cannot
-    be started ends the run with an error, unless --retry is given; `podkeep ps` shows what it waits for then. A pod
-    that asks for a class that this node does not offer is rejected in any case.
+    ConfigMaps and Secrets in FILE are there for its pods. Ctrl-C, SIGTERM or the end of the terminal stops the pods
+    and removes them, a second Ctrl-C does not wait. The exit status is that of the container that failed first, 128+n
+    if signal n ended it. A pod that cannot be started ends the run with an error, unless --retry is given; `podkeep
+    ps` shows what it waits for then. A pod that asks for a class that this node does not offer is rejected in any case.
     """
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
@@ -81,13 +86,18 @@ def command(
     manifest = wanted.given_to(_read(file, gates), gates)
     if not manifest.pods:
         raise InvalidArgument(f"{file}: there is no Pod in it")
+    from podkeep.cli import runtime
     from podkeep.mountns import membership
 
-    joined = _have_runtime(config, invocation.global_options())
+    claim = runtime.claim(config, invocation.global_options())
     try:
-        return asyncio.run(_run(manifest, config, joined.inode, keep=keep, retry=retry, form=output))
+        joined = _follow_runtime(config)
+        try:
+            return asyncio.run(_run(manifest, config, joined.inode, keep=keep, retry=retry, form=output))
+        finally:
+            membership.leave(joined)
     finally:
-        membership.leave(joined)
+        claim.close()
 
 
 def _read(file: Path, gates: FeatureGates) -> Manifest:
@@ -109,15 +119,17 @@ def _read(file: Path, gates: FeatureGates) -> Manifest:
         raise InvalidArgument(last, hint=error.hint) from error
 
 
-def _have_runtime(config: Config, global_options: Sequence[str]) -> Membership:
-    """Bring the runtime up if none answers, and enter its mount namespace: volumes are mounted where it sees them."""
-    from podkeep.cli.runtime import ensure_running
+def _follow_runtime(config: Config) -> Membership:
+    """Enter the mount namespace of the runtime: volumes are mounted where it sees them."""
     from podkeep.mountns import membership, place
     from podkeep.mountns.pin import is_pinned
 
-    ensure_running(config, global_options)
     where = place.place(config.mountns, environ=os.environ, is_pinned=is_pinned)
     return membership.follow(Path(config.runtime.run), where)
+
+
+def _descriptor(stream: TextIO | None) -> int | None:
+    return None if stream is None else stream.fileno()  # None: it was closed before this process began
 
 
 async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep: bool, retry: bool, form: str) -> int:
@@ -135,8 +147,8 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
     containers = sum(len(pod.spec.containers) + len(pod.spec.init_containers) for pod in pods)
     # JSON has standard output for itself.
     out = RunOutput(
-        stdout=sys.stderr.buffer if form == "json" else sys.stdout.buffer,
-        stderr=sys.stderr.buffer,
+        stdout=_descriptor(sys.stderr if form == "json" else sys.stdout),
+        stderr=_descriptor(sys.stderr),
         prefixed=containers > 1,
     )
     sources = Sources(config_maps=manifest.config_maps, secrets=manifest.secrets)
@@ -177,6 +189,7 @@ class _Supervisor:
         self._out = out
         self._signal: int | None = None
         self._failure: BaseException | None = None
+        self._interruption = asyncio.Event()
         self.ended: list[tuple[Pod, PodStatus]] = []
         """The pods that ended or were rejected, in the order of the manifest, with their last status."""
 
@@ -186,12 +199,15 @@ class _Supervisor:
         :raises PodkeepError: of the first pod that could not run, after everything was cleaned up.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupted, number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Under nohup(1) SIGHUP is ignored, and the pod goes on when the terminal goes away.
+            if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
+                loop.add_signal_handler(number, self._interrupted, number)
         following = asyncio.ensure_future(self._follow())
         results = await asyncio.gather(*(self._one(worker) for worker in self._workers))
-        self._out.ended.set()
-        await following
+        self._out.finish()
+        await self._last_output(following)
+        self._tell_failures(results)
         await asyncio.gather(*(self._clean_up(worker, keep) for worker in self._workers))
         self.ended = [
             (worker.pod, result.status)
@@ -234,6 +250,31 @@ class _Supervisor:
         except (OSError, PodkeepError) as error:
             self._fail(error)
 
+    async def _last_output(self, following: asyncio.Future[None]) -> None:
+        """Wait until all is printed; not long for those who have interrupted it, or do so now."""
+        interrupted = asyncio.ensure_future(self._interruption.wait())
+        either: set[asyncio.Future[Any]] = {following, interrupted}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if not following.done():
+            await asyncio.wait({following}, timeout=_LAST_OUTPUT_S)
+        if not following.done():
+            self._out.give_up()
+            following.cancel()
+            _say("podkeep: interrupted: the last output is left out")
+
+    def _tell_failures(self, results: Sequence[PodResult | None]) -> None:
+        """Say why containers failed by themselves, where their exit status alone does not."""
+        from podkeep.cli.run_output import last_words
+
+        if self._signal is not None or self._failure is not None:
+            return
+        for worker, result in zip(self._workers, results, strict=True):
+            if result is not None:
+                pod = worker.pod.metadata.name if len(self._workers) > 1 else ""
+                for line in last_words(result.status, pod):
+                    echo_line(f"podkeep: {line}", err=True)
+
     async def _clean_up(self, worker: PodWorker, keep: bool) -> None:
         if keep and self._failure is None:
             worker.release()
@@ -241,27 +282,28 @@ class _Supervisor:
         try:
             await worker.tear_down()
         except PodkeepError as error:
-            self._fail(error)
+            self._fail(self._located(worker.pod, error))
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
             self._stop()
         else:
-            echo_line(f"podkeep: {error}", err=True)
+            _say(error_text(error) if isinstance(error, PodkeepError) else f"podkeep: {printable(str(error))}")
 
     def _stop(self) -> None:
         for worker in self._workers:
             worker.stop(worker.pod.spec.termination_grace_period_seconds or 0)
 
     def _interrupted(self, number: int) -> None:
+        self._interruption.set()
         if self._signal is not None:
             for worker in self._workers:
                 worker.stop(0)
             return
         self._signal = number
         if sys.stderr.isatty():
-            click.echo("stopping; Ctrl-C again to kill", err=True)
+            _say("stopping; Ctrl-C again to kill")
         self._stop()
 
     def exit_status(self, results: Sequence[PodResult]) -> int:
@@ -269,6 +311,12 @@ class _Supervisor:
         if self._signal is not None:
             return 128 + self._signal
         return next((result.exit_code for result in results if result.exit_code), 0)
+
+
+def _say(text: str) -> None:
+    """Print to standard error; after SIGHUP the terminal behind it may be gone, and the pods are ended all the same."""
+    with suppress(OSError):
+        click.echo(text, err=True)
 
 
 def _echo_json(pods: Sequence[tuple[Pod, PodStatus]]) -> None:

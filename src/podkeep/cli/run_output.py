@@ -2,23 +2,36 @@
 
 Owns: following log files of containers that start and end, and naming the container in front of each line when there
 are several. Does not own: reading the log format (``crilog``).
+
+Output is followed by a thread of its own, a bounded piece of each log at a time: neither a container that writes faster
+than we print nor a pipe that nobody reads keeps the event loop from signals. The thread holds no lock of Python's while
+it waits for a reader, so the process can end meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterator
+import os
+import select
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from podkeep.agent.events import Event
+from podkeep.api.status import PodStatus
+from podkeep.base.printable import printable
 from podkeep.cli.crilog import LogReader, Record
 from podkeep.cli.output import echo_line
 
 _PAUSE_S = 0.05
 """Pause between looks at the logs: output appears at once for a person, and an idle pod costs nothing to speak of."""
+_MAX_MESSAGE = 1024
+"""How much of a termination message is shown; `-o json` has all of it."""
+_MAX_LINE = 64 * 1024
+"""How much of a line is collected to be written with its container's name; a longer one is written in several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,72 +45,143 @@ class _Followed:
 class RunOutput:
     """Where the output of all containers of a run comes together.
 
+    :param stdout: descriptor for what containers write to their standard output; ``None``: it goes nowhere.
     :param prefixed: write whole lines with the container's name in front; otherwise every byte at once, as it is.
     """
 
-    def __init__(self, *, stdout: IO[bytes], stderr: IO[bytes], prefixed: bool) -> None:
+    def __init__(self, *, stdout: int | None, stderr: int | None, prefixed: bool) -> None:
         self._outputs = {b"stdout": stdout, b"stderr": stderr}
         self._prefixed = prefixed
         self._logs: list[_Followed] = []
         self._lines: dict[tuple[str, bytes], bytes] = {}
-        self.ended = asyncio.Event()
-        """Set when no container will write any more."""
+        self._ended = threading.Event()
+        self._given_up = False
 
     def listener(self, pod: str) -> Listener:
         """Return the listener of one pod; ``pod`` is part of the prefix if it is not empty."""
         return Listener(self, pod)
 
     def add(self, name: str, log: Path) -> None:
-        """Follow one more log."""
-        self._logs.append(_Followed(name=name, reader=LogReader(log)))
+        """Follow one more log, from its start."""
+        self._logs.append(_Followed(name=name, reader=LogReader(log, rotated=True)))
+
+    def finish(self) -> None:
+        """Say that no container will write any more: what is there is printed, and then :meth:`follow` returns."""
+        self._ended.set()
+
+    def give_up(self) -> None:
+        """Have :meth:`follow` print no more than it is at."""
+        self._given_up = True
+        self._ended.set()
 
     async def follow(self) -> None:
-        """Print what containers write until :attr:`ended` is set and everything is printed.
+        """Print what containers write until :meth:`finish` was called and everything is printed.
 
         :raises OSError: if nobody reads our output any more, or a log cannot be read.
         """
+        shown: Future[None] = Future()
+        shown.set_running_or_notify_cancel()  # who gives it up cannot cancel it
+
+        def work() -> None:
+            try:
+                self._show()
+            except BaseException as error:  # noqa: BLE001 - handed to who waits
+                shown.set_exception(error)
+            else:
+                shown.set_result(None)
+
+        # A daemon: who ends this process does not wait for a pipe that nobody reads.
+        threading.Thread(target=work, name="output", daemon=True).start()
+        await asyncio.wrap_future(shown)
+
+    def _show(self) -> None:
         try:
-            while not self.ended.is_set():
-                self._print_new()
-                try:
-                    await asyncio.wait_for(self.ended.wait(), _PAUSE_S)
-                except TimeoutError:
-                    continue
-            self._print_new()
-            self._print_unfinished()
+            while True:
+                ended = self._ended.is_set()  # asked before reading: what was written until then is read
+                behind = self._show_new()
+                if self._given_up or (ended and not behind):
+                    break
+                if not behind:
+                    self._ended.wait(_PAUSE_S)
+            self._show_unfinished()
         finally:
             for followed in self._logs:
                 followed.reader.close()
 
-    def _print_new(self) -> None:
+    def _show_new(self) -> bool:
+        """Print a bounded piece of each log; return whether there is more."""
+        logs = list(self._logs)
         # What was written between two looks is shown in the order in which it was written.
-        new = (_named(followed) for followed in self._logs)
-        for name, record in heapq.merge(*new, key=lambda item: item[1].time):
-            self._write(name, record)
-        for output in self._outputs.values():
-            output.flush()
+        new = ([(followed.name, record) for record in followed.reader.read()] for followed in logs)
+        records = heapq.merge(*new, key=lambda item: item[1].time)
+        self._write(piece for name, record in records for piece in self._pieces(name, record))
+        for followed in logs:
+            if followed.reader.gap:
+                followed.reader.gap = False
+                text = f"podkeep: {followed.name}: output is left out: it was removed from the log before it was shown"
+                self._write([(b"stderr", printable(text).encode() + b"\n")])
+        return any(followed.reader.behind for followed in logs)
 
-    def _write(self, name: str, record: Record) -> None:
+    def _pieces(self, name: str, record: Record) -> Iterable[tuple[bytes, bytes]]:
+        """Return what is to be written because of a record, and to which stream."""
         if not self._prefixed:
-            self._outputs[record.stream].write(record.text)
-            return
+            return [(record.stream, record.text)]
         key = (name, record.stream)
         line = self._lines.pop(key, b"") + record.text
-        if record.partial:
+        if record.partial and len(line) < _MAX_LINE:
             self._lines[key] = line
-        else:
-            self._outputs[record.stream].write(f"[{name}] ".encode() + line)
+            return []
+        return [(record.stream, _prefixed(name, line + b"\n" if record.partial else line))]
 
-    def _print_unfinished(self) -> None:
-        for (name, stream), line in self._lines.items():
-            self._outputs[stream].write(f"[{name}] ".encode() + line + b"\n")
+    def _show_unfinished(self) -> None:
+        self._write((stream, _prefixed(name, line + b"\n")) for (name, stream), line in self._lines.items())
         self._lines.clear()
-        for output in self._outputs.values():
-            output.flush()
+
+    def _write(self, pieces: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write pieces in their order, as few times as possible."""
+        last, joined = b"", bytearray()
+        for stream, text in pieces:
+            if stream != last:
+                self._write_all(last, joined)
+                last, joined = stream, bytearray()
+            joined += text
+        self._write_all(last, joined)
+
+    def _write_all(self, stream: bytes, data: bytearray) -> None:
+        target = self._outputs.get(stream)
+        left = memoryview(data)
+        while left and target is not None:
+            try:
+                left = left[os.write(target, left) :]
+            except BlockingIOError:  # somebody who shares it has made it so
+                select.select([], [target], [])
 
 
-def _named(followed: _Followed) -> Iterator[tuple[str, Record]]:
-    return ((followed.name, record) for record in followed.reader.read())
+def last_words(status: PodStatus, pod: str) -> list[str]:
+    """Return what is to be said of a pod that failed, and of its containers, where an exit status says too little.
+
+    That a single container failed without a word is no more than its exit status.
+
+    :param pod: its name, if there are several.
+    """
+    said = [_joined(pod, status.reason, status.message)] if status.reason else []
+    several = len(status.container_statuses) + len(status.init_container_statuses) > 1
+    kinds = (("init container", status.init_container_statuses), ("container", status.container_statuses))
+    for kind, containers in kinds:
+        for container in containers:
+            ended = container.state.terminated
+            if ended is None or ended.exit_code == 0:
+                continue
+            reason = "" if ended.reason == "Error" else ended.reason
+            message = ended.message.strip()[:_MAX_MESSAGE]
+            if several or reason or message:
+                what = f"{kind} {container.name} ended with exit status {ended.exit_code}"
+                said.append(_joined(pod, what, reason, message))
+    return said
+
+
+def _prefixed(name: str, line: bytes) -> bytes:
+    return f"[{name}] ".encode() + line
 
 
 class Listener:

@@ -8,6 +8,8 @@ serves (``runtime.daemon``).
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import logging
 import os
 import signal
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base import lockfile
+from podkeep.base import in_force, lockfile
 from podkeep.base.config import Config
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepError, Unavailable
 from podkeep.cli import connection
@@ -39,6 +41,10 @@ START_PATIENCE_S = 30.0
 STOP_PATIENCE_S = 30.0
 BACKGROUND_IDLE_EXIT_S = 60.0
 """A daemon that ``podkeep run`` started ends after this many seconds without a pod and without a request."""
+
+
+_REPLACEMENTS = 3
+"""How often an idle runtime is replaced, while others do the same with another configuration."""
 
 
 @click.group(name="runtime", invoke_without_command=True)
@@ -80,14 +86,17 @@ def command(
 
 
 @command.command(name="stop")
+@click.option(
+    "--if-idle", is_flag=True, help="Only if `podkeep run` started it, and it has no pod and nothing to do; else fail."
+)
 @forms.output_option
 @pass_invocation
-def stop(invocation: Invocation, output: str) -> None:
+def stop(invocation: Invocation, if_idle: bool, output: str) -> None:
     """End the runtime that serves. Pods run on; if there are none, everything it made is removed."""
     config = invocation.config
     run = Path(config.runtime.run)
     process = _process(run)
-    shut_down(invocation)
+    shut_down(invocation, if_idle=if_idle)
     _wait_until_unlocked(run / "runtime.lock")
     if process is not None:
         # Until then it is in its mount namespace, which `podkeep mountns stop` would not remove.
@@ -149,7 +158,8 @@ def serve(
     if where is None and (mount_namespace is not None or namespace_of is not None):
         log.warning("container mounts are not hidden: mountns.enabled is false")
     run = Path(config.runtime.run)
-    run.mkdir(mode=0o711, parents=True, exist_ok=True)
+    _require_writable("runtime.root", Path(config.runtime.root))
+    _require_writable("runtime.run", run)
     lock = lockfile.acquire(run / "runtime.lock", hint="a runtime serves already; end it with `podkeep runtime stop`")
     joined = None
     try:
@@ -174,13 +184,31 @@ def serve(
     os.close(lock)
 
 
+def _require_writable(key: str, path: Path) -> None:
+    """Make a directory if it is missing.
+
+    :raises FailedPrecondition: naming the setting, if it cannot be made, or nothing can be made in it.
+    """
+    try:
+        path.mkdir(mode=0o711, parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+            number = errno.EROFS if read_only else errno.EACCES
+            raise OSError(number, os.strerror(number), str(path))
+    except OSError as error:
+        raise FailedPrecondition(
+            f"{key}: {path} cannot be written: {error.strerror}",
+            hint=f"set {key} to a directory that can be written; `findmnt --target {path}` says what it is on",
+        ) from error
+
+
 def _remove_run_directory(layout: Layout) -> None:
     """Remove what a runtime makes below ``run``, and the directory itself if nothing else is in it."""
     from podkeep.kernel.removal import remove_tree
     from podkeep.mountns.membership import PUBLICATION
 
     made = [path for path in layout.shared_directories() if path.parent == layout.run]
-    for path in (*made, layout.run / PUBLICATION, layout.lock):
+    for path in (*made, layout.run / PUBLICATION, layout.run / in_force.FILE_NAME, layout.lock):
         try:
             remove_tree(path)
         except (OSError, PodkeepError) as error:
@@ -206,8 +234,88 @@ def _remove_if_hollow(run: Path) -> None:
             for top, _, _ in os.walk(run / name, topdown=False):
                 os.rmdir(top)
         (run / PUBLICATION).unlink(missing_ok=True)
+        (run / in_force.FILE_NAME).unlink(missing_ok=True)
         (run / "runtime.lock").unlink(missing_ok=True)
         run.rmdir()
+
+
+class Claim:
+    """A caller's claim on the runtime of a run directory: while it is held, nobody replaces that runtime.
+
+    Every ``podkeep run`` holds one, shared, from before it looks for a runtime until it ends. Whoever replaces a
+    runtime has the only one meanwhile. The file is beside the directory, which a runtime removes when it ends.
+    """
+
+    def __init__(self, run: Path) -> None:
+        path = run.with_name(f"{run.name}.claims")
+        _require_writable("runtime.run", path.parent)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.share()
+
+    def share(self) -> None:
+        """Hold it beside others, waiting for one who replaces the runtime."""
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def take_alone(self) -> bool:
+        """Hold it alone if nobody else has one; else hold it beside them, and return False."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # The kernel has let go of what was held before.
+            self.share()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._fd)
+
+
+def claim(config: Config, global_options: Sequence[str]) -> Claim:
+    """Have a runtime with this configuration: the one that serves, a new one, or a new one in place of an idle one.
+
+    What the runtime has otherwise, because it is in use, is told on standard error.
+
+    :returns: what keeps others from replacing it, until it is closed.
+    :raises PodkeepError: as :func:`ensure_running`.
+    """
+    run = Path(config.runtime.run)
+    held = Claim(run)
+    try:
+        for _ in range(_REPLACEMENTS):
+            ensure_running(config, global_options)
+            told = in_force.read(run, config.runtime.socket)
+            differing = in_force.differences(told, config) if told is not None else ()
+            if told is None or not differing:
+                return held
+            if not told.replaceable or not _replace_idle(held, global_options):
+                break
+            # In the moment in which the claim becomes a shared one, another may have started a runtime.
+            held.share()
+        ensure_running(config, global_options)
+        connection.tell_differences(config)
+    except BaseException:
+        held.close()
+        raise
+    return held
+
+
+def _replace_idle(held: Claim, global_options: Sequence[str]) -> bool:
+    """End the runtime that serves if nobody has a use for it; return whether it has ended."""
+    if not held.take_alone():
+        return False
+    # In another process: gRPC starts threads, and this one has to change its mount namespace yet.
+    done = subprocess.run(
+        [sys.executable, "-m", "podkeep", *global_options, "runtime", "stop", "--if-idle"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=2 * STOP_PATIENCE_S,
+    )
+    if done.returncode != 0:
+        log.debug("the runtime is not replaced: %s", done.stderr.decode(errors="replace").strip())
+        held.share()
+    return done.returncode == 0
 
 
 def ensure_running(config: Config, global_options: Sequence[str]) -> bool:
@@ -226,7 +334,7 @@ def ensure_running(config: Config, global_options: Sequence[str]) -> bool:
         return False
     lock = Path(config.runtime.run) / "runtime.lock"
     log_path = Path(config.runtime.root) / "runtime.log"
-    log_path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    _require_writable("runtime.root", log_path.parent)
     deadline = time.monotonic() + START_PATIENCE_S
     process, start = _start(global_options, log_path)
     while not _listens(path):
@@ -261,9 +369,11 @@ def _start(global_options: Sequence[str], log_path: Path) -> tuple[subprocess.Po
     return process, start
 
 
-def shut_down(invocation: Invocation) -> None:
+def shut_down(invocation: Invocation, *, if_idle: bool = False) -> None:
     """Ask the runtime to end.
 
+    :param if_idle: only if nobody minds.
+    :raises FailedPrecondition: if somebody does.
     :raises Unavailable: if none answers.
     """
     from podkeep.cri.client import CriClient
@@ -274,7 +384,7 @@ def shut_down(invocation: Invocation) -> None:
 
     async def ask() -> None:
         async with CriClient(path) as client:
-            await client.node.Shutdown(podkeep_pb2.ShutdownRequest())
+            await client.node.Shutdown(podkeep_pb2.ShutdownRequest(if_idle=if_idle))
 
     asyncio.run(ask())
 

@@ -30,6 +30,7 @@ FORWARD_PROTOCOL = "portforward.k8s.io"
 MESSAGE_BYTES = 32 * 1024
 CONNECT_TIMEOUT_S = 10.0
 _READ_BYTES = 64 * 1024
+_LAST_WORDS = 1024
 
 
 @dataclass
@@ -127,6 +128,8 @@ class CommandClient:
         self._connection = connection
         self._frames = Connection(ConnectionType.CLIENT)
         self._status = b""
+        self.last_words = b""
+        """The end of what came last."""
 
     @classmethod
     async def connect(cls, url: str, certificate: str = "", protocol: str = COMMAND_PROTOCOL) -> CommandClient:
@@ -171,6 +174,7 @@ class CommandClient:
                     if channel == ERROR:
                         self._status += payload
                     elif channel in {STDOUT, STDERR} and payload:
+                        self.last_words = (self.last_words + payload)[-_LAST_WORDS:]
                         yield channel, payload
                     if event.message_finished:
                         channel = -1

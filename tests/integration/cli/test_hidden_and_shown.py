@@ -21,8 +21,9 @@ PART = (
     "tests/conformance/test_conformance_container.py",
     "tests/conformance/test_conformance_agent.py",
     "tests/integration/agent/test_run_pods.py",
+    "tests/integration/runtime/test_locked_mounts.py",
 )
-"""Mounts of every kind, the life of a container, and pods of ``podkeep run``."""
+"""Mounts of every kind, in user namespaces as well, the life of a container, and pods of ``podkeep run``."""
 PATIENCE_S = 600.0
 
 

@@ -14,6 +14,8 @@ import pytest
 from podkeep.base import config, lockfile
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cli import runtime
+from podkeep.kernel import mounts
+from podkeep.kernel.mounts import MountFlag
 from support.daemon import Daemon
 from support.images import busybox_layout
 from support.patience import PATIENCE_S
@@ -117,6 +119,29 @@ def test_configuration_with_which_none_starts_leaves_nothing(stopped: Daemon, ke
     stopped.config.write_text("\n".join(lines).replace("[runtime]", f'[runtime]\n{key} = "{value}"'))
     assert value in refused(stopped)
     assert not stopped.layout.run.exists()
+
+
+@pytest.mark.parametrize("key", ["root", "run"])
+@pytest.mark.parametrize("verb", ["runtime", "run"])
+def test_a_directory_that_cannot_be_written_is_one_clear_error(
+    stopped: Daemon, tmp_path: Path, key: str, verb: str
+) -> None:
+    top = stopped.base / "read-only"
+    top.mkdir(mode=0o711)
+    stopped.config.write_text(stopped.config.read_text().replace(f'"{stopped.base / key}"', f'"{top / "d" / key}"'))
+    mounts.mount("tmpfs", top, fstype="tmpfs", flags=MountFlag.RDONLY)
+    try:
+        done = stopped.run(verb, *([str(pod(tmp_path / "one.json"))] if verb == "run" else []))
+        report = json.loads(stopped.run("doctor", "-o", "json").stdout)
+    finally:
+        mounts.unmount(top)
+    assert done.returncode == 1
+    error, hint = done.stderr.splitlines()
+    assert error.startswith(f"podkeep: runtime.{key}: {top}/d")
+    assert error.endswith(" cannot be written: Read-only file system")
+    assert hint.startswith(f"hint: set runtime.{key} to a directory that can be written")
+    (found,) = [item for item in report if item["name"] == f"runtime.{key}"]
+    assert (found["level"], found["detail"]) == ("missing", f"{top}/d/{key}: cannot be written")
 
 
 def corrupt(daemon: Daemon) -> None:

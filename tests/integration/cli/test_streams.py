@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -134,9 +135,100 @@ def test_exec_that_is_interrupted_kills_its_command(daemon: Daemon, container: s
 
 def test_exec_says_what_is_not_there(daemon: Daemon, container: str) -> None:
     done = daemon.run(*web("exec", "web", "--", "/no/such"))
-    assert done.returncode == 1
+    assert done.returncode == 127
     assert "/no/such" in done.stderr
     assert daemon.run(*web("exec", "web/other", "--", "true")).stderr.startswith("podkeep: pod web has no container")
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        (("web", "sh", "-c", "echo $0 $1", "-c", "x"), "-c x\n"),
+        (("web", "ls", "-d", "/bin", "-l"), None),
+        (("-c", "main", "web", "echo", "-n", "hi"), "hi"),
+        (("web", "-c", "main", "--", "echo", "-c", "other"), "-c other\n"),
+        (("web", "-c", "main", "echo", "--", "x"), "-- x\n"),
+        (("--", "web", "echo", "--timeout"), "--timeout\n"),
+        (("web/main", "--timeout", "60", "echo", "--timeout"), "--timeout\n"),
+    ],
+)
+def test_options_after_the_command_are_the_commands(
+    daemon: Daemon, container: str, words: tuple[str, ...], output: str | None
+) -> None:
+    done = daemon.run(*web("exec", *words))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert output is None or done.stdout == output
+
+
+@pytest.mark.parametrize("words", [("web",), ("web", "--"), ("web", "-c", "main"), ()])
+def test_exec_without_a_command_is_wrong_usage(daemon: Daemon, words: tuple[str, ...]) -> None:
+    done = daemon.run("exec", *words)
+    assert done.returncode == 2
+    assert "Error: Missing argument" in done.stderr
+
+
+def test_a_terminal_that_is_asked_for_and_not_there(daemon: Daemon, container: str) -> None:
+    argv = daemon.command(*web("exec", "-it", "web", "sh"))
+    done = subprocess.run(argv, input="echo $((1+1)); tty\n", capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "2\nnot a tty\n"
+    assert done.stderr == "Unable to use a TTY - input is not a terminal or the right kind of file\n"
+
+
+@pytest.mark.parametrize("option", [(), ("--timeout", "60")], ids=["stream", "sync"])
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("/no/such", 127),
+        ("nothing-like-this", 127),
+        ("/etc/passwd", 126),
+        ("/etc", 126),
+        ("", 126),
+        ("/bin/busybox/x", 126),
+    ],
+)
+def test_a_program_that_cannot_be_run(
+    daemon: Daemon, container: str, option: tuple[str, ...], program: str, status: int
+) -> None:
+    done = daemon.run(*web("exec", *option, "web", program))
+    assert (done.returncode, len(done.stderr.splitlines())) == (status, 1), done.stderr
+    assert "executable" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("podkeep exec -n tests w", ["web", "web/main"]),
+        ("podkeep logs -n tests web/", ["web/main"]),
+        ("podkeep attach -n tests x", []),
+        ("podkeep rm -n tests ", ["web"]),
+        ("podkeep port-forward -n tests ", ["web"]),
+        ("podkeep exec -n tests web -c ", ["main"]),
+    ],
+)
+def test_names_are_completed(daemon: Daemon, container: str, words: str, completed: list[str]) -> None:
+    line = words.replace("podkeep", f"podkeep --config {daemon.config}", 1)
+    environment = {
+        **os.environ,
+        "_PODKEEP_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "podkeep"], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert sorted(item.split(",")[1] for item in done.stdout.split()) == completed
+
+
+def test_attach_with_a_terminal_to_a_container_without_one_is_interrupted_by_its_key(
+    daemon: Daemon, container: str
+) -> None:
+    terminal = Terminal(daemon, *web("attach", "-it", "web"))
+    assert b"container main did not allocate one" in terminal.read_until(b"one\r\n")
+    assert not terminal.is_raw()
+    terminal.write(b"hello\n")
+    terminal.read_until(b"got hello")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.close() == 130
 
 
 def test_attach(daemon: Daemon, container: str) -> None:

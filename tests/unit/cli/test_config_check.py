@@ -89,6 +89,65 @@ def test_a_value_that_cannot_work(tmp_path: Path, text: str, words: str) -> None
     assert done.exception.message.startswith(f"{tmp_path}/config.toml: {words}")
 
 
+def test_every_problem_is_told_and_where_it_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("""
+nonsense = 1
+[runtime]
+root = "relative"
+pids_limit = -1
+sockets = "/x"
+default_rlimits = { nofile = "9:1", files = "9" }
+[runtime.handlers.one]
+root = "/x"
+[runtime.handlers.crun]
+path = 5
+[images]
+parallel_layers = "many"
+max_layer_bytes = 0
+[registries."a b"]
+[registries.r]
+mirrors = ["a b"]
+insecure = "yes"
+[agent]
+feature_gates = { Foo = true }
+[metrics]
+address = "localhost"
+[mountns]
+pin = "relative"
+""")
+    settings = ("network.subnet=10.0.0.0/33", "streaming.port=seven", 'registries."h:5".insecure=5', "=x")
+    invocation = Invocation(config_path=file, debug=False, settings=settings)
+    done = CliRunner().invoke(config.command, ["check"], obj=invocation)
+    assert isinstance(done.exception, InvalidArgument)
+    told = [line.removeprefix("podkeep: ") for line in done.output.splitlines() if line.startswith("podkeep: ")]
+    told.append(done.exception.message)
+    for words in (
+        f"{file}: nonsense: unknown key",
+        f"{file}: runtime.root: 'relative' is not an absolute path",
+        f"{file}: runtime.pids_limit: -1 is negative",
+        f"{file}: runtime.sockets: unknown key",
+        f"{file}: runtime.default_rlimits.nofile: the soft limit",
+        f"{file}: runtime.default_rlimits: 'files' is no limit",
+        f"{file}: runtime.handlers.one: object missing required field `path`",
+        f"{file}: runtime.handlers.crun.path: expected `str`, got `int`",
+        f"{file}: images.parallel_layers: expected `int`, got `str`",
+        f"{file}: images.max_layer_bytes: 0 is less than 1",
+        f"{file}: registries.'a b': ",
+        f"{file}: registries.\"r\".mirrors: 'a b' is not",
+        f"{file}: registries.r.insecure: expected `bool`, got `str`",
+        f"{file}: agent.feature_gates: unrecognized feature gate: Foo",
+        f"{file}: metrics.address: 'localhost' is neither",
+        f"{file}: mountns.pin: 'relative' is not an absolute path",
+        "--set network.subnet=10.0.0.0/33: network.subnet: ",
+        "--set streaming.port=seven: streaming.port: expected `int`, got `str`",
+        '--set registries."h:5".insecure=5: registries."h:5".insecure: expected `bool`, got `int`',
+        "setting '=x' is not KEY=VALUE",
+    ):
+        assert [line for line in told if line.lower().startswith(words.lower())], (words, told)
+    assert len(told) == len(set(told))
+
+
 @pytest.mark.parametrize("mirror", ["m", "m:5000", "m_1:5000/p", "http://m/p/q", "https://[::1]:5000", "[::1]:5000"])
 def test_mirrors(tmp_path: Path, mirror: str) -> None:
     assert check(tmp_path, f'[registries."r:5000"]\nmirrors = ["{mirror}"]').exit_code == 0

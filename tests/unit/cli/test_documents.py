@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from podkeep.api import manifest
+from podkeep.api.documents import parse as parse_documents
+from podkeep.base import config
 from podkeep.cli import main, mountns
-
-ROOT = Path(__file__).parents[3]
-DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+from podkeep.runtime.class_resources.blockio import configuration as blockio
+from podkeep.runtime.class_resources.rdt import configuration as rdt
+from support import documents
+from support.documents import DOCUMENTS, ROOT, Block
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -62,7 +67,7 @@ def test_manifest_in_the_readme_is_valid() -> None:
 
 def test_readme_makes_the_image_of_the_example(tmp_path: Path) -> None:
     [command] = re.findall(
-        r"^\.venv/bin/python (tools/demo\.py --archive) busybox\.tar",
+        r"^python (tools/demo\.py --archive) busybox\.tar",
         (ROOT / "README.md").read_text(),
         flags=re.MULTILINE,
     )
@@ -73,6 +78,69 @@ def test_readme_makes_the_image_of_the_example(tmp_path: Path) -> None:
         index = tar.extractfile("index.json")
         assert index is not None
         assert image in index.read().decode()
+
+
+BLOCKS = [block for name in DOCUMENTS for block in documents.blocks(name)]
+
+
+def of(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+@pytest.mark.parametrize("block", of("sh", "console"), ids=lambda block: block.place)
+def test_commands_run_in_a_test_or_say_why_not(block: Block) -> None:
+    assert block.notes.keys() <= documents.NOTES
+    if "not run" in block.notes:
+        assert len(block.notes["not run"].split()) >= 3
+    else:
+        assert block.commands()
+
+
+def test_every_block_says_what_it_is_in() -> None:
+    known = {"", "sh", "console", "yaml", "toml", "json", "python"}
+    assert {block.place: block.language for block in BLOCKS if block.language not in known} == {}
+
+
+@pytest.mark.parametrize("block", of("toml"), ids=lambda block: block.place)
+def test_configurations_in_documents_are_valid(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(block.text)
+    config.load(file)
+
+
+@pytest.mark.parametrize("block", of("json"), ids=lambda block: block.place)
+def test_json_in_documents_is_valid(block: Block) -> None:
+    assert json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", of("yaml"), ids=lambda block: block.place)
+def test_yaml_in_documents_is_what_podkeep_reads(block: Block) -> None:
+    for document in parse_documents(block.text, source=block.place):
+        value = document.value
+        if "kind" in value:
+            continue  # read as a whole below: a Pod and what it names
+        if "Classes" in value:
+            assert blockio.parse(block.text, source=block.place)
+        elif "partitions" in value:
+            assert rdt.parse(block.text, source=block.place)
+        else:
+            manifest.parse(json.dumps(whole_pod(value)), source=block.place)
+    if "kind: Pod" in block.text:
+        assert manifest.parse(block.text, source=block.place).pods
+
+
+def whole_pod(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a Pod with a part of one that a document shows."""
+    spec: dict[str, Any] = dict(part.get("spec", part))
+    containers = spec.get("containers", [{"name": "main"}])
+    spec["containers"] = [{"image": "registry.example/app:1"} | container for container in containers]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec}
+
+
+def test_example_outputs_are_compared_without_what_differs() -> None:
+    expected = ["NAME  AGE", "web   3s   5f2c0000aa…  1/1"]
+    assert documents.missing(expected, "NAME   AGE\nother\nweb 12s 77b1d2e3f4 1/1\n") == []
+    assert documents.missing(expected, "NAME   AGE\nweb 12s Running\n") == [expected[1]]
 
 
 def section(name: str, title: str) -> str:

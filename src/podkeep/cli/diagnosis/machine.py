@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from podkeep.agent import kubelets
 from podkeep.base.errors import FailedPrecondition
-from podkeep.cli.diagnosis import finding
+from podkeep.cli.diagnosis import finding, known_holes
 from podkeep.cli.diagnosis.finding import Finding
-from podkeep.kernel import cgroups, mountinfo, procfs
+from podkeep.kernel import cgroup_dynmods, cgroups, mountinfo, procfs
 
 if TYPE_CHECKING:
+    from podkeep.agent.kubelets import Kubelet
     from podkeep.base.config import Config
 
 IDMAPPED_OVERLAY = (5, 19)
@@ -30,11 +32,14 @@ def examine(config: Config) -> list[Finding]:
     return [
         user(os.geteuid()),
         kernel(os.uname().release),
+        *known_holes.of_kernel(os.uname().release, os.uname().version),
         user_namespaces(_number("/proc/sys/user/max_user_namespaces"), config.agent.max_pods),
         _cgroups(),
+        *_cgroup_moves(config),
         forwarding(_number("/proc/sys/net/ipv4/ip_forward")),
         resources(procfs.capability_bounding_set()),
         *(directory(name, Path(path)) for name, path in _directories(config).items()),
+        *beside_kubelets(config, kubelets.find(config)),
     ]
 
 
@@ -48,12 +53,25 @@ def _directories(config: Config) -> dict[str, str]:
 
 def directory(name: str, path: Path) -> Finding:
     """Judge whether a pod's root, a user without privileges outside, can reach into ``path``."""
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if os.geteuid() == 0 and not os.access(existing, os.W_OK):
+        mend = f"set {name} to a directory that can be written; findmnt --target {existing}"
+        return finding.missing(name, f"{path}: cannot be written", why="what pods need is made there", mend=mend)
     closed = [parent for parent in (*reversed(path.parents), path) if parent.is_dir() and not _is_open(parent)]
     if not closed:
         return finding.ok(name, str(path))
     why = "the OCI runtime works there as the pod's root, whom the machine takes for a user without privileges"
     mend = f"chmod o+x {' '.join(str(parent) for parent in closed)}"
     return finding.missing(name, f"{path}: closed to other users", why=why, mend=mend)
+
+
+def beside_kubelets(config: Config, found: Sequence[Kubelet]) -> list[Finding]:
+    """Judge whether the agent shares a directory or a cgroup with a kubelet that runs."""
+    why = "`podkeep run` refuses to make pods that a kubelet would take apart"
+    return [
+        finding.missing("kubelet", refusal.message, why=why, mend=refusal.hint)
+        for refusal in kubelets.conflicts(config, found)
+    ]
 
 
 def _is_open(path: Path) -> bool:
@@ -131,6 +149,31 @@ def cgroup_layout(*, version: int, hybrid: bool, controllers: Iterable[str]) -> 
     if hybrid:
         shown += "; the runtime hides that tree from its containers"
     return finding.ok("cgroups", shown)
+
+
+def _cgroup_moves(config: Config) -> list[Finding]:
+    try:
+        seconds = cgroup_dynmods.shortest_move(cgroups.detect())
+    except (FailedPrecondition, OSError):
+        return []  # told already, or nobody but root can look
+    release = os.uname().release
+    return [cgroup_moves(seconds, asked=config.runtime.favordynmods, stays=cgroup_dynmods.stays(release))]
+
+
+def cgroup_moves(seconds: float, *, asked: bool, stays: bool) -> Finding:
+    """Judge how long a process takes to enter a cgroup.
+
+    :param asked: what ``runtime.favordynmods`` says.
+    :param stays: whether the kernel keeps favordynmods until the next boot.
+    """
+    shown = f"a process enters one in {seconds * 1000:.1f} ms"
+    if seconds < cgroup_dynmods.WAITS_S:
+        lasts = "until the next boot" if stays else "while a hierarchy is mounted with it"
+        return finding.ok("cgroup moves", f"{shown}: favordynmods is in force, {lasts}")
+    if asked:
+        return finding.ok("cgroup moves", f"{shown}; the runtime sets favordynmods when it starts")
+    lasts = ", for the whole machine" + (" and until its next boot" if stays else "")
+    return finding.ok("cgroup moves", f"{shown}, as each container must; runtime.favordynmods = true ends that{lasts}")
 
 
 def forwarding(value: int | None) -> Finding:

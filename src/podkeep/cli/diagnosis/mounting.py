@@ -37,7 +37,11 @@ def examine(config: Config) -> list[Finding]:
             userns = helper.user_namespace(idmap.block(_HOST_ID, 65536))
             closing.callback(os.close, userns)
             root = Path(config.runtime.root)
-            return [finding.ok("user namespaces", "work"), *_probes(root, userns), layers(config)]
+            found = [finding.ok("user namespaces", "work"), *_probe_tmpfs(userns)]
+            # Where nothing can be made, nothing can be tried; ``machine`` tells that.
+            return (
+                [*found, *_probes(root, userns), layers(config)] if os.access(existing_parent(root), os.W_OK) else found
+            )
     except PodkeepError as error:
         mend = error.hint or "sysctl -w user.max_user_namespaces=15000"
         return [finding.missing("user namespaces", error.message, why="none can be made", mend=mend)]
@@ -56,6 +60,9 @@ def _probes(root: Path, userns: int) -> Iterator[Finding]:
         yield _try(f"idmapped mount {where}", lambda: _try_directory(top, userns), why=why_root, mend=elsewhere)
         why_overlay = "images cannot be mounted for a pod with its own user namespace"
         yield _try("overlay on idmapped layers", lambda: _try_overlay(top, userns), why=why_overlay, mend=elsewhere)
+
+
+def _probe_tmpfs(userns: int) -> Iterator[Finding]:
     why_tmpfs = "Secrets, ConfigMaps and emptyDirs in memory cannot be mounted for such a pod"
     yield _try("idmapped tmpfs", lambda: _try_tmpfs(userns), why=why_tmpfs, mend=_NEW_KERNEL)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from podkeep.base import docker_config, spawn
 from podkeep.base.errors import InvalidArgument, PodkeepError
-from podkeep.cli.diagnosis import finding
+from podkeep.cli.diagnosis import finding, known_holes
 from podkeep.cli.diagnosis.finding import Finding
 
 if TYPE_CHECKING:
@@ -80,9 +80,13 @@ def programs(config: Config) -> list[Program]:
     return used
 
 
-def examine(config: Config) -> list[Finding]:
-    """Look for every program, ask it for its version, and look for the seccomp profile."""
-    return [*(_examine_program(program) for program in programs(config)), _examine_seccomp(config)]
+def examine(config: Config, *, holes: bool = True) -> list[Finding]:
+    """Look for every program, ask it for its version, and look for the seccomp profile.
+
+    :param holes: say which known holes a version has.
+    """
+    found = [item for program in programs(config) for item in _examine_program(program, holes=holes)]
+    return [*found, _examine_seccomp(config)]
 
 
 def examine_files(config: Config) -> list[Finding]:
@@ -137,7 +141,11 @@ def _examine_credentials(config: Config) -> list[Finding]:
     if config.images.credential_providers:
         from podkeep.images import credential_providers
 
-        providers = credential_providers.load(config.images.credential_providers, config.images.credential_provider_dir)
+        images = config.images
+        try:
+            providers = credential_providers.load(images.credential_providers, images.credential_provider_dir)
+        except InvalidArgument:
+            return found  # told by who checks the values
         for provider in providers:
             name = f"credential provider {provider.name}"
             if os.access(provider.path, os.X_OK):
@@ -176,15 +184,17 @@ def _examine_streaming(config: StreamingConfig) -> list[Finding]:
     return [finding.ok(name, config.tls_cert)]
 
 
-def _examine_program(program: Program) -> Finding:
+def _examine_program(program: Program, *, holes: bool) -> list[Finding]:
     name = Path(program.path).name
     try:
         done = _ask_version(program)
     except (PodkeepError, OSError) as error:
         report = finding.missing if program.required else finding.warning
         reason = error.message.partition(": ")[2] if isinstance(error, PodkeepError) else str(error)
-        return report(name, f"cannot be run: {reason}", why=program.why, mend=mend(program.path, program.key))
-    return finding.ok(name, version(done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")))
+        return [report(name, f"cannot be run: {reason}", why=program.why, mend=mend(program.path, program.key))]
+    said = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+    found = finding.ok(name, version(said))
+    return [found, *(known_holes.of_program(program.path, said) if holes else [])]
 
 
 def _ask_version(program: Program) -> spawn.Completed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from podkeep.cli import output
@@ -38,7 +37,7 @@ def values(image: ImageDescription) -> dict[str, Any]:
         "repo_digests": list(image.repo_digests),
         "size": image.size,
         "shared_size": image.shared_size,
-        "pulled_at": _time(image.pulled_at),
+        "pulled_at": output.rfc3339(image.pulled_at),
         "pinned": image.pinned,
         "users": [_user_values(user) for user in image.users],
     }
@@ -96,13 +95,6 @@ def user(found: ImageUser) -> str:
     """Return a container that uses an image as people know it."""
     how = " (volume)" if found.volume else ""
     return f"{found.pod_namespace}/{found.pod_name}/{found.container_name}{how}"
-
-
-def _time(nanoseconds: int) -> str | None:
-    if not nanoseconds:
-        return None
-    when = datetime.fromtimestamp(nanoseconds // 10**9, tz=UTC)
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _user_values(found: ImageUser) -> dict[str, Any]:

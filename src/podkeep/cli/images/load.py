@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 def command(invocation: Invocation, archive: Path, file: Path | None, quiet: bool, output: str) -> None:
     """Load every image of an archive, and print their names.
 
+    If no runtime answers, one is started, as `podkeep run` does.
+
     ARCHIVE is what `podkeep image save`, `skopeo copy ... oci-archive:`, `podman save` or `docker save` wrote, plain or
     compressed, or the directory of an OCI layout; - or nothing means standard input.
 
@@ -51,7 +53,7 @@ def command(invocation: Invocation, archive: Path, file: Path | None, quiet: boo
             display = Silence() if quiet else display_for(sys.stderr)
             return list((await followed(client, {name}, client.node.LoadImage(request), display)).image_refs)
 
-    references = connection.run(invocation, load)
+    references = connection.run(invocation, load, start=True)
     if output == "json":
         forms.echo_json(references)
     else:

@@ -56,6 +56,8 @@ def command(
 ) -> int:
     """Pull images and artifacts from their registries.
 
+    If no runtime answers, one is started, as `podkeep run` does.
+
     Prints name, ID and digest of each. What other users of the machine must not see should not be in an argument: give
     the user's name alone, and the password when asked for it or with --password-stdin.
 
@@ -73,7 +75,7 @@ def command(
     async def pull_all(client: CriClient) -> list[Pulled]:
         return await _pull_all(client, list(dict.fromkeys(references)), auth, failures, quiet=quiet)
 
-    _show(connection.run(invocation, pull_all), quiet=quiet, form=output)
+    _show(connection.run(invocation, pull_all, ("images", "registries"), start=True), quiet=quiet, form=output)
     return failures.status
 
 

@@ -1,0 +1,122 @@
+"""Which versions have known holes, by their number and by what the distribution's package says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podkeep.base.config import Config, HandlerConfig, RuntimeConfig
+from podkeep.cli.diagnosis import known_holes, programs
+from podkeep.cli.diagnosis.finding import Finding, Level
+from podkeep.cli.diagnosis.known_holes import HOLES, Package, judge, parse
+
+BY_CVE = {hole.cve: hole for hole in HOLES}
+
+
+@pytest.mark.parametrize(
+    ("cve", "affected", "fine"),
+    [
+        ("CVE-2026-88265", ["0.21", "1.8.1", "1.29"], ["1.30", "2.0"]),
+        ("CVE-2026-47766", ["1.8.1", "1.27.1"], ["1.28", "1.29.1"]),
+        ("CVE-2026-30892", ["1.19", "1.26"], ["1.18.2", "1.27"]),
+        ("CVE-2022-27650", ["1.4.3"], ["1.4.4", "1.8.1"]),
+        ("CVE-2024-21626", ["1.1.5+ds1", "1.1.11", "1.1.12-rc.1"], ["1.1.12", "1.2.0-rc.1", "1.3.0"]),
+        ("CVE-2024-45310", ["1.1.13", "1.2.0-rc.2"], ["1.1.14", "1.2.0", "1.3.0-rc.1"]),
+        (
+            "CVE-2025-31133",
+            ["1.1.15", "1.2.7", "1.3.0", "1.3.2", "1.4.0-rc.2"],
+            ["1.2.8", "1.2.9", "1.3.3", "1.4.0", "1.5.0"],
+        ),
+        ("CVE-2026-41579", ["1.2.9", "1.3.5", "1.4.2", "1.5.0-rc.2"], ["1.3.6", "1.4.3", "1.5.0", "1.6.1"]),
+        ("CVE-2024-1086", ["5.10.209", "6.1.75", "6.6.14", "6.5.13"], ["3.14", "5.10.210", "6.1.76", "6.6.15", "6.8"]),
+        ("CVE-2023-32233", ["6.1.27", "6.3.1"], ["6.1.28", "6.3.2", "6.4", "6.18.44-fc-v657"]),
+        ("CVE-2022-0847", ["5.8", "5.15.24", "5.16.10"], ["5.7", "5.15.25", "5.16.11", "5.17"]),
+    ],
+)
+def test_versions_that_have_a_hole(cve: str, affected: list[str], fine: list[str]) -> None:
+    def has_it(text: str) -> bool:
+        version = parse(text)
+        assert version is not None
+        return BY_CVE[cve].affects(version)
+
+    assert [text for text in affected if not has_it(text)] == []
+    assert [text for text in fine if has_it(text)] == []
+
+
+def test_every_entry_can_be_read_and_says_what_fixes_it() -> None:
+    for hole in HOLES:
+        assert hole.program in {*known_holes.PROGRAMS, "linux"}
+        assert bool(hole.fixed) != bool(hole.until)
+        versions = [parse(item) for item in hole.fixed]
+        assert None not in versions
+        assert versions == sorted(versions)
+        assert hole.podkeep or not hole.safe
+
+
+def found(said: str, path: str = "/nonexistent/runtime") -> dict[str, Finding]:
+    return {item.name: item for item in known_holes.of_program(path, said)}
+
+
+def test_a_hole_that_podkeep_closes_is_told_and_is_no_warning() -> None:
+    item = found("crun version 1.8.1\ncommit: f8a0\n")["crun CVE-2026-88265"]
+    assert (item.level, item.mend) == (Level.OK, "")
+    assert "harmless here: podkeep refuses such volumes" in item.detail
+
+
+def test_a_hole_that_it_does_not_close_is_a_warning_with_what_fixes_it() -> None:
+    item = found("runc version 1.2.7\n")["runc CVE-2025-31133"]
+    assert (item.level, item.mend) == (Level.WARNING, "runc 1.2.8, 1.3.3, 1.4.0 or newer")
+    assert found("crun version 1.30\n") == {}
+    assert found("conmon version 2.1.6\ncommit: unknown\n") == {}
+
+
+def test_what_the_distribution_has_fixed_is_seen_in_the_changelog_of_its_package() -> None:
+    hole = BY_CVE["CVE-2024-21626"]
+    fixed = judge(hole, "1.1.5+ds1", Package(name="runc", changelog="  * CVE-2024-21626: several breakouts\n"))
+    assert fixed.level is Level.OK
+    assert "the changelog of runc" in fixed.detail
+    open_still = judge(hole, "1.1.5+ds1", Package(name="runc", changelog="  * CVE-2024-216260: another\n"))
+    assert open_still.level is Level.WARNING
+    assert "does not name it" in open_still.mend
+    untold = judge(hole, "1.1.5+ds1", Package(name="runc"))
+    assert "may have it in runc already: apt changelog runc" in untold.mend
+
+
+def test_debian_and_ubuntu_say_which_kernel_theirs_is_made_from() -> None:
+    cves = {"kernel CVE-2024-1086"}
+    version = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.{}-1 (2024-02-01)"
+    assert {item.name for item in known_holes.of_kernel("6.1.0-17-none", version.format(69), "")} == cves
+    assert known_holes.of_kernel("6.1.0-18-none", version.format(76), "") == []
+    assert known_holes.of_kernel("6.5.0-40-none", "#40-Ubuntu SMP", "Ubuntu 6.8.0-40.40-generic 6.8.12\n") == []
+    (item,) = known_holes.of_kernel("6.7.1", "#1 SMP", "")
+    assert item.name == "kernel CVE-2024-1086"
+    assert "apt changelog linux-image-6.7.1" in item.mend
+
+
+@pytest.mark.parametrize("said", ["", "crun", "crun version", "crun version x.y", "crun version 1", "1.2.3", "\0\n"])
+def test_a_version_that_is_not_understood_is_told(said: str) -> None:
+    (item,) = known_holes.of_program("/usr/bin/crun", said)
+    assert item.level is Level.WARNING
+    assert item.name == "crun version"
+
+
+@given(st.text())
+def test_whatever_a_program_says_breaks_nothing(said: str) -> None:
+    known_holes.of_program("/opt/runtime", said)
+    known_holes.of_program("/nonexistent/runc", f"runc version {said}")
+    known_holes.of_kernel(said, said, said)
+
+
+def test_a_program_that_says_nonsense_is_found_all_the_same(tmp_path: Path) -> None:
+    program = tmp_path / "crun"
+    program.write_text("#!/bin/sh\nhead -c 100000 /dev/urandom\n")
+    program.chmod(0o755)
+    config = Config(runtime=RuntimeConfig(handlers={"crun": HandlerConfig(path=os.fspath(program))}))
+    items = {item.name: item for item in programs.examine(config)}
+    assert items["crun"].level is Level.OK
+    assert items["crun version"].level is Level.WARNING
+    assert "crun version" not in {item.name for item in programs.examine(config, holes=False)}

@@ -1,0 +1,62 @@
+"""``python -m attack``: the standing campaign. See CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from attack import campaign
+from attack.node import Hostile, Node
+from support import scratch
+from support.daemon import Daemon
+from support.images import busybox_layout
+from support.registry import Registry
+
+
+def main() -> int:
+    """Run the campaigns that are asked for; 1 if something was found."""
+    parser = argparse.ArgumentParser(prog="python -m attack", description=__doc__)
+    parser.add_argument("--seed", type=int, default=None, help="repeat the cases of a run; printed by each")
+    parser.add_argument("--seconds", type=float, default=240.0, help="for each campaign")
+    parser.add_argument("--only", metavar="CAMPAIGN[/NUMBER]", default="", help="one campaign, or one case of it")
+    parser.add_argument("--keep", type=Path, default=None, help="a directory for cases that found something")
+    parser.add_argument("--log", type=Path, default=None, help="where the daemon's log is copied")
+    options = parser.parse_args()
+    # What is told to end removes what it made: containers outlive their daemon.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
+    wanted, _, number = options.only.partition("/")
+    names = [wanted] if wanted else list(campaign.CAMPAIGNS)
+    reports = []
+    print(f"seed {seed}", flush=True)
+    scratch.enter()
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podkeep-attack-", dir="/var/tmp")))
+        directory.chmod(0o711)
+        registry = stack.enter_context(Registry(directory / "registry"))
+        image = registry.push(busybox_layout(directory / "busybox"), "busybox:1")
+        hostile = stack.enter_context(Hostile())
+        for name in names:
+            base, own = directory / f"{name}-daemon", directory / name
+            base.mkdir()
+            own.mkdir()
+            settings = (*Node.SETTINGS, *campaign.CAMPAIGNS[name].settings)
+            daemon = Daemon(base, extra=Node.settings(registry.host, hostile.host), settings=settings)
+            only = int(number) if number else None
+            try:
+                with daemon, Node(daemon, image, own, hostile) as node:
+                    reports.append(campaign.run(node, name, seed, options.seconds, only, options.keep))
+            finally:
+                if options.log is not None:
+                    options.log.with_name(f"{options.log.name}-{name}").write_bytes(daemon.log.read_bytes())
+    for report in reports:
+        print("\n".join(report.lines()))
+    return 1 if any(report.findings for report in reports) else 0
+
+
+sys.exit(main())

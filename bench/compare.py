@@ -19,7 +19,7 @@ from pathlib import Path
 
 import grpc
 
-from bench import classes, images, isolation, joining, measure, memory, mountns, nested, pulls, report
+from bench import classes, forks, images, isolation, joining, measure, memory, mountns, nested, pulls, report
 from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
 from bench.hosts import Host
 from bench.measure import Scale
@@ -30,7 +30,7 @@ from bench.samples import Samples, Summary
 CONTAINERD = "containerd"
 PODKEEP = "podkeep"
 PODKEEP_USERNS = "podkeep, user namespaces"
-PARTS = ("pods", "pulls", "mountns", "classes")
+PARTS = ("pods", "forks", "pulls", "mountns", "classes")
 NESTED = "nested"
 """Not one of all: it needs the nested machine, and takes long."""
 _PS_RUNS = 10
@@ -159,10 +159,19 @@ def _inside(arguments: argparse.Namespace) -> int:
         )
         texts = {}
         parts = PARTS if arguments.part == "all" else (arguments.part,)
-        if "pods" in parts:
+        # Before anything sets favordynmods, which is for the whole machine and stays.
+        came = forks.state()
+        first = _first(place, plan) if "pods" in parts else None
+        if "forks" in parts:
+            texts["forks"] = forks.measure(plan.rounds)
+        if first is not None:
             contenders = _alternate(place, plan)
             alone = {name: _alone(place, name, plan) for name in (CONTAINERD, PODKEEP)}
-            texts["results"] = report.markdown(_rows(contenders, alone, plan), _facts(contenders, alone, plan))
+            as_it_comes = _latency("Pod up, containerd as it comes", "pod up", first, contenders[PODKEEP])
+            rows = [as_it_comes, *_rows(contenders, alone, plan)]
+            facts = _facts(contenders, alone, plan)
+            facts.append(f"containerd as it comes: before podkeep ran, {came}; all else {forks.state()}")
+            texts["results"] = report.markdown(rows, facts)
         if "pulls" in parts:
             texts["pulls"] = _pulls(place, arguments)
         if "mountns" in parts:
@@ -232,6 +241,18 @@ def _mountns(place: Place, arguments: argparse.Namespace) -> str:
         report.facts_list(facts),
     )
     return "\n\n".join(tables)
+
+
+def _first(place: Place, plan: Plan) -> Contender:
+    """containerd alone, on the machine as it was found."""
+    with place.daemon(CONTAINERD, "first") as daemon, Pods(daemon.socket) as pods:
+        pods.version(wait_seconds=30)
+        contender = Contender(name=CONTAINERD, pods=pods, options=place.options(pods, CONTAINERD))
+        measure.warm_up(contender.pods, contender.options)
+        _progress("containerd as it comes")
+        for _ in range(plan.rounds):
+            contender.samples.merge(measure.sequential(contender.pods, contender.options, plan.pods))
+        return contender
 
 
 def _alternate(place: Place, plan: Plan) -> dict[str, Contender]:

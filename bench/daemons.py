@@ -251,6 +251,7 @@ root = "{self.directory}/root"
 run = "{self.directory}/run"
 socket = "{self.socket}"
 cgroup_parent = "{self._cgroup_parent}"
+favordynmods = true
 [mountns]
 enabled = {str(self._hidden).lower()}
 pin = "{self.directory}/mountns/mnt"

@@ -1,14 +1,18 @@
-"""The requirements table: print it, count it, bring it in step with the markers of the tests.
+"""The requirements table: print it, count it, bring it in step with the tests, and hold it against their results.
 
-Owns the last column of docs/requirements.md; IDs and texts are written by hand. Reads the tests as syntax trees, so no
-test module is imported and no dependency needed. Called by ``make requirements`` and by the unit test of the table.
+Owns the tests named in the last column of docs/requirements.md; IDs, texts and what is missing of a requirement that is
+shown in part (``partly: …``) are written by hand. Reads the tests as syntax trees, so no test module is imported and no
+dependency needed. With ``--results`` it reads the records that tools/suite.py left, and fails if the table names a test
+that did not run and pass. Called by ``make requirements``, ``.ci/run`` and the unit test of the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +27,8 @@ GROUPS: Mapping[str, tuple[str, int]] = {
     "V": ("OCI image volumes", 119),
 }
 OPEN = "open"
+PARTLY = "partly: "
+_AGAIN = ".again.jsonl"
 
 _ROW = re.compile(r"\| (?P<id>[UMQV]\d+) \| (?P<text>[^|]+) \| (?P<shown>[^|]+) \|")
 
@@ -33,14 +39,21 @@ class TableError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One requirement: its ID, its text, and the node IDs of the tests that show it (none: open)."""
+    """One requirement: its ID, its text, the node IDs of the tests that show it (none: open), what they do not show."""
 
     id: str
     text: str
     tests: tuple[str, ...]
+    missing: str = ""
+
+    @property
+    def state(self) -> str:
+        """``shown``, ``partly`` or ``open``."""
+        return "open" if not self.tests else "partly" if self.missing else "shown"
 
     def markdown(self) -> str:
-        return f"| {self.id} | {self.text} | {'<br>'.join(f'`{test}`' for test in self.tests) or OPEN} |"
+        missing = [PARTLY + self.missing] if self.missing else []
+        return f"| {self.id} | {self.text} | {'<br>'.join([*missing, *(f'`{test}`' for test in self.tests)]) or OPEN} |"
 
 
 def parse_table(text: str) -> list[Row]:
@@ -55,14 +68,15 @@ def parse_table(text: str) -> list[Row]:
         match = _ROW.fullmatch(line)
         if match is None:
             raise TableError(f"{TABLE.name}:{number}: not a row `| ID | requirement | shown by |`: {line}")
-        shown = match["shown"].strip()
-        tests = () if shown == OPEN else tuple(test.strip("` ") for test in shown.split("<br>"))
-        rows.append(Row(id=match["id"], text=match["text"].strip(), tests=tests))
+        cells = [cell.strip() for cell in match["shown"].split("<br>")]
+        missing = cells.pop(0).removeprefix(PARTLY) if cells[0].startswith(PARTLY) else ""
+        tests = tuple(cell.strip("`") for cell in cells if cell != OPEN)
+        rows.append(Row(id=match["id"], text=match["text"].strip(), tests=tests, missing=missing))
     return rows
 
 
 def rewrite(text: str, shown: Mapping[str, Sequence[str]]) -> str:
-    """The table with its last column replaced by ``shown`` (ID to node IDs); everything else stays byte for byte.
+    """The table with the tests of its last column replaced by ``shown`` (ID to node IDs); all else stays as it is.
 
     :raises TableError: if ``shown`` has an ID without a row, or a row is malformed.
     """
@@ -76,7 +90,8 @@ def rewrite(text: str, shown: Mapping[str, Sequence[str]]) -> str:
         match = _ROW.match(line)
         if match is not None:
             row = rows[match["id"]]
-            line = Row(id=row.id, text=row.text, tests=tuple(shown.get(row.id, ()))).markdown() + "\n"
+            tests = tuple(shown.get(row.id, ()))
+            line = Row(id=row.id, text=row.text, tests=tests, missing=row.missing).markdown() + "\n"
         lines.append(line)
     return "".join(lines)
 
@@ -151,39 +166,95 @@ def _ids(marker: ast.Call, name: str) -> list[str]:
     return texts
 
 
-def report(rows: Sequence[Row], *, only_open: bool = False) -> str:
-    """The table as text, then shown and open per group."""
+def read_results(directory: Path) -> tuple[dict[str, set[str]], list[str]]:
+    """Read the records ``*.jsonl`` of test runs.
+
+    :return: node IDs, with their parameters, to the outcomes that their calls, set-ups and tear-downs had in any run;
+        and the node IDs of tests that were run a second time.
+    """
+    outcomes: dict[str, set[str]] = {}
+    again: set[str] = set()
+    for path in sorted(directory.glob("*.jsonl")):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            outcomes.setdefault(line["test"], set()).add(line["outcome"])
+            if path.name.endswith(_AGAIN):
+                again.add(line["test"])
+    return outcomes, sorted(again)
+
+
+def unbacked(rows: Sequence[Row], outcomes: Mapping[str, set[str]]) -> list[str]:
+    """Return a line for each test of the table that did not run, or one of whose parameter sets never passed."""
+    by_test: dict[str, dict[str, set[str]]] = {}
+    for node_id, ended in outcomes.items():
+        by_test.setdefault(node_id.split("[", 1)[0], {})[node_id] = ended
     lines = []
     for row in rows:
-        if only_open and row.tests:
+        for test in row.tests:
+            runs = by_test.get(test)
+            if runs is None:
+                lines.append(f"{row.id}: {test} did not run")
+            for node_id, ended in (runs or {}).items():
+                if "passed" not in ended:
+                    lines.append(f"{row.id}: {node_id} {' and '.join(sorted(ended))}")
+    return lines
+
+
+def report(rows: Sequence[Row], *, only_open: bool = False) -> str:
+    """The table as text, then shown, partly shown and open per group."""
+    lines = []
+    for row in rows:
+        if only_open and row.state == "shown":
             continue
         count = len(row.tests)
-        state = f"{count} test{'s' if count != 1 else ''}" if row.tests else OPEN
+        state = OPEN if row.state == "open" else f"{count} test{'s' if count != 1 else ''}"
         lines.append(f"{row.id:<5} {state:<9} {row.text}")
+        if row.missing:
+            lines.append(f"{'':<15} {PARTLY}{row.missing}")
         lines += [f"{'':<15} {test}" for test in row.tests]
     lines.append("")
-    for prefix, (title, _) in GROUPS.items():
-        lines.append(_count(f"{prefix}  {title}", [row for row in rows if row.id.startswith(prefix)]))
-    lines.append(_count("all", rows))
-    return "\n".join(lines)
+    return "\n".join([*lines, *counts(rows)])
+
+
+def counts(rows: Sequence[Row]) -> list[str]:
+    """A line per group and one for all."""
+    groups = [(f"{prefix}  {title}", prefix) for prefix, (title, _) in GROUPS.items()]
+    return [
+        _count(title, [row for row in rows if row.id.startswith(prefix)]) for title, prefix in [*groups, ("all", "")]
+    ]
 
 
 def _count(title: str, rows: Sequence[Row]) -> str:
-    shown = sum(1 for row in rows if row.tests)
-    return f"{title:<28} {shown:>3} shown  {len(rows) - shown:>3} open  of {len(rows)}"
+    states = Counter(row.state for row in rows)
+    each = "  ".join(f"{states[state]:>3} {state}" for state in ("shown", "partly", "open"))
+    return f"{title:<28} {each}  of {len(rows)}"
+
+
+def _check(rows: Sequence[Row], directory: Path) -> int:
+    outcomes, again = read_results(directory)
+    wrong = unbacked(rows, outcomes)
+    print(f"{len(outcomes)} tests ran", *counts(rows), sep="\n")
+    print("tests that failed once and were run again:", *(again or ["none"]), sep="\n  ")
+    if wrong:
+        print("requirements: these tests of docs/requirements.md did not run and pass:", *wrong, sep="\n  ")
+    return 1 if wrong else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Print the requirements and the tests that show them.")
     parser.add_argument("--write", action="store_true", help="bring the table in step with the markers of the tests")
-    parser.add_argument("--open", action="store_true", help="print only what no test shows")
+    parser.add_argument("--open", action="store_true", help="print only what is not shown, or in part")
+    parser.add_argument("--results", type=Path, metavar="DIRECTORY", help="hold the table against records of test runs")
     arguments = parser.parse_args()
     try:
         text = TABLE.read_text(encoding="utf-8")
         if arguments.write:
             text = rewrite(text, collect(TESTS, ROOT))
             TABLE.write_text(text, encoding="utf-8")
-        print(report(parse_table(text), only_open=arguments.open))
+        rows = parse_table(text)
+        if arguments.results is not None:
+            return _check(rows, arguments.results)
+        print(report(rows, only_open=arguments.open))
     except TableError as error:
         print(f"requirements: {error}")
         return 1

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.removal import remove_tree
-from support import container_mounts, erofs
+from support import container_mounts, erofs, results
 from support.container_mounts import ContainerMounts
 from support.resctrl import fixture
 from support.resctrl.fixture import resctrl as resctrl
@@ -38,17 +38,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=fixture.STAND_IN,
         help="whether tests of RDT for any hardware use a stand-in, or change /sys/fs/resctrl",
     )
+    parser.addoption(results.OPTION, metavar="FILE", help="write how each test ended, as lines of JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """End as for a key that interrupts when the run gets SIGTERM: what tests and fixtures made is removed.
 
-    A shell lets what it starts in the background ignore SIGINT, and the programs under test would inherit that. A run
-    that is spread over workers of pytest-xdist lets each of them do so; they have some seconds for it.
+    A shell lets what it starts in the background ignore SIGINT, and nohup lets it ignore SIGHUP; the programs under
+    test would inherit that. A run that is spread over workers of pytest-xdist lets each of them do so; they have some
+    seconds for it.
     """
     container_mounts.decide(config.getoption(container_mounts.OPTION))
     is_worker = hasattr(config, "workerinput")
     is_spread = not is_worker and bool(config.getoption("numprocesses", None))
+    record = config.getoption(results.OPTION)
+    if record is not None and not is_worker:
+        config.pluginmanager.register(results.Recorder(Path(record)))
 
     def end(number: int, _frame: object) -> Never:
         if is_worker:  # it is told more than once, and must not be kept from putting things away
@@ -61,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
 
     signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, end if is_worker else signal.default_int_handler)
 
 

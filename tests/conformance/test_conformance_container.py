@@ -67,7 +67,7 @@ def test_container_killed_by_a_signal_exits_with_128_and_its_number(node: Node) 
 def test_stop_sends_the_signal_and_waits(node: Node) -> None:
     script = "trap 'exit 7' TERM; while :; do sleep 0.05; done"
     container = node.launch(node.run(), "sh", "-c", script)
-    wait_for(lambda: "sh" in node.read(container, "ps -o comm"), "the shell")
+    wait_for(lambda: "sleep" in node.read(container, "ps -o comm"), "the loop")
     node.stop(container, timeout=20)
     status = node.status(container)
     assert status.state == api.CONTAINER_EXITED

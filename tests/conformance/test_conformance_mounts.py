@@ -56,6 +56,8 @@ def test_source_that_is_a_symbolic_link(node: Node, host_directory: Path) -> Non
     (host_directory / "link").symlink_to("real")
     container = node.launch(node.run(), mounts=[bind(host_directory / "link", "/volume")])
     assert node.read(container, "cat /volume/file") == "content"
+    (shown,) = node.status(container).mounts
+    assert shown.host_path == str(host_directory / ("link" if node.endpoint.is_reference else "real"))
 
 
 def test_target_through_a_link_of_the_image_stays_in_the_container(
@@ -196,7 +198,6 @@ def test_propagation(
         endpoint.run_inside("umount", shared_directory / "from-container")
 
 
-@pytest.mark.requirement("M26", "M41")
 def test_propagation_to_the_machine(node: Node, endpoint: Endpoint, shared_directory: Path) -> None:
     """The one thing that hiding takes away, see ``support.container_mounts.DIFFER``.
 

@@ -70,7 +70,6 @@ def test_cgroup_is_below_the_pods_parent(node: Node) -> None:
     assert f"{parent}/" in Path(f"/proc/{node.host_pid(container)}/cgroup").read_text()
 
 
-@pytest.mark.reference(unsupported="no resources in ContainerStatus")
 def test_limits_are_shown(node: Node) -> None:
     resources = limits(cpu_period=100_000, cpu_quota=50_000, cpu_shares=512, memory_limit_in_bytes=64 * MIB)
     shown = node.status(node.launch(node.run(), resources=resources)).resources.linux
@@ -134,7 +133,6 @@ def test_update_of_a_created_container(node: Node) -> None:
     assert memory_limit(node, container) == str(128 * MIB)
 
 
-@pytest.mark.reference(unsupported="no resources in ContainerStatus")
 def test_update_is_shown(node: Node) -> None:
     container = node.launch(node.run(), resources=limits(memory_limit_in_bytes=64 * MIB, cpu_shares=512))
     update(node, container, memory_limit_in_bytes=128 * MIB)

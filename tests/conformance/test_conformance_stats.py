@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 
@@ -208,3 +209,20 @@ def test_metrics_fit_their_descriptors(node: Node) -> None:
     assert {"container_cpu_usage_seconds_total", "container_memory_working_set_bytes"} <= names
     parts = node.collect("StreamPodSandboxMetrics", api.StreamPodSandboxMetricsRequest())
     assert [item.pod_sandbox_id for part in parts for item in part.pod_sandbox_metrics] == [sandbox]
+
+
+@newer
+def test_every_container_has_the_metrics_of_disks_and_limits(node: Node) -> None:
+    resources = api.LinuxContainerResources(memory_limit_in_bytes=80_000_001)
+    container = node.launch(node.run(), resources=resources)
+    (pod_found,) = node.call("ListPodSandboxMetrics", api.ListPodSandboxMetricsRequest()).pod_metrics
+    (found,) = pod_found.container_metrics
+    assert found.container_id == container
+    values = {metric.name: metric.value.value for metric in found.metrics}
+    kinds = ("reads", "reads_bytes", "reads_merged", "writes", "writes_bytes", "writes_merged", "sector_reads")
+    kinds += ("sector_writes", "read_seconds", "write_seconds", "io_time_seconds", "io_time_weighted_seconds")
+    expected = {f"container_fs_{kind}_total" for kind in kinds}
+    assert expected | {"container_fs_io_current", "container_blkio_device_usage_total"} <= values.keys()
+    # The kernel limits whole pages.
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert values["container_spec_memory_limit_bytes"] == 80_000_001 // page * page

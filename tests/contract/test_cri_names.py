@@ -250,6 +250,7 @@ def test_podkeeps_own_service() -> None:
         "message ListPodUIDsRequest",
         "message ListPodUIDsResponse",
         "field ListPodUIDsResponse.uids = 1 repeated string",
+        "field ShutdownRequest.if_idle = 1 bool",
         "message ShutdownRequest",
         "message ShutdownResponse",
     }

@@ -217,7 +217,7 @@ class Pods:
         image = fields.pop("image", self.image)
         container = api.ContainerConfig(
             metadata=api.ContainerMetadata(name=name, attempt=attempt),
-            image=api.ImageSpec(image=image),
+            image=image if isinstance(image, api.ImageSpec) else api.ImageSpec(image=image),
             command=command or SLEEP,
             linux=linux,
             **fields,

@@ -269,10 +269,14 @@ def _held_namespaces(daemon: int) -> tuple[str, ...]:
     helpers = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
     found = []
     for pid in (daemon, *helpers):
+        # The namespace helper keeps one mount namespace, an empty one, from its first request to lock mounts on.
+        kept = pid in helpers
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):  # closed, or the process ended, while we looked
                 target = os.readlink(descriptor)
-                if target.partition(":[")[0] in {kind.value for kind in NamespaceKind}:
+                if kept and target.startswith("mnt:"):
+                    kept = False
+                elif target.partition(":[")[0] in {kind.value for kind in NamespaceKind}:
                     found.append(target)
     return tuple(sorted(found))
 

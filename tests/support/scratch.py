@@ -15,7 +15,7 @@ from pathlib import Path
 
 from podkeep.kernel import libc, mountinfo, mounts
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import Propagation
+from podkeep.kernel.mounts import MountFlag, Propagation
 
 
 @functools.cache
@@ -57,16 +57,13 @@ def _unmount_others() -> None:
 
 def _replace_null_device() -> None:
     """Put a null device of the tests' own in the machine's place: an OCI runtime gives its streams away."""
-    context = mounts.fsopen("tmpfs")
-    mounts.fsconfig_create(context)
-    files = mounts.fsmount(context)
-    os.close(context)
-    os.mknod("null", 0o666 | stat.S_IFCHR, os.makedev(1, 3), dir_fd=files)
-    os.chmod("null", 0o666, dir_fd=files)
-    copy = mounts.clone_tree(f"/proc/self/fd/{files}/null")
-    mounts.attach(copy, "/dev/null")
-    os.close(copy)
-    os.close(files)
+    with tempfile.TemporaryDirectory() as place:
+        mounts.tmpfs(place, attrs=MountFlag.NONE)
+        null = Path(place, "null")
+        os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        null.chmod(0o666)
+        mounts.bind(null, "/dev/null")
+        mounts.unmount(place, lazy=True)
 
 
 @functools.cache

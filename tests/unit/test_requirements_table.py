@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -42,9 +43,11 @@ def test_every_requirement_is_a_sentence_of_its_own() -> None:
 
 def test_table_and_markers_are_in_step() -> None:
     text = tool.TABLE.read_text()
-    shown = {row.id: row.tests for row in tool.parse_table(text) if row.tests}
+    rows = tool.parse_table(text)
+    shown = {row.id: row.tests for row in rows if row.tests}
     assert shown == tool.collect(tool.TESTS, tool.ROOT), "run: python tools/requirements.py --write"
     assert tool.rewrite(text, shown) == text
+    assert [row.id for row in rows if row.missing and not row.tests] == []
 
 
 def _collect(tmp_path: Path, source: str) -> dict[str, tuple[str, ...]]:
@@ -142,10 +145,62 @@ def test_a_table_that_cannot_be_right_is_refused(text: str, shown: dict[str, lis
         tool.rewrite(text, shown)
 
 
+def test_what_is_missing_is_written_by_hand_and_kept() -> None:
+    text = "| U1 | first | partly: the second half<br>`a::b` |\n"
+    (row,) = tool.parse_table(text)
+    assert (row.missing, row.tests, row.state) == ("the second half", ("a::b",), "partly")
+    assert tool.rewrite(text, {"U1": ["a::b"]}) == text
+    assert tool.rewrite(text, {"U1": ["c::d"]}) == text.replace("a::b", "c::d")
+
+
 def test_the_report_counts_each_group() -> None:
-    rows = tool.parse_table("| U1 | first | `a::b` |\n| U2 | second | open |\n| M1 | third | open |\n")
+    rows = tool.parse_table(
+        "| U1 | first | `a::b` |\n| U2 | second | open |\n| M1 | third | partly: half<br>`a::b` |\n"
+    )
     lines = tool.report(rows).splitlines()
     assert "U1    1 test    first" in lines
-    assert f"{'U  user namespaces':<28}   1 shown    1 open  of 2" in lines
-    assert f"{'all':<28}   1 shown    2 open  of 3" in lines
-    assert "U1" not in tool.report(rows, only_open=True)
+    assert f"{'':<15} partly: half" in lines
+    assert f"{'U  user namespaces':<28}   1 shown    0 partly    1 open  of 2" in lines
+    assert f"{'all':<28}   1 shown    1 partly    1 open  of 3" in lines
+    assert "U1 " not in tool.report(rows, only_open=True)
+
+
+def _record(directory: Path, name: str, *lines: tuple[str, str, str]) -> None:
+    text = "".join(json.dumps({"test": test, "when": when, "outcome": ended}) + "\n" for test, when, ended in lines)
+    (directory / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([("a::b", "call", "passed")], []),
+        ([("a::b[1]", "call", "passed"), ("a::b[2]", "call", "passed")], []),
+        ([], ["U1: a::b did not run"]),
+        ([("a::c", "call", "passed")], ["U1: a::b did not run"]),
+        ([("a::b", "setup", "skipped")], ["U1: a::b skipped"]),
+        ([("a::b[1]", "call", "passed"), ("a::b[2]", "setup", "skipped")], ["U1: a::b[2] skipped"]),
+        ([("a::b", "call", "xfailed")], ["U1: a::b xfailed"]),
+        ([("a::b", "call", "failed")], ["U1: a::b failed"]),
+        ([("a::b", "setup", "failed")], ["U1: a::b failed"]),
+    ],
+)
+def test_a_claim_is_backed_by_a_test_that_ran_and_passed(
+    tmp_path: Path, lines: list[tuple[str, str, str]], said: list[str]
+) -> None:
+    _record(tmp_path, "unit.jsonl", *lines)
+    rows = tool.parse_table("| U1 | first | `a::b` |\n| U2 | second | open |\n")
+    outcomes, again = tool.read_results(tmp_path)
+    assert tool.unbacked(rows, outcomes) == said
+    assert again == []
+
+
+def test_a_test_that_is_skipped_in_one_run_may_pass_in_another(tmp_path: Path) -> None:
+    _record(tmp_path, "unit.jsonl", ("a::b", "call", "skipped"))
+    _record(tmp_path, "nested.jsonl", ("a::b", "call", "passed"))
+    assert tool.unbacked(tool.parse_table("| U1 | first | `a::b` |\n"), tool.read_results(tmp_path)[0]) == []
+
+
+def test_tests_that_were_run_again_are_named(tmp_path: Path) -> None:
+    _record(tmp_path, "unit.jsonl", ("a::b", "call", "failed"), ("a::c", "call", "passed"))
+    _record(tmp_path, "unit.again.jsonl", ("a::b", "call", "passed"))
+    assert tool.read_results(tmp_path)[1] == ["a::b"]

@@ -3,10 +3,14 @@
 PYTHON := .venv/bin/python
 SOURCES := src tests tools bench
 MOUNTS ?= hidden
-SCRATCH_TESTS := --numprocesses=auto --maxprocesses=4 --dist=worksteal tests/integration tests/conformance
+SECONDS ?= 240
+SPREAD := --numprocesses=auto --maxprocesses=4 --dist=worksteal
+SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
+RESULTS := .cache/results
+SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test parity reference nested check proto requirements bench pins clean
+.PHONY: help setup demo test parity reference nested attack check proto requirements backed bench pins clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -23,7 +27,7 @@ test: ## every check and every test; MOUNTS=shown: without hiding the mounts of 
 		echo "make test: the tests run containers and use the kernel as only root may" >&2; \
 		echo "hint: sudo make test" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check
-	$(PYTHON) tools/suite.py $(SCRATCH_TESTS) --container-mounts=$(MOUNTS)
+	$(SUITE) $(SCRATCH_TESTS) --container-mounts=$(MOUNTS)
 
 parity: setup ## run the tests with container mounts hidden and shown, and compare result by result (root)
 	@mkdir -p .cache/parity
@@ -33,18 +37,22 @@ parity: setup ## run the tests with container mounts hidden and shown, and compa
 
 reference: ## run the conformance tests against Debian's containerd, to check the tests (root)
 	@tools/setup reference
-	$(PYTHON) tools/suite.py tests/conformance --cri-endpoint=containerd
+	$(PYTHON) tools/suite.py --results=.cache/reference.jsonl tests/conformance --cri-endpoint=containerd
 
 nested: ## tests in an emulated machine with systemd, cgroup v2, AppArmor and Debian's kernel (root)
 	@tools/setup nested
-	$(PYTHON) tools/suite.py tests/nested
+	$(SUITE) tests/nested
+
+attack: ## hostile requests, archives and streams against a daemon; SECONDS= for each, SEED= or ONLY= to repeat (root)
+	@tools/setup test
+	PYTHONPATH=tests:src $(PYTHON) -m attack --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 check: setup ## lint, format, types, import rules, unit and contract tests (root)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(PYTHON) -m pytest tests/unit tests/contract
+	$(PYTHON) -m pytest $(SPREAD) --results=$(RESULTS)/check.jsonl tests/unit tests/contract
 
 proto: setup ## regenerate the gRPC stubs
 	$(PYTHON) tools/proto.py
@@ -52,7 +60,10 @@ proto: setup ## regenerate the gRPC stubs
 requirements: setup ## print the table of requirements and the tests that show them
 	@$(PYTHON) tools/requirements.py
 
-bench: ## compare with containerd on this machine (root); PART=pods, pulls, mountns, classes or nested measures only that
+backed: ## hold that table against the results of make test and make nested
+	@$(PYTHON) tools/requirements.py --results $(RESULTS)
+
+bench: ## compare with containerd on this machine (root); PART=pods, forks, pulls, mountns, classes or nested measures only that
 	@tools/setup $(if $(filter nested,$(PART)),nested,bench)
 	$(PYTHON) -m bench $(if $(PART),--part $(PART))
 

@@ -46,7 +46,7 @@ REFUSALS = frozenset(
 """What a request may be answered with. INTERNAL means a defect, UNKNOWN that nobody thought of it."""
 ALSO = {
     "PullImage": frozenset({Code.UNAVAILABLE, Code.PERMISSION_DENIED, Code.UNKNOWN}),
-    "LoadImage": frozenset({Code.DATA_LOSS, Code.DEADLINE_EXCEEDED}),
+    "LoadImage": frozenset({Code.DEADLINE_EXCEEDED}),
     "ExecSync": frozenset({Code.DEADLINE_EXCEEDED}),
     "StopContainer": frozenset({Code.DEADLINE_EXCEEDED}),
     "CheckpointContainer": frozenset({Code.DEADLINE_EXCEEDED}),
@@ -64,7 +64,7 @@ _EXCEPTIONS = "|".join(
 PYTHON = re.compile(rf"\b({_EXCEPTIONS})\b|Traceback|object at 0x|\[Errno|failed unexpectedly|codec can't|NoneType")
 """What a message has that was written by the interpreter, and not for a reader."""
 _BAD_LOG = re.compile(
-    r"\A\S+Z (ERROR|CRITICAL) (?!.* failed with DataLoss )|Traceback \(most recent|never (retrieved|awaited)"
+    r"\A\S+Z (ERROR|CRITICAL) |Traceback \(most recent|never (retrieved|awaited)"
     r"|\AException ignored|Fatal error on transport|Task was destroyed|Unhandled"
 )
 

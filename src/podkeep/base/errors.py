@@ -8,7 +8,7 @@ Does not own: logging (one log line, at the boundary that answers the caller) or
     ├── InvalidArgument        the request or file is wrong; the message names the field or path
     ├── NotFound               the named thing does not exist
     ├── AlreadyExists
-    ├── FailedPrecondition     the thing exists but is in the wrong state
+    ├── FailedPrecondition     the thing exists but is in the wrong state, or not what its digest says when it arrives
     ├── ResourceExhausted      no free ID block, address, disk space
     ├── PermissionDenied
     ├── Unimplemented          asked for something this version does not do
@@ -16,7 +16,7 @@ Does not own: logging (one log line, at the boundary that answers the caller) or
     ├── RegistryUnavailable    no registry or mirror answers, or only with errors of its own
     ├── DeadlineExceeded
     ├── Cancelled
-    ├── DataLoss               a stored record cannot be read or fails its digest
+    ├── DataLoss               what this node stored cannot be read or fails its digest
     └── Internal
         ├── KernelCallError    a system call failed: names call, object and errno
         └── CommandFailed      a program we started failed: names its command line
@@ -59,7 +59,11 @@ class AlreadyExists(PodkeepError):
 
 
 class FailedPrecondition(PodkeepError):
-    """The thing exists but is in the wrong state for this request."""
+    """The thing exists but is in the wrong state for this request.
+
+    Also what a registry or an archive holds and is not what its digest says, as in containerd (``unexpected commit
+    digest``): nothing is lost, and another source may have it.
+    """
 
 
 class ResourceExhausted(PodkeepError):
@@ -95,7 +99,7 @@ class Cancelled(PodkeepError):
 
 
 class DataLoss(PodkeepError):
-    """Stored data is unreadable or does not match its digest."""
+    """What this node stored is unreadable or does not match its digest: logged as an error, for its administrator."""
 
 
 class Internal(PodkeepError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from podkeep.base import reference
-from podkeep.base.errors import DataLoss, InvalidArgument, KernelCallError, NotFound, of_request
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, of_request
 from podkeep.base.ids import Digest, parse_digest
 from podkeep.images import decompress, manifest, selection, texts
 from podkeep.images.assembly import Assembly
@@ -103,7 +103,7 @@ class TarFiles:
         while left:
             piece = os.pread(self._file.fileno(), min(left, _PIECE), offset)
             if not piece:
-                raise DataLoss(f"{name}: the archive ends {left} bytes too early")
+                raise FailedPrecondition(f"{name}: the archive ends {left} bytes too early")
             yield piece
             offset += len(piece)
             left -= len(piece)

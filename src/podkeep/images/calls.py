@@ -49,7 +49,7 @@ def ask(registry: Registry, call: Call) -> Reply:
     """Send a request and return the answer.
 
     :raises PodkeepError: for a status that is an error, and if no answer comes.
-    :raises DataLoss: if the answer is longer than it may be.
+    :raises FailedPrecondition: if the answer is longer than it may be.
     """
     answer = registry.exchange(
         call.method, call.path, headers=call.headers, accept=call.accept, body=call.body, what=call.what

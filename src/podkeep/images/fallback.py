@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from podkeep.base.errors import (
-    DataLoss,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -15,7 +14,7 @@ from podkeep.base.errors import (
     RegistryUnavailable,
 )
 
-ELSEWHERE = (DataLoss, FailedPrecondition, NotFound, PermissionDenied, RegistryUnavailable)
+ELSEWHERE = (FailedPrecondition, NotFound, PermissionDenied, RegistryUnavailable)
 """Errors after which another source may do better."""
 UNREADABLE = (*ELSEWHERE, InvalidArgument)
 """The same for documents: that one is no JSON is that source's fault, as long as no digest says otherwise."""

@@ -35,7 +35,7 @@ def told(job: LayerJob, blob: Iterator[bytes]) -> tuple[LayerJob, Iterator[bytes
 def keep(job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], channel: Channel) -> dict[str, Any]:
     """Keep ``blob`` in the empty directory ``root`` for the driver of new layers; return what an unpack process would.
 
-    :raises DataLoss: if the blob is not what its digest says.
+    :raises FailedPrecondition: if the blob is not what its digest says.
     :raises InvalidArgument: if it has more bytes than a layer may have, or cannot be written.
     :raises ResourceExhausted: if the disk is full.
     """

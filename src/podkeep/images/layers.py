@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from podkeep.base.errors import DataLoss, Internal, InvalidArgument, PodkeepError, ResourceExhausted
+from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.base.ids import Digest
 from podkeep.images import reports
 from podkeep.images.channel import Channel
@@ -124,7 +124,7 @@ class UnpackProcess:
     ) -> dict[str, Any]:
         """Feed ``blob`` to the process and return its result.
 
-        :raises DataLoss: if the blob is not what its digest says.
+        :raises FailedPrecondition: if the blob is not what its digest says.
         :raises InvalidArgument: if the process refused the layer.
         """
         hashing = hashlib.new(job.shown.partition(":")[0])
@@ -193,7 +193,9 @@ class UnpackProcess:
         if "error" in result:
             raise InvalidArgument(f"layer {job.shown}: {result['error']}")
         if job.layer not in (None, result["digest"]):
-            raise DataLoss(f"layer {job.shown}: expected diff ID {job.layer}, the content has {result['digest']}")
+            raise FailedPrecondition(
+                f"layer {job.shown}: expected diff ID {job.layer}, the content has {result['digest']}"
+            )
         return result | {"layer": result["digest"]}
 
 
@@ -207,13 +209,13 @@ def no_space(job: LayerJob, why: str) -> ResourceExhausted:
 def check_blob(job: LayerJob, done: int, found: str) -> None:
     """Compare what arrived of a blob, ``done`` bytes with the digest ``found``, with what it should be.
 
-    :raises DataLoss: if it is something else.
+    :raises FailedPrecondition: if it is something else.
     """
     if job.digest is not None and found != job.digest:
         size = f" ({done} of {job.size} bytes)" if done != job.size else ""
-        raise DataLoss(f"layer {job.digest}: expected digest {job.digest}, the content has {found}{size}")
+        raise FailedPrecondition(f"layer {job.digest}: expected digest {job.digest}, the content has {found}{size}")
     if done != job.size:
-        raise DataLoss(f"layer {job.shown}: expected {job.size} bytes, the content has {done}")
+        raise FailedPrecondition(f"layer {job.shown}: expected {job.size} bytes, the content has {done}")
 
 
 def mark_opaque(root: Path, directories: list[str]) -> None:

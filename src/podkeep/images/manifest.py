@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from podkeep.base.errors import DataLoss, InvalidArgument, NotFound, Unimplemented
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
 from podkeep.base.ids import Digest, parse_digest
 from podkeep.base.printable import listed
 from podkeep.images import texts
@@ -120,11 +120,11 @@ def node_architecture() -> str:
 def verify(data: bytes, digest: Digest, what: str) -> None:
     """Compare bytes with their digest.
 
-    :raises DataLoss: naming both digests.
+    :raises FailedPrecondition: naming both digests.
     """
     found = digest_of(data, digest.partition(":")[0])
     if found != digest:
-        raise DataLoss(f"{what}: expected digest {digest}, the content has {found}")
+        raise FailedPrecondition(f"{what}: expected digest {digest}, the content has {found}")
 
 
 def digest_of(data: bytes, algorithm: str = "sha256") -> Digest:
@@ -252,12 +252,12 @@ def parse_manifest(document: Mapping[str, Any], what: str) -> Manifest:
 def embedded(described: Descriptor, what: str) -> bytes | None:
     """Return a blob that need not be fetched: the document holds it, or it is the empty object.
 
-    :raises DataLoss: if what the document holds does not match the digest.
+    :raises FailedPrecondition: if what the document holds does not match the digest.
     """
     if described.data is None:
         return EMPTY_OBJECT if described.digest == digest_of(EMPTY_OBJECT) else None
     if len(described.data) != described.size:
-        raise DataLoss(f"{what}: expected {described.size} bytes, its data has {len(described.data)}")
+        raise FailedPrecondition(f"{what}: expected {described.size} bytes, its data has {len(described.data)}")
     verify(described.data, described.digest, what)
     return described.data
 

@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import urldefrag, urlencode, urljoin
 
 from podkeep.base.errors import (
-    DataLoss,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -318,8 +317,8 @@ class _Upload:
 def _cross_check(registry: Registry, answer: Reply, digest: Digest, shown: str) -> None:
     """Compare what the registry says it stored with what was sent.
 
-    :raises DataLoss: if it stored something else.
+    :raises FailedPrecondition: if it stored something else.
     """
     stored = answer.headers.get("docker-content-digest", digest)
     if stored != digest:
-        raise DataLoss(f"{registry}: {shown} is {digest}, and the registry stored {stored}")
+        raise FailedPrecondition(f"{registry}: {shown} is {digest}, and the registry stored {stored}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PermissionDenied
+from podkeep.base.errors import FailedPrecondition, NotFound, PermissionDenied
 from podkeep.images.fallback import first
 from podkeep.images.registry import Registry
 
@@ -24,6 +24,6 @@ def unchanged(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     registries = (Registry(endpoint, request["repository"], request["auth"]) for endpoint in request["endpoints"])
     try:
         digest = first(registries, lambda registry: registry.manifest_digest(target), f"{name}: {target}")
-    except (DataLoss, FailedPrecondition, NotFound, PermissionDenied):
+    except (FailedPrecondition, NotFound, PermissionDenied):
         return []  # some cannot answer this question: the pull will tell
     return [{"unchanged": f"{name}@{digest}"}] if digest in request["known"] else []

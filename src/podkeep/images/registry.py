@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
 from podkeep.base.errors import (
-    DataLoss,
     FailedPrecondition,
     NotFound,
     PermissionDenied,
@@ -106,7 +105,7 @@ class Registry:
     def document(self, described: manifest.Descriptor) -> bytes:
         """Return a small blob whole, verified.
 
-        :raises DataLoss: if it does not match its digest.
+        :raises FailedPrecondition: if it does not match its digest.
         """
         answer = self._get(f"blobs/{described.digest}", {})
         data = self.whole(answer, described.size, f"blob {described.digest}")
@@ -116,7 +115,7 @@ class Registry:
     def blob(self, job: LayerJob) -> Iterator[bytes]:
         """Yield a layer's bytes; a connection that breaks is made again and goes on where it was.
 
-        :raises DataLoss: if there is more than the manifest says; the caller compares digests.
+        :raises FailedPrecondition: if there is more than the manifest says; the caller compares digests.
         :raises RegistryUnavailable: if it breaks off again and again.
         """
         done, breaks, since, ranges = 0, 0, 0, True
@@ -160,7 +159,9 @@ class Registry:
                 fresh = piece[start - position :] if position < start else piece
                 position += len(piece)
                 if position > job.size:
-                    raise DataLoss(f"{self}: blob {job.shown} has more than the {job.size} bytes its manifest says")
+                    raise FailedPrecondition(
+                        f"{self}: blob {job.shown} has more than the {job.size} bytes its manifest says"
+                    )
                 if fresh:
                     yield fresh
             if position < job.size and not answer.delimited:
@@ -283,7 +284,7 @@ class Registry:
     def whole(self, answer: Answer, most: int, what: str) -> bytes:
         """Return an answer's body and let go of its connection.
 
-        :raises DataLoss: if it has more than ``most`` bytes.
+        :raises FailedPrecondition: if it has more than ``most`` bytes.
         :raises RegistryUnavailable: if it breaks off.
         """
         pieces, size = [], 0
@@ -299,7 +300,7 @@ class Registry:
             data = _decoded(b"".join(pieces), answer.headers.get("Content-Encoding", ""), most, f"{self}: {what}")
             if len(data) <= most:
                 return data
-        raise DataLoss(f"{self}: {what} has more than the {most} bytes allowed")
+        raise FailedPrecondition(f"{self}: {what} has more than the {most} bytes allowed")
 
     def _shown(self, path: str) -> str:
         kind, _, target = path.partition("?")[0].partition("/")
@@ -323,7 +324,9 @@ def _range_start(answer: Answer, job: LayerJob, who: str) -> int:
     if match is None:
         raise BadAnswer("it does not say which part of the blob it sends")
     if match[3] not in ("*", str(job.size)):
-        raise DataLoss(f"{who}: blob {job.shown} has {match[3]} bytes there, and its manifest says {job.size}")
+        raise FailedPrecondition(
+            f"{who}: blob {job.shown} has {match[3]} bytes there, and its manifest says {job.size}"
+        )
     return int(match[1])
 
 
@@ -338,9 +341,9 @@ def _decoded(data: bytes, coding: str, most: int, what: str) -> bytes:
     try:
         plain = unzip.decompress(data, most + 1)
     except zlib.error as error:
-        raise DataLoss(f"{what} is damaged: {error}") from error
+        raise FailedPrecondition(f"{what} is damaged: {error}") from error
     if len(plain) <= most and not unzip.eof:
-        raise DataLoss(f"{what} is damaged: its compressed form ends too early")
+        raise FailedPrecondition(f"{what} is damaged: its compressed form ends too early")
     return plain
 
 

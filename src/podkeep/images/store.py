@@ -132,7 +132,7 @@ class ImageStore:
         :raises NotFound: if the registry has no such image, or none for this node's architecture.
         :raises RegistryUnavailable: if no registry or mirror answers.
         :raises PermissionDenied: if the registry refuses the credentials, or its images are not allowed here.
-        :raises DataLoss: if something does not match its digest.
+        :raises FailedPrecondition: if something does not match its digest.
         """
         return await self._fetching.pull(reference_text, auth=auth, progress=progress)
 
@@ -144,7 +144,7 @@ class ImageStore:
         :param file: read instead of what is at the path ``archive``, which then is just a name.
         :raises NotFound: if there is no such file, or no image in it for this node's architecture.
         :raises InvalidArgument: if it is no image archive, or a document or layer in it is wrong.
-        :raises DataLoss: if something does not match its digest.
+        :raises FailedPrecondition: if something does not match its digest.
         """
         return await self._fetching.load(archive, file=file, progress=progress)
 

@@ -16,7 +16,7 @@ import pytest
 from conftest import OpenStore
 
 from podkeep.base.config import RegistryConfig
-from podkeep.base.errors import DataLoss, FailedPrecondition, InvalidArgument, RegistryUnavailable
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, RegistryUnavailable
 from podkeep.base.reference import parse
 from podkeep.images import endpoints, packing, pushing
 from podkeep.images.packing import Blob
@@ -290,7 +290,7 @@ def test_a_file_that_changes_is_not_published(oci: OciRegistry, app: Pushed, thi
 
 def test_a_registry_that_stores_something_else_is_found_out(oci: OciRegistry, app: Pushed, model: Blob) -> None:
     oci.stored_digest = f"sha256:{'0' * 64}"
-    with pytest.raises(DataLoss, match="the registry stored sha256:0000"):
+    with pytest.raises(FailedPrecondition, match="the registry stored sha256:0000"):
         pushing.upload(app, model, lambda *_: None)
 
 

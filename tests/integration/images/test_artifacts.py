@@ -17,7 +17,7 @@ import pytest
 from conftest import OpenStore, du, layers_bytes, leftovers
 
 from podkeep.base.errors import (
-    DataLoss,
+    FailedPrecondition,
     InvalidArgument,
     NotFound,
     PodkeepError,
@@ -253,7 +253,7 @@ def test_a_configuration_that_is_known_is_not_asked_for(tmp_path: Path, open_sto
 
 def test_an_inline_configuration_is_verified(open_store: OpenStore) -> None:
     wrong = artifact([], config=b'{"a":1}', config_type="x/y", config_more={"data": "eyJhIjoyfQ=="})
-    with _serving(wrong, {}) as registry, pytest.raises(DataLoss, match="configuration: expected digest"):
+    with _serving(wrong, {}) as registry, pytest.raises(FailedPrecondition, match="configuration: expected digest"):
         asyncio.run(open_store(registry.host).pull(f"{registry.host}/app:v1"))
 
 
@@ -377,7 +377,7 @@ def test_the_digest_that_oras_gives_a_directory_is_compared(registry: Registry, 
     lie = directory_part("d", tar([file("d/b")]))
     wrong = Part(data=right.data, media_type=right.media_type, annotations=lie.annotations)
     store = open_store()
-    with pytest.raises(DataLoss, match="expected diff ID"):
+    with pytest.raises(FailedPrecondition, match="expected diff ID"):
         asyncio.run(store.pull(artifact([wrong]).push(registry, "oras/lie:v1")))
     assert store.images() == []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import OpenStore, layer_directory, leftovers
 
-from podkeep.base.errors import DataLoss, InvalidArgument
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from support.images import (
     Layout,
     LayoutBuilder,
@@ -251,7 +251,7 @@ def test_damaged_compression_is_told_from_a_wrong_digest(
     layout = layers_layout(tmp_path / "layout", [[file("a", os.urandom(5000))]], compression=compression)
     blob = layout.blob_path(layout.layer_digests[0])
     blob.write_bytes(blob.read_bytes()[:-40] + bytes(40))
-    with pytest.raises(DataLoss, match=f"expected digest {layout.layer_digests[0]}, the content has sha256:"):
+    with pytest.raises(FailedPrecondition, match=f"expected digest {layout.layer_digests[0]}, the content has sha256:"):
         asyncio.run(open_store().load(layout.path))
 
 

@@ -19,7 +19,6 @@ from conftest import OpenStore, layers_bytes, leftovers
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import (
-    DataLoss,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -49,7 +48,7 @@ def _lie(layout: Layout, about: str, body: bytes) -> HostileRegistry:
 
 
 def _both(error: PodkeepError, expected: str, found: bytes) -> bool:
-    return isinstance(error, DataLoss) and expected in error.message and digest(found) in error.message
+    return isinstance(error, FailedPrecondition) and expected in error.message and digest(found) in error.message
 
 
 def test_a_lie_about_the_manifest(busybox: Layout, open_store: OpenStore) -> None:
@@ -90,7 +89,7 @@ def test_more_than_the_manifest_says(busybox: Layout, open_store: OpenStore) -> 
     layer = busybox.layer_digests[0]
     with _lie(busybox, layer, busybox.blob(layer) + b"more") as registry:
         error = _pull(open_store, registry)
-    assert isinstance(error, DataLoss)
+    assert isinstance(error, FailedPrecondition)
     assert f"more than the {len(busybox.blob(layer))} bytes its manifest says" in error.message
 
 
@@ -204,7 +203,7 @@ def test_a_part_of_a_blob_of_another_size_is_refused(busybox: Layout, open_store
 
     with HostileRegistry(busybox, decide) as registry:
         error = _pull(open_store, registry)
-    assert isinstance(error, DataLoss)
+    assert isinstance(error, FailedPrecondition)
     assert "has 300001 bytes there, and its manifest says" in error.message
 
 
@@ -254,14 +253,14 @@ def test_error_answers(
         (b'{"schemaVersion":1}', Unimplemented, "schema 1"),
         (
             b'{"config":{"mediaType":"text/x","size":1,"digest":"sha256:' + b"0" * 64 + b'"}}',
-            DataLoss,
+            FailedPrecondition,
             "more than the 1 bytes",
         ),
         (b'{"config":{"size":1,"digest":"md5:1"}}', InvalidArgument, r"config\.digest: 'md5:1' is not a digest"),
         (b'{"config":{"size":-1}}', InvalidArgument, r"config\.size is not a number of bytes"),
         (b'{"manifests":{}}', InvalidArgument, "manifests is not a list"),
         (b'{"manifests":[]}', NotFound, "there is nothing"),
-        (b" " * (5 << 20), DataLoss, "more than the 4194304 bytes allowed"),
+        (b" " * (5 << 20), FailedPrecondition, "more than the 4194304 bytes allowed"),
     ],
 )
 def test_documents_that_are_no_manifest(
@@ -528,9 +527,9 @@ def test_a_manifest_that_was_compressed_for_the_way_is_read(busybox: Layout, ope
 @pytest.mark.parametrize(
     ("body", "coding", "kind", "text"),
     [
-        (gzip.compress(b" " * (64 << 20)), "gzip", DataLoss, "more than the 4194304 bytes allowed"),
-        (gzip.compress(b"{}")[:-4], "gzip", DataLoss, "ends too early"),
-        (b"{}", "gzip", DataLoss, "is damaged"),
+        (gzip.compress(b" " * (64 << 20)), "gzip", FailedPrecondition, "more than the 4194304 bytes allowed"),
+        (gzip.compress(b"{}")[:-4], "gzip", FailedPrecondition, "ends too early"),
+        (b"{}", "gzip", FailedPrecondition, "is damaged"),
         (b"{}", "br", FailedPrecondition, "Content-Encoding 'br'"),
     ],
     ids=["bomb", "cut", "plain", "unknown"],
@@ -616,7 +615,7 @@ def test_sha512_is_as_good(busybox: Layout, open_store: OpenStore) -> None:
         store = open_store(registry.host)
         image = asyncio.run(store.pull(f"{registry.host}/app@{name}"))
         assert (image.id, image.repo_digests) == (busybox.image_id, (f"{registry.host}/app@{name}",))
-        with pytest.raises(DataLoss):
+        with pytest.raises(FailedPrecondition):
             asyncio.run(store.pull(f"{registry.host}/app@sha512:{'0' * 128}"))
 
 
@@ -639,7 +638,7 @@ def test_the_error_names_every_server_that_was_tried(busybox: Layout, open_store
         assert re.search(rf"cannot connect to {dead}: connection refused", message), message
         assert f"{empty.host}/app" in message
         if where == layer:
-            assert isinstance(failure.value, DataLoss)
+            assert isinstance(failure.value, FailedPrecondition)
         else:
             assert isinstance(failure.value, RegistryUnavailable)
             assert message.startswith("RegistryUnavailable: registry.invalid: no address for 'registry.invalid'")

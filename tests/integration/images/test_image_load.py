@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import OpenStore, layer_directory
 
-from podkeep.base.errors import DataLoss, InvalidArgument, NotFound
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.images.image import PullProgress
 from support.images import BUSYBOX, OCI_CONFIG, OCI_MANIFEST, Layout, LayoutBuilder, busybox_layout, compress, file, tar
 
@@ -144,7 +144,7 @@ def test_blobs_of_an_archive_are_verified_and_must_be_there(tmp_path: Path, open
             blob.unlink()
             if not missing:
                 blob.write_bytes(data.replace(data[-20:-10], b"0123456789"))
-            with pytest.raises(NotFound if missing else DataLoss) as failure:
+            with pytest.raises(NotFound if missing else FailedPrecondition) as failure:
                 asyncio.run(store.load(layout.path))
             assert digests[which][7:] in failure.value.message
     assert store.images() == []

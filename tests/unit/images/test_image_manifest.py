@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.base.errors import DataLoss, InvalidArgument, NotFound, PodkeepError, Unimplemented
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError, Unimplemented
 from podkeep.images import manifest
 
 D0 = "sha256:" + "0" * 64
@@ -41,9 +41,9 @@ def test_what_a_document_embeds_is_verified() -> None:
     assert manifest.embedded(described(None), "x") == b"{}"
     assert manifest.embedded(described(None, b"{ }"), "x") is None
     assert manifest.embedded(described(b"{ }", b"{ }"), "x") == b"{ }"
-    with pytest.raises(DataLoss, match="x: expected 3 bytes, its data has 2"):
+    with pytest.raises(FailedPrecondition, match="x: expected 3 bytes, its data has 2"):
         manifest.embedded(described(b"{}", b"{ }"), "x")
-    with pytest.raises(DataLoss, match="x: expected digest"):
+    with pytest.raises(FailedPrecondition, match="x: expected digest"):
         manifest.embedded(described(b"{.}", b"{ }"), "x")
 
 
@@ -57,7 +57,7 @@ def test_an_index_is_told_by_its_type_or_its_content() -> None:
 def test_verification_names_both_digests() -> None:
     found = manifest.digest_of(b"data")
     manifest.verify(b"data", found, "x")
-    with pytest.raises(DataLoss, match=f"x: expected digest {D0}, the content has {found}"):
+    with pytest.raises(FailedPrecondition, match=f"x: expected digest {D0}, the content has {found}"):
         manifest.verify(b"data", manifest.Digest(D0), "x")
 
 

@@ -5,6 +5,7 @@ SOURCES := src tests tools bench
 MOUNTS ?= hidden
 SECONDS ?= 240
 SPREAD := --numprocesses=auto --maxprocesses=4 --dist=worksteal
+UNIT_TESTS := tests/unit tests/contract
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
 RESULTS := .cache/results
 SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
@@ -27,6 +28,7 @@ test: ## every check and every test; MOUNTS=shown: without hiding the mounts of 
 		echo "make test: the tests run containers and use the kernel as only root may" >&2; \
 		echo "hint: sudo make test" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check
+	$(PYTHON) -m pytest $(SPREAD) --results=$(RESULTS)/slow.jsonl -m slow $(UNIT_TESTS)
 	$(SUITE) $(SCRATCH_TESTS) --container-mounts=$(MOUNTS)
 
 parity: setup ## run the tests with container mounts hidden and shown, and compare result by result (root)
@@ -47,12 +49,12 @@ attack: ## hostile requests, archives and streams against a daemon; SECONDS= for
 	@tools/setup test
 	PYTHONPATH=tests:src $(PYTHON) -m attack --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-check: setup ## lint, format, types, import rules, unit and contract tests (root)
+check: setup ## lint, format, types, import rules, unit and contract tests but the slow ones (root)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(PYTHON) -m pytest $(SPREAD) --results=$(RESULTS)/check.jsonl tests/unit tests/contract
+	$(PYTHON) -m pytest $(SPREAD) --results=$(RESULTS)/check.jsonl -m "not slow" $(UNIT_TESTS)
 
 proto: setup ## regenerate the gRPC stubs
 	$(PYTHON) tools/proto.py

@@ -189,6 +189,7 @@ def seen(layers: Layers, layer: Digest, *, userns: int | None = None) -> Census:
 
 
 @pytest.mark.parametrize("name", TREES)
+@pytest.mark.slow
 def test_the_same_tar_gives_the_same_tree(name: str, both: tuple[Layers, Layers]) -> None:
     archive = tar(TREES[name])
     trees = [seen(layers, layers.keep(archive)) for layers in both]
@@ -246,6 +247,7 @@ def test_sparse_files(parts: list[tuple[int, int]], real: int, keeper: str, both
     assert both[1].keeper[layer] == keeper
 
 
+@pytest.mark.slow
 def test_a_layer_too_large_for_memory_is_kept_as_a_directory(opened: Callable[[str], Layers]) -> None:
     erofs = opened("erofs")
     members = [file(f"d{number % 7}/{number}", str(number)) for number in range(2000)]
@@ -337,6 +339,7 @@ def changed(top: Path) -> None:
 
 @pytest.mark.requirement("U25")
 @pytest.mark.parametrize("mapped", [False, True], ids=["host users", "own users"])
+@pytest.mark.slow
 def test_overlays_look_and_change_the_same(mapped: bool, both: tuple[Layers, Layers], tmp_path: Path) -> None:
     found: list[tuple[Census, Census]] = []
     with NamespaceHelper() as helper, ExitStack() as closing:
@@ -417,6 +420,7 @@ MEMBER = st.one_of(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(members=st.lists(MEMBER, max_size=12))
+@pytest.mark.slow
 def test_random_archives(members: list[Member], opened: Callable[[str], Layers]) -> None:
     """What one driver refuses the other refuses with the same words."""
     archive = tar(members)

@@ -2,7 +2,8 @@
 
 A line is ``{"test": node ID, "when": "setup" | "call" | "teardown", "outcome": …}``; the outcomes are ``passed``,
 ``failed``, ``skipped``, ``xfailed`` (failed as it must) and ``xpassed``. Phases that passed are recorded for ``call``
-alone. A line is on disk before the next test ends: a run that is cut off leaves what it had.
+alone; those that failed have the whole failure as ``"why"``. A line is on disk before the next test ends: a run that is
+cut off leaves what it had.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         outcome = outcome_of(report)
         if outcome != "passed" or report.when == "call":
-            self._file.write(json.dumps({"test": report.nodeid, "when": report.when, "outcome": outcome}) + "\n")
+            line = {"test": report.nodeid, "when": report.when, "outcome": outcome}
+            if report.failed:
+                line["why"] = report.longreprtext
+            self._file.write(json.dumps(line) + "\n")
 
     def pytest_unconfigure(self) -> None:
         self._file.close()

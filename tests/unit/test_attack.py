@@ -28,6 +28,7 @@ def test_a_case_is_the_same_with_the_same_seed_and_after_it_was_written(name: st
     assert len(texts) == 30
 
 
+@pytest.mark.slow
 def test_every_rpc_is_attacked() -> None:
     cases = (CAMPAIGNS["requests"].make(generator(1, "requests", number)) for number in range(3000))
     assert {call.rpc for case in cases for call in case} == set(RPCS)

@@ -87,6 +87,7 @@ def test_results_need_their_markers(tmp_path: Path) -> None:
     assert document.read_text() == "# Benchmarks\n"
 
 
+@pytest.mark.slow
 def test_large_images_are_streamed_and_the_same_each_time() -> None:
     first, again = (b"".join(bulk.many_files(500)) for _ in range(2))
     with tarfile.open(fileobj=BytesIO(first)) as archive:
@@ -194,6 +195,7 @@ MODULE = """
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make mount and PID namespaces")
 @pytest.mark.parametrize(("mode", "status"), [("end", 7), ("wait", -signal.SIGINT)])
+@pytest.mark.slow
 def test_a_run_leaves_nothing_behind(tmp_path: Path, mode: str, status: int) -> None:
     (tmp_path / "tried.py").write_text(textwrap.dedent(MODULE))
     start = "import sys; from pathlib import Path; from bench import isolation\n"

@@ -41,6 +41,7 @@ def test_every_requirement_is_a_sentence_of_its_own() -> None:
     assert [text for text, count in Counter(row.text for row in rows).items() if count > 1] == []
 
 
+@pytest.mark.slow
 def test_table_and_markers_are_in_step() -> None:
     text = tool.TABLE.read_text()
     rows = tool.parse_table(text)

@@ -59,16 +59,19 @@ def run(tmp_path: Path, source: str) -> tuple[int, str, list[str]]:
     ],
     ids=["nothing fails", "one fails once", "one fails twice", "too many fail", "a leak", "a leak beside a failure"],
 )
+@pytest.mark.slow
 def test_what_is_run_again(tmp_path: Path, source: str, status: int, again: list[str]) -> None:
     ended, said, tests = run(tmp_path, source)
     assert (ended, tests) == (status, again), said
 
 
+@pytest.mark.slow
 def test_what_passed_at_the_second_time_is_named(tmp_path: Path) -> None:
     _, said, _ = run(tmp_path, FAILS_ONCE)
     assert "failed once and passed alone, to be fixed:\n  test_it.py::test_fails_once" in said
 
 
+@pytest.mark.slow
 def test_a_test_that_left_something_is_named(tmp_path: Path) -> None:
     _, said, _ = run(tmp_path, LEAVES_SOMETHING)
     assert "failed after the test itself, not run again:\n  test_it.py::test_leaves_something" in said

@@ -268,6 +268,7 @@ def test_a_file_that_a_host_path_asks_for_is_not_made_where_a_link_leads(tmp_pat
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.slow
 def test_a_host_path_of_very_many_directories_is_made(tmp_path: Path) -> None:
     path = f"{tmp_path}/top" + "/d" * 1500
     assert host_path.check(HostPathVolumeSource(path=path, type="DirectoryOrCreate")).is_dir()

@@ -70,6 +70,7 @@ def test_other_texts_stay_as_they_are(text: str) -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.integers(0, 30), st.integers(8, 44))
+@pytest.mark.slow
 def test_parts_of_a_long_secret_are_found_anywhere(before: str, after: str, start: int, length: int) -> None:
     remember(TOKEN)
     part = TOKEN[start : start + length]

@@ -31,6 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("M16")
+@pytest.mark.slow
 def test_what_is_written_is_named_and_taken_back(root: Path) -> None:
     before = sorted(path for path in root.rglob("*") if path.is_file())
     out, _ = podkeep("mountns", "install", "--root", str(root))

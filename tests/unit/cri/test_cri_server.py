@@ -335,6 +335,7 @@ for _ in messages:
 """
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_killed_is_no_error(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The connection is gone before the event loop hears of it: it is the next message that cannot be sent."""
 

@@ -46,6 +46,7 @@ def write(path: Path, pieces: list[bytes]) -> int:
 @pytest.mark.parametrize(
     "size", [0, 1, datafile._CACHED - 1, datafile._CACHED, datafile._CACHED + 1, 35 * MIB, 40 * MIB + 12345]
 )
+@pytest.mark.slow
 def test_it_holds_what_was_written_in_pieces_of_any_size(tmp_path: Path, size: int) -> None:
     generator = random.Random(size)
     content = generator.randbytes(size)

@@ -89,6 +89,7 @@ def test_a_file_of_more_than_4_gib(data: Path, tmp_path: Path) -> None:
         assert large.read() == b""
 
 
+@pytest.mark.slow
 def test_fifty_thousand_names(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_bytes(b"0123456789".ljust(512))
@@ -102,6 +103,7 @@ def test_fifty_thousand_names(tmp_path: Path) -> None:
             assert not (top / missing).exists()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_links(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_bytes(b"x".ljust(512))

@@ -96,6 +96,7 @@ def test_no_document_has_what_json_or_unicode_has_not(text: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.slow
 def test_what_images_really_hold_is_taken() -> None:
     """Scripts of several lines, emoji in labels, ports by the ten thousand, a user by name and group."""
     fields = {

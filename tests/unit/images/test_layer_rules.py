@@ -163,6 +163,7 @@ def _compare(archive: bytes, root: Path) -> None:
         assert _files_outline(root) == _image_outline(tree)
 
 
+@pytest.mark.slow
 def test_random_layers_become_the_same_tree_either_way(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     (tmp_path / "beside").mkdir()
@@ -184,6 +185,7 @@ def test_random_layers_become_the_same_tree_either_way(tmp_path: Path) -> None:
     assert accepted > ROUNDS / 4
 
 
+@pytest.mark.slow
 def test_damaged_layers_become_the_same_tree_either_way(tmp_path: Path) -> None:
     chance = random.Random(SEED + 1)
     for number in range(ROUNDS):
@@ -197,6 +199,7 @@ def test_damaged_layers_become_the_same_tree_either_way(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted(map(str, range(ROUNDS)))
 
 
+@pytest.mark.slow
 def test_what_tarfile_reads_of_damaged_archives_it_reads_too() -> None:
     chance = random.Random(SEED + 2)
     compared = 0

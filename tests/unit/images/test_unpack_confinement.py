@@ -126,6 +126,7 @@ def _status(proc: Path) -> dict[str, str]:
     return {name: value.strip() for name, _, value in lines}
 
 
+@pytest.mark.slow
 def test_a_process_that_refuses_a_layer_ends_in_peace(tmp_path: Path) -> None:
     """Its threads have no libraries to end with: they are not to be asked to."""
     refused = gzip.compress(tar([file("a/../b", "x"), file("rest", os.urandom(4 << 20))]), 1)

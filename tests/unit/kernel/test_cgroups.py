@@ -304,6 +304,7 @@ def test_something_is_noted_with_a_cgroup_as_long_as_it_is_there(tree: tuple[Cgr
         groups.set_attribute(path, "nonsense", b"7")
 
 
+@pytest.mark.slow
 def test_cgroups_may_be_deeper_than_the_stack(tmp_path: Path) -> None:
     groups = Cgroups(layout=CgroupLayout(version=2, hierarchies=(tmp_path,)))
     path = f"{tmp_path}/pod"

@@ -63,6 +63,7 @@ def test_a_walk_enters_other_mounts_only_if_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("d" * 255, 450)])
+@pytest.mark.slow
 def test_a_deep_tree_takes_few_descriptors_and_little_memory(root: int, name: str, depth: int) -> None:
     """With as many directories beside each other at the bottom, each of whose paths is long."""
     with openat.closing(go_down(root, name, depth)) as bottom:

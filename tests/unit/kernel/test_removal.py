@@ -34,6 +34,7 @@ def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["outside"]
 
 
+@pytest.mark.slow
 def test_depth_is_no_limit(tmp_path: Path) -> None:
     top = os.open(tmp_path, os.O_RDONLY)
     at = os.dup(top)
@@ -49,6 +50,7 @@ def test_depth_is_no_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.slow
 def test_millions_of_directories_would_not_be_in_memory(tmp_path: Path, depth: int) -> None:
     above = tmp_path.joinpath("tree", *["d"] * (depth - 1))
     above.mkdir(parents=True)

@@ -229,6 +229,7 @@ def test_a_container_mount_keeps_what_was_made_on_demand(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
 def test_stop_refuses_while_somebody_is_inside(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -360,6 +361,7 @@ assert list(Path("/run").iterdir()) == []
     )
 
 
+@pytest.mark.slow
 def test_many_starts_and_stops_at_once(tmp_path: Path) -> None:
     """Everybody who is inside is where the pin is, whoever comes and goes meanwhile, and it ends clean."""
     on_a_scratch_machine(
@@ -524,6 +526,7 @@ def test_it_is_not_made_within_itself(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make mount namespaces")
 @pytest.mark.parametrize("cpu", sorted(os.sched_getaffinity(0)))
+@pytest.mark.slow
 def test_it_is_pinned_whichever_processor_made_the_hosts_namespace(tmp_path: Path, cpu: int) -> None:
     """Linux 6.18 numbers namespaces per processor, and pins none below the number of the one it is pinned in."""
     on_a_scratch_machine(

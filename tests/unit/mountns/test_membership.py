@@ -124,6 +124,7 @@ def slave_only():
     ("source", "inside"),
     [("default", False), ("default", True), ("--mount-namespace-pid", False), ("KUBENSMNT", False)],
 )
+@pytest.mark.slow
 def test_where_mounts_reach_no_container_no_daemon_goes(tmp_path: Path, source: str, inside: bool) -> None:
     """What the hint says makes it right."""
     on_a_machine(

@@ -112,6 +112,7 @@ def test_a_layer_has_the_containers_own_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["link", "directory link", "pipe"])
+@pytest.mark.slow
 def test_nothing_but_the_layer_is_written_while_the_container_exchanges_files(tmp_path: Path, what: str) -> None:
     upper, outside = tmp_path / "upper", tmp_path / "outside"
     (upper / "directory").mkdir(parents=True)

@@ -137,6 +137,7 @@ def test_to_another_file_system(source: Path) -> None:
         subprocess.run(["rm", "-rf", target], check=True)
 
 
+@pytest.mark.slow
 def test_a_deep_tree_needs_no_recursion(source: Path, tmp_path: Path) -> None:
     fd = os.open(source, os.O_RDONLY)
     for _ in range(1100):

@@ -195,6 +195,7 @@ def test_propagation_into_a_volume() -> None:
 @pytest.mark.parametrize("target", ["{outside}", "../../outside", "/proc/self/root/{outside}", "/proc/self/cwd"])
 @pytest.mark.parametrize("last", [True, False], ids=["the last component", "one before"])
 @in_new_namespaces()
+@pytest.mark.slow
 def test_a_sub_path_whose_directory_is_exchanged_for_a_link_stays_inside(
     tmp_path: Path, target: str, *, last: bool
 ) -> None:

@@ -551,6 +551,7 @@ def test_a_container_that_is_refused(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.slow
 def test_a_name_of_ten_megabytes_is_refused_in_few_words(number: int) -> None:
     long = set_field("metadata.name", "a" * 10_000_000)
     with pytest.raises(InvalidArgument, match=r"metadata\.name") as caught:

@@ -135,6 +135,7 @@ def test_every_pod_has_a_level_of_its_own() -> None:
         used.add(level)
 
 
+@pytest.mark.slow
 def test_the_last_level_is_found() -> None:
     count = selinux.CATEGORIES
     every = {f"s0:c{low},c{high}" for low in range(count) for high in range(low + 1, count)}

@@ -124,6 +124,7 @@ def _growth(since: int) -> int:
 
 
 @pytest.mark.parametrize("kind", ["portforward", "exec"])
+@pytest.mark.slow
 def test_nothing_is_kept_of_streams_that_are_reset(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(server: StreamingServer) -> None:
         if kind == "exec":
@@ -240,6 +241,7 @@ async def _full(peer: Peer, number: int) -> None:
     raise AssertionError("the server takes whatever comes")
 
 
+@pytest.mark.slow
 def test_what_a_connection_keeps_is_bounded_whatever_the_number_of_its_streams(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -254,6 +256,7 @@ def test_what_a_connection_keeps_is_bounded_whatever_the_number_of_its_streams(
     serving(scenario, caplog)
 
 
+@pytest.mark.slow
 def test_what_all_connections_keep_is_bounded_and_none_is_kept_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -315,6 +318,7 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 def test_memory_that_clients_made_the_server_take_goes_back_to_the_system(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(server: StreamingServer) -> None:
         request = ForwardRequest(pod="pod", connect=_never)
@@ -335,6 +339,7 @@ def test_memory_that_clients_made_the_server_take_goes_back_to_the_system(caplog
 
 
 @pytest.mark.parametrize("protocol", ["v5.channel.k8s.io", "v4.base64.channel.k8s.io"])
+@pytest.mark.slow
 def test_nothing_is_kept_of_messages_without_end_and_of_pings(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     """In fragments of a message without a reader; between them may be pings, each of which is answered."""
     message = TextMessage if "base64" in protocol else BytesMessage
@@ -368,6 +373,7 @@ async def _pongs(client: Connection, connection: Upgraded, wanted: int) -> None:
         wanted -= sum(isinstance(event, Pong) for event in client.events())
 
 
+@pytest.mark.slow
 def test_portions_of_few_bytes_count_as_what_they_take(caplog: pytest.LogCaptureFixture) -> None:
     """An object of Python's for each two bytes would take 30 times what is counted."""
 
@@ -394,6 +400,7 @@ def test_portions_of_few_bytes_count_as_what_they_take(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("protocol", ["spdy", "websocket"])
+@pytest.mark.slow
 def test_clients_that_send_many_small_frames_take_turns(
     protocol: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_no_client_makes_anything_fail_in_the_background(
     seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

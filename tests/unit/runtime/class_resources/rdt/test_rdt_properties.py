@@ -146,6 +146,7 @@ _SETTINGS = settings(
 @pytest.mark.requirement("Q40", "Q43")
 @_SETTINGS
 @given(_MACHINES, _files(_percent(100)))
+@pytest.mark.slow
 def test_partitions_are_disjoint_and_classes_inside_them(hardware: stand_in.Hardware, file: dict[str, Any]) -> None:
     machine = Machine(hardware)
     plan = _plan(machine, file)
@@ -163,6 +164,7 @@ def test_partitions_are_disjoint_and_classes_inside_them(hardware: stand_in.Hard
 @pytest.mark.requirement("Q37", "Q43")
 @_SETTINGS
 @given(_MACHINES, _files(_SHARES))
+@pytest.mark.slow
 def test_the_kernel_takes_every_line_and_shows_it_as_it_is(hardware: stand_in.Hardware, file: dict[str, Any]) -> None:
     machine = Machine(hardware)
     plan = _plan(machine, file)
@@ -177,6 +179,7 @@ def test_the_kernel_takes_every_line_and_shows_it_as_it_is(hardware: stand_in.Ha
 @pytest.mark.requirement("Q41", "Q43")
 @_SETTINGS
 @given(_MACHINES, _files(_percent(100)))
+@pytest.mark.slow
 def test_bandwidth_is_within_bounds_and_not_more_than_the_partitions(
     hardware: stand_in.Hardware, file: dict[str, Any]
 ) -> None:

@@ -43,7 +43,7 @@ from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.idmap import IdMap
 from podkeep.kernel.openat import Found, Resolve
 from podkeep.kernel.removal import remove_tree
-from podkeep.runtime.container_log import log_file
+from podkeep.runtime.container_log import LogFile, log_file
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci.driver import Driver
 from podkeep.runtime.records import Container, ContainerState, Sandbox
@@ -197,7 +197,8 @@ class CheckpointMaker:
         (work / "status.dump").write_bytes(msgspec.json.encode(container))
         log = log_file(plan.sandbox, container.config)
         if log is not None:
-            _copy_log(log, work / "container.log")
+            with suppress(FileNotFoundError, FailedPrecondition):
+                _copy_log(log, work / "container.log")
         deleted = write_layer(
             self.layout.writable_layer(container.id),
             work / "rootfs-diff.tar",
@@ -314,9 +315,10 @@ class _LayerWriter:
             raise ResourceExhausted("the container has deleted, or given several names to, too many files")
 
 
-def _copy_log(log: Path, target: Path) -> None:
-    """Copy a log as far as it is written now; it is left out if it is no regular file."""
-    fd = openat.open_beside(log)
+def _copy_log(log: LogFile, target: Path) -> None:
+    """Copy a log as far as it is written now; it is left out if it is no regular file, or a link leads there."""
+    with openat.closing(log.open_directory()) as directory:
+        fd = openat.open_regular(directory, log.name)
     if fd is None:
         return
     with openat.closing(fd), _private(target) as file:

@@ -38,6 +38,7 @@ from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.class_resources import qos
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target
+from podkeep.runtime.container_log import LogFile
 from podkeep.runtime.image_volumes import ImageVolumes
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci import cdi_edits, spec, users
@@ -65,7 +66,7 @@ class ContainerPlan:
     container: Container
     sandbox: Sandbox
     image: Image
-    log: Path | None
+    log: LogFile | None
     target: ProcessId | None = None
     """The process whose PID namespace it joins (NamespaceMode TARGET)."""
     volume_images: Mapping[int, Image] = field(default_factory=dict)
@@ -128,11 +129,10 @@ class ContainerExecutor:
                 relabel_mounts(container, volumes, label, self.layout.images)
             bundle = self.layout.bundle(container.id)
             _write_private(bundle / "config.json", json.dumps(config))
-            if plan.log is not None and container_log.prepare(plan.log):
-                undo.push(f"remove the empty log {plan.log}", lambda: _remove_empty(plan.log))
+            stdio_log = None if plan.log is None else _open_log(plan.log, held, undo)
             failpoints.reach("container.bundle")
             stdio = Stdio(
-                log=plan.log,
+                log=stdio_log,
                 stdin=container.config.stdin,
                 stdin_once=container.config.stdin_once,
                 tty=container.config.tty,
@@ -375,13 +375,12 @@ def _has_root_read_only_for_good(plan: ContainerPlan) -> bool:
     return mapped and plan.container.config.security.readonly_rootfs
 
 
-def _remove_empty(log: Path | None) -> None:
-    """Remove a log that nothing was written to.
-
-    The kubelet numbers attempts by the logs that it finds and tries again for ever, each time with a new name.
-    """
-    if log is not None and log.is_file() and log.stat().st_size == 0:
-        log.unlink()
+def _open_log(log: LogFile, held: ExitStack, undo: UndoStack) -> tuple[int, str]:
+    directory, new = container_log.prepare(log)
+    held.callback(os.close, directory)
+    if new:
+        undo.push(f"remove the empty log {log}", lambda: container_log.remove_empty(log))
+    return directory, log.name
 
 
 def _target_namespace(target: ProcessId | None, name: str, held: ExitStack) -> str:

@@ -1,7 +1,12 @@
 """Where a container's output is written, and having it written to a new file.
 
-Owns: ReopenContainerLog's part with conmon, which writes the log. Does not own: the format of logs, which is conmon's,
-or whether the container runs (``containers.py``).
+Owns: the way to a log, and ReopenContainerLog's part with conmon, which writes it. Does not own: the format of logs,
+which is conmon's, or whether the container runs (``containers.py``).
+
+conmon opens its log by a path when the container is made, and ``<path>.tmp`` when it is opened anew. A pod with a
+hostPath volume there may exchange either of them for a link at that moment. Therefore the path that conmon has leads
+through a descriptor of a copy of the directory's mount on which the kernel follows no link and opens no device. The
+machine's own links are followed as far as the directory above a pod's logs, and none from there on.
 """
 
 from __future__ import annotations
@@ -11,62 +16,130 @@ import os
 import stat
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.kernel import mounts, openat
+from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime.records import ContainerConfig, Sandbox
 
 PATIENCE_S = 5.0
 _PAUSE_S = 0.01
+_CONFINED = MountAttr.NOSYMFOLLOW | MountAttr.NODEV | MountAttr.NOSUID | MountAttr.NOEXEC
 
 
-def log_file(sandbox: Sandbox, config: ContainerConfig) -> Path | None:
+@dataclass(frozen=True, kw_only=True)
+class LogFile:
+    """The log of a container: ``path`` below ``directory``, that of the pod's logs."""
+
+    directory: Path
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.directory / self.path)
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self.path.name
+
+    def open_directory(self, *, make: bool = False) -> int:
+        """Open (``O_PATH``) the directory that the log is in; the caller closes it.
+
+        :param make: make what is missing of it.
+        :raises FailedPrecondition: if there is a link, or something else than a directory, on the way.
+        :raises OSError: if it is missing, or cannot be made.
+        """
+        above = self.directory.parent
+        if make:
+            above.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fd = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in filter(None, (self.directory.name, *self.path.parent.parts)):
+            with openat.closing(fd):
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, 0o755, dir_fd=fd)
+                try:
+                    fd = openat.openat2(fd, os.fsencode(name), os.O_PATH | os.O_DIRECTORY, openat.CONFINED)
+                except KernelCallError as error:
+                    raise FailedPrecondition(
+                        f"{name!r} on the way to the log {self} cannot be entered: {os.strerror(error.errno)}",
+                        hint="a directory has to be there, and no link",
+                    ) from error
+        return fd
+
+
+def log_file(sandbox: Sandbox, config: ContainerConfig) -> LogFile | None:
     """Return where a container's output goes, or None if nobody asked for a log."""
     if not sandbox.config.log_directory or not config.log_path:
         return None
-    return Path(sandbox.config.log_directory, config.log_path)
+    return LogFile(directory=Path(os.path.normpath(sandbox.config.log_directory)), path=Path(config.log_path))
 
 
-def prepare(path: Path) -> bool:
-    """Make the directory of a log, and return whether the log itself is still to be made.
+def prepare(log: LogFile) -> tuple[int, bool]:
+    """Make the directory of a log. Return it, for conmon, and whether the log itself is still to be made.
 
-    :raises InvalidArgument: if something else than a file is there: conmon would end, wait for a reader of a pipe, or
-        write where a link leads.
+    The caller closes the descriptor. Through it no link is followed, whoever puts it there, and no device is opened.
+
+    :raises InvalidArgument: if something else than a file is there: conmon would end, or wait for a reader of a pipe.
+    :raises FailedPrecondition: if there is a link on the way.
     :raises OSError: if the directory cannot be made.
     """
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return True
-    if not stat.S_ISREG(found.st_mode):
-        raise InvalidArgument(f"config.log_path: {str(path)!r} is there, and is not a regular file")
-    return False
+    with openat.closing(log.open_directory(make=True)) as directory:
+        found = _stat(directory, log.name)
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            raise InvalidArgument(f"config.log_path: '{log}' is there, and is not a regular file")
+        return mounts.clone_tree(directory, attrs=_CONFINED), found is None
 
 
-async def reopen(path: Path, monitor: ProcessId | None, control: Path) -> None:
+def remove_empty(log: LogFile) -> None:
+    """Remove a log that nothing was written to.
+
+    The kubelet numbers attempts by the logs that it finds and tries again for ever, each time with a new name.
+    """
+    with suppress(FileNotFoundError, FailedPrecondition), openat.closing(log.open_directory()) as directory:
+        found = _stat(directory, log.name)
+        if found is not None and stat.S_ISREG(found.st_mode) and found.st_size == 0:
+            os.unlink(log.name, dir_fd=directory)
+
+
+async def reopen(log: LogFile, monitor: ProcessId | None, control: Path) -> None:
     """Have conmon open the log anew, after somebody moved it away, and wait until it is there.
 
     :param monitor: conmon.
     :param control: the pipe that it reads.
     :raises FailedPrecondition: if conmon does not answer, or something is in its way.
     """
-    before = _inode(path)
-    if before is not None and await asyncio.to_thread(_writes_to, monitor, path):
-        # Nobody moved it away. conmon would put an empty file in its place.
-        return
     try:
-        # conmon writes to a file of this name before it renames it, and would empty what a link there leads to.
-        path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
+        directory = log.open_directory()
     except OSError as error:
-        raise FailedPrecondition(f"{path}.tmp is in the way of a new log: {error.strerror}") from error
-    _tell_conmon(control, b"2 0 0\n")
-    deadline = time.monotonic() + PATIENCE_S
-    while _inode(path) is None and before is None:
-        if time.monotonic() > deadline:
-            raise FailedPrecondition(f"conmon did not reopen {path}")
-        await asyncio.sleep(_PAUSE_S)
+        raise FailedPrecondition(f"the directory of {log} cannot be opened: {error.strerror}") from error
+    with openat.closing(directory):
+        before = _stat(directory, log.name)
+        if before is not None and await asyncio.to_thread(_writes_to, monitor, before):
+            # Nobody moved it away. conmon would put an empty file in its place.
+            return
+        _make_way(directory, log)
+        _tell_conmon(control, b"2 0 0\n")
+        deadline = time.monotonic() + PATIENCE_S
+        while before is None and _stat(directory, log.name) is None:
+            if time.monotonic() > deadline:
+                raise FailedPrecondition(f"conmon did not reopen {log}")
+            await asyncio.sleep(_PAUSE_S)
+
+
+def _make_way(directory: int, log: LogFile) -> None:
+    """Make the file that conmon writes to before it renames it: it ends where it cannot make one, on a full disk."""
+    name = f"{log.name}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=directory)
+        os.close(os.open(name, flags, 0o600, dir_fd=directory))
+    except OSError as error:
+        raise FailedPrecondition(f"{log}.tmp is in the way of a new log: {error.strerror}") from error
 
 
 def _tell_conmon(control: Path, message: bytes) -> None:
@@ -89,12 +162,11 @@ def _tell_conmon(control: Path, message: bytes) -> None:
         os.close(fd)
 
 
-def _writes_to(monitor: ProcessId | None, path: Path) -> bool:
-    """Return whether a process has the file at ``path`` open."""
+def _writes_to(monitor: ProcessId | None, wanted: os.stat_result) -> bool:
+    """Return whether a process has a file open."""
     if monitor is None:
         return False
     try:
-        wanted = path.stat()
         descriptors = list(Path(f"/proc/{monitor.pid}/fd").iterdir())
     except OSError:
         return False
@@ -105,8 +177,8 @@ def _writes_to(monitor: ProcessId | None, path: Path) -> bool:
     return False
 
 
-def _inode(path: Path) -> int | None:
+def _stat(directory: int, name: str) -> os.stat_result | None:
     try:
-        return path.stat().st_ino
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError:
         return None

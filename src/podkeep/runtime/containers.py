@@ -422,10 +422,10 @@ class Containers:
         container = self._state.container(text)
         if container.status.state is not ContainerState.RUNNING:
             raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
-        path = log_file(self._state.sandbox(container.sandbox_id), container.config)
-        if path is None:
+        log = log_file(self._state.sandbox(container.sandbox_id), container.config)
+        if log is None:
             raise FailedPrecondition(f"container {container.id} has no log file")
-        await container_log.reopen(path, container.status.monitor, self._layout.bundle(container.id) / "ctl")
+        await container_log.reopen(log, container.status.monitor, self._layout.bundle(container.id) / "ctl")
 
     def log_path(self, container: Container) -> str:
         """Return the absolute path of a container's log, or an empty string."""

@@ -95,9 +95,12 @@ class Created:
 
 @dataclass(frozen=True, kw_only=True)
 class Stdio:
-    """How a container's standard streams are set up; ``log`` None: output is dropped."""
+    """How a container's standard streams are set up.
 
-    log: Path | None
+    ``log``: descriptor of a directory, and the name of a file in it; None: output is dropped.
+    """
+
+    log: tuple[int, str] | None
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
@@ -167,7 +170,8 @@ class Driver:
                 # Otherwise conmon takes no path that is not ASCII.
                 env = {**_ENVIRONMENT, "LC_ALL": "C.UTF-8", "_OCI_SYNCPIPE": str(write_end)}
                 # conmon notes that memory ran out in its working directory too, whichever that is.
-                done = spawn.run(argv, env=env, cwd=str(bundle), pass_fds=(write_end,), timeout=CREATE_TIMEOUT_S)
+                passed = (write_end,) if stdio.log is None else (write_end, stdio.log[0])
+                done = spawn.run(argv, env=env, cwd=str(bundle), pass_fds=passed, timeout=CREATE_TIMEOUT_S)
             finally:
                 os.close(write_end)
             done.check()
@@ -304,7 +308,8 @@ class Driver:
             *(part for argument in arguments for part in ("--runtime-arg", argument)),
             *("--container-pidfile", str(bundle / "pid"), "--conmon-pidfile", str(bundle / "conmon.pid")),
             *("--exit-dir", str(exits), "--persist-dir", str(bundle), "--socket-dir-path", str(bundle)),
-            *("--log-path", "none" if stdio.log is None else str(stdio.log)),
+            # It keeps the descriptor, and comes back by this path when it opens the log anew.
+            *("--log-path", "none" if stdio.log is None else "/proc/self/fd/{}/{}".format(*stdio.log)),
             *("--log-level", "warning", "--full-attach", "--no-sync-log"),
         ]
         if stdio.stdin or _has_closed_stdin(stdio):

@@ -51,7 +51,9 @@ _END_PAUSE = 0.2
 _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at even when there is no news."""
 _LOOK_IN_BACK_OFF = 1.0
-"""Seconds between looks while a step takes long, or waits because it failed before."""
+"""Seconds between looks while a step waits because it failed before."""
+_REMOVAL_S = 0.2
+"""Seconds between looks whether somebody asks for the pod's removal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,8 @@ class PodWorker:
         except StepFailed as failure:
             self._listener.event(failure.event())
             raise
-        beside = [asyncio.ensure_future(work) for work in (self._news.watch(), self._rotate_logs())]
+        works = (self._news.watch(), self._rotate_logs(), self._stop_when_asked())
+        beside = [asyncio.ensure_future(work) for work in works]
         try:
             await self._loop(self._admitted)
             await self._patiently(self._stop_containers)
@@ -123,6 +126,15 @@ class PodWorker:
         self._grace = grace if self._grace is None else min(self._grace, grace)
         self._starter.interrupt()
         self._news.wake()
+
+    async def removal_asked(self) -> int:
+        """Return when somebody has asked for the pod's removal, with the grace period; never if nobody does."""
+        while True:
+            if self._admitted is not None:
+                grace = await asyncio.to_thread(self._node.dirs.requested_deletion, self._admitted.uid)
+                if grace is not None:
+                    return grace
+            await asyncio.sleep(_REMOVAL_S)
 
     async def tear_down(self) -> None:
         """Remove everything of the pod; nothing happens if it was never taken on.
@@ -151,7 +163,6 @@ class PodWorker:
     async def _loop(self, admitted: Admitted) -> None:
         said = ""
         while self._end is None:
-            await self._heed_deletion(admitted)
             if self._grace is not None:
                 self._end = Finish(failed=False)
                 return
@@ -202,9 +213,7 @@ class PodWorker:
             self._end = action
             return
         if isinstance(action, Wait):
-            # Nothing but a look tells that a pod without a running container is to be removed.
-            longest = _LOOK_IN_BACK_OFF if self._waiting else _LOOK_AGAIN
-            pause = longest if action.until is None else min(max(action.until - time.time(), 0.0), longest)
+            pause = _LOOK_AGAIN if action.until is None else min(max(action.until - time.time(), 0.0), _LOOK_AGAIN)
             await self._news.wait(pause)
             return
         key = action.container.name if isinstance(action, StartContainer) else ""
@@ -212,7 +221,6 @@ class PodWorker:
         if left > 0:
             await self._news.pause(min(left, _LOOK_IN_BACK_OFF))
             return
-        heeding = asyncio.ensure_future(self._keep_heeding_deletion(admitted))
         try:
             await self._do(action, observed, admitted)
         except (StepFailed, Unavailable) as failure:
@@ -235,8 +243,6 @@ class PodWorker:
             self._broken_off = 0
             self._back_off.succeeded(f"start/{key}")
             await self._wait_for(key, None)
-        finally:
-            heeding.cancel()
 
     async def _rotate_logs(self) -> None:
         """Keep the logs of the pod's containers within bounds until cancelled."""
@@ -261,17 +267,15 @@ class PodWorker:
     def _to_end(self) -> bool:
         return self._grace is not None
 
-    async def _heed_deletion(self, admitted: Admitted) -> None:
-        """Stop the pod if somebody asked for its deletion."""
-        requested = await asyncio.to_thread(self._node.dirs.requested_deletion, admitted.uid)
-        if requested is not None:
-            self.stop(requested)
-
-    async def _keep_heeding_deletion(self, admitted: Admitted) -> None:
-        """Do so while a step runs: a pull may take long."""
+    async def _stop_when_asked(self) -> None:
+        """Stop the pod whenever somebody asks for its removal, also during a step: a pull may take long."""
+        asked = None
         while True:
-            await asyncio.sleep(_LOOK_IN_BACK_OFF)
-            await self._heed_deletion(admitted)
+            grace = await self.removal_asked()
+            if grace != asked:
+                self.stop(grace)
+            asked = grace
+            await asyncio.sleep(_REMOVAL_S)
 
     async def _do(
         self, action: StopSandbox | CreateSandbox | StartContainer, observed: Observed, admitted: Admitted

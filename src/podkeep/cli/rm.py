@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,9 @@ from podkeep.cli.pods import namespace_option
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
+
+_AT_ONCE = 32
+"""How many pods are removed side by side: most of it is waiting for containers that end."""
 
 
 @click.command(name="rm")
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 def command(
     invocation: Invocation, pods: tuple[str, ...], all_: bool, namespace: str, grace_period: int, output: str
 ) -> None:
-    """Stop and remove pods.
+    """Stop and remove pods, side by side.
 
     Nothing that was made for them stays: containers, volumes, addresses, user IDs. One that cannot be removed keeps no
     other from it.
@@ -46,20 +50,26 @@ def command(
     async def remove(client: CriClient) -> None:
         from podkeep.agent.remove import list_pods, remove_pod
 
-        wanted = await list_pods(client, invocation.config) if all_ else [(namespace, pod) for pod in pods]
-        for where, pod in wanted:
+        at_once = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(where: str, pod: str) -> PodkeepError | None:
             try:
-                await remove_pod(client, invocation.config, pod, where, grace_period)
+                async with at_once:
+                    await remove_pod(client, invocation.config, pod, where, grace_period)
             except Unavailable:
                 raise
             except PodkeepError as error:
                 if f"{where}/{pod}" not in error.message:
                     error.message = f"pod {where}/{pod}: {error.message}"
-                failures.append(error)
-            else:
-                removed.append((where, pod))
-                if output != "json":
-                    click.echo(f"removed {where}/{pod}")
+                return error
+            removed.append((where, pod))
+            if output != "json":
+                click.echo(f"removed {where}/{pod}")
+            return None
+
+        wanted = await list_pods(client, invocation.config) if all_ else [(namespace, pod) for pod in pods]
+        outcomes = await asyncio.gather(*(one(where, pod) for where, pod in dict.fromkeys(wanted)))
+        failures.extend(error for error in outcomes if error is not None)
 
     connection.run(invocation, remove)
     if output == "json":

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from podkeep.api.pod import Pod
     from podkeep.api.status import PodStatus
     from podkeep.base.config import Config
-    from podkeep.cli.run_output import RunOutput
+    from podkeep.cli.run_output import PodOutput, RunOutput
     from podkeep.mountns.membership import Membership
 
 _LAST_OUTPUT_S = 1.0
@@ -70,7 +70,8 @@ def command(
 ) -> int:
     """Run the pods in FILE (- for standard input) until they end, and print what they print.
 
-    ConfigMaps and Secrets in FILE are there for its pods. Ctrl-C, SIGTERM or the end of the terminal stops the pods
+    ConfigMaps and Secrets in FILE are there for its pods. Each pod is removed when it has ended, whatever the others
+    do. Ctrl-C, SIGTERM or the end of the terminal stops the pods
     and removes them, a second Ctrl-C does not wait. The exit status is that of the container that failed first, 128+n
     if signal n ended it. A pod that cannot be started ends the run with an error, unless --retry is given; `podkeep
     ps` shows what it waits for then. A pod that asks for a class that this node does not offer is rejected in any case.
@@ -159,19 +160,14 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
             return await shown(client, image, pull, sys.stderr)
 
         node = this_node(client, config, show_pull)
+        outputs = [out.pod(pod.metadata.name if len(pods) > 1 else "") for pod in pods]
         workers = [
-            PodWorker(
-                pod=pod,
-                sources=sources,
-                node=node,
-                listener=out.listener(pod.metadata.name if len(pods) > 1 else ""),
-                retry=retry,
-            )
-            for pod in pods
+            PodWorker(pod=pod, sources=sources, node=node, listener=output, retry=retry)
+            for pod, output in zip(pods, outputs, strict=True)
         ]
-        supervisor = _Supervisor(workers, out)
+        supervisor = _Supervisor(list(zip(workers, outputs, strict=True)), keep=keep)
         try:
-            results = await supervisor.run(keep=keep)
+            results = await supervisor.run(out)
         except PodRejected:
             if form == "json":
                 _echo_json(supervisor.ended)
@@ -182,19 +178,23 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
 
 
 class _Supervisor:
-    """Runs all pods of a manifest together: when one cannot run, none goes on."""
+    """Runs all pods of a manifest: each to its own end, but when one cannot run, none goes on.
 
-    def __init__(self, workers: Sequence[PodWorker], out: RunOutput) -> None:
-        self._workers = workers
-        self._out = out
+    :param keep: leave pods that ended, unless one of them could not run.
+    """
+
+    def __init__(self, pods: Sequence[tuple[PodWorker, PodOutput]], *, keep: bool) -> None:
+        self._pods = pods
+        self._keep = keep
         self._signal: int | None = None
         self._failure: BaseException | None = None
         self._interruption = asyncio.Event()
+        self._left_out = False
         self.ended: list[tuple[Pod, PodStatus]] = []
         """The pods that ended or were rejected, in the order of the manifest, with their last status."""
 
-    async def run(self, *, keep: bool) -> list[PodResult]:
-        """Run the pods to their end and clean up.
+    async def run(self, out: RunOutput) -> list[PodResult]:
+        """Run the pods to their end; each is cleaned up when it has ended and its output is shown.
 
         :raises PodkeepError: of the first pod that could not run, after everything was cleaned up.
         """
@@ -203,22 +203,30 @@ class _Supervisor:
             # Under nohup(1) SIGHUP is ignored, and the pod goes on when the terminal goes away.
             if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
                 loop.add_signal_handler(number, self._interrupted, number)
-        following = asyncio.ensure_future(self._follow())
-        results = await asyncio.gather(*(self._one(worker) for worker in self._workers))
-        self._out.finish()
-        await self._last_output(following)
-        self._tell_failures(results)
-        await asyncio.gather(*(self._clean_up(worker, keep) for worker in self._workers))
+        following = asyncio.ensure_future(self._follow(out))
+        results = await asyncio.gather(*(self._one(worker, output) for worker, output in self._pods))
+        if self._left_out:
+            following.cancel()  # it may be at a pipe that nobody reads
+        else:
+            await following
         self.ended = [
             (worker.pod, result.status)
-            for worker, result in zip(self._workers, results, strict=True)
+            for (worker, _), result in zip(self._pods, results, strict=True)
             if result is not None
         ]
         if self._failure is not None:
             raise self._failure
         return [result for result in results if result is not None]
 
-    async def _one(self, worker: PodWorker) -> PodResult | None:
+    async def _one(self, worker: PodWorker, output: PodOutput) -> PodResult | None:
+        result = await self._to_its_end(worker)
+        output.finish()
+        await self._last_output(worker, output)
+        self._tell_failure(worker, result)
+        await self._clean_up(worker)
+        return result
+
+    async def _to_its_end(self, worker: PodWorker) -> PodResult | None:
         from podkeep.agent.events import PodRejected
         from podkeep.agent.status import rejected
         from podkeep.agent.worker import PodResult
@@ -237,46 +245,48 @@ class _Supervisor:
         """Put the pod and the container in front of an error, as of their output, where there are others of them."""
         from podkeep.agent.events import StepFailed
 
-        where = [pod.metadata.name] if len(self._workers) > 1 else []
+        where = [pod.metadata.name] if len(self._pods) > 1 else []
         if isinstance(error, StepFailed) and len(pod.spec.containers) + len(pod.spec.init_containers) > 1:
             where += [error.container] if error.container else []
         if where:
             error.message = f"{'/'.join(where)}: {error.message}"
         return error
 
-    async def _follow(self) -> None:
+    async def _follow(self, out: RunOutput) -> None:
         try:
-            await self._out.follow()
+            await out.follow()
         except (OSError, PodkeepError) as error:
             self._fail(error)
 
-    async def _last_output(self, following: asyncio.Future[None]) -> None:
-        """Wait until all is printed; not long for those who have interrupted it, or do so now."""
-        interrupted = asyncio.ensure_future(self._interruption.wait())
-        either: set[asyncio.Future[Any]] = {following, interrupted}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        interrupted.cancel()
-        if not following.done():
-            await asyncio.wait({following}, timeout=_LAST_OUTPUT_S)
-        if not following.done():
-            self._out.give_up()
-            following.cancel()
+    async def _last_output(self, worker: PodWorker, output: PodOutput) -> None:
+        """Wait until all is printed; not long once somebody interrupts this command or removes the pod."""
+        shown = asyncio.ensure_future(output.shown())
+        reasons = [asyncio.ensure_future(wait) for wait in (self._interruption.wait(), worker.removal_asked())]
+        await asyncio.wait({shown, *reasons}, return_when=asyncio.FIRST_COMPLETED)
+        if not shown.done():
+            await asyncio.wait({shown}, timeout=_LAST_OUTPUT_S)
+        for waiting in (shown, *reasons):
+            waiting.cancel()
+        if output.is_shown:
+            return
+        output.give_up()
+        if not self._interruption.is_set():
+            _say(f"podkeep: {worker.pod.metadata.name}: removed: the last output is left out")
+        elif not self._left_out:
             _say("podkeep: interrupted: the last output is left out")
+        self._left_out = True
 
-    def _tell_failures(self, results: Sequence[PodResult | None]) -> None:
+    def _tell_failure(self, worker: PodWorker, result: PodResult | None) -> None:
         """Say why containers failed by themselves, where their exit status alone does not."""
         from podkeep.cli.run_output import last_words
 
-        if self._signal is not None or self._failure is not None:
+        if result is None or self._signal is not None or self._failure is not None:
             return
-        for worker, result in zip(self._workers, results, strict=True):
-            if result is not None:
-                pod = worker.pod.metadata.name if len(self._workers) > 1 else ""
-                for line in last_words(result.status, pod):
-                    echo_line(f"podkeep: {line}", err=True)
+        for line in last_words(result.status, worker.pod.metadata.name if len(self._pods) > 1 else ""):
+            echo_line(f"podkeep: {line}", err=True)
 
-    async def _clean_up(self, worker: PodWorker, keep: bool) -> None:
-        if keep and self._failure is None:
+    async def _clean_up(self, worker: PodWorker) -> None:
+        if self._keep and self._failure is None:
             worker.release()
             return
         try:
@@ -292,13 +302,13 @@ class _Supervisor:
             _say(error_text(error) if isinstance(error, PodkeepError) else f"podkeep: {printable(str(error))}")
 
     def _stop(self) -> None:
-        for worker in self._workers:
+        for worker, _ in self._pods:
             worker.stop(worker.pod.spec.termination_grace_period_seconds or 0)
 
     def _interrupted(self, number: int) -> None:
         self._interruption.set()
         if self._signal is not None:
-            for worker in self._workers:
+            for worker, _ in self._pods:
                 worker.stop(0)
             return
         self._signal = number

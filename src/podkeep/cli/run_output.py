@@ -43,7 +43,7 @@ class _Followed:
 
 
 class RunOutput:
-    """Where the output of all containers of a run comes together.
+    """Where the output of all containers of a run comes together: of each pod, until it has ended and all is shown.
 
     :param stdout: descriptor for what containers write to their standard output; ``None``: it goes nowhere.
     :param prefixed: write whole lines with the container's name in front; otherwise every byte at once, as it is.
@@ -52,30 +52,18 @@ class RunOutput:
     def __init__(self, *, stdout: int | None, stderr: int | None, prefixed: bool) -> None:
         self._outputs = {b"stdout": stdout, b"stderr": stderr}
         self._prefixed = prefixed
-        self._logs: list[_Followed] = []
         self._lines: dict[tuple[str, bytes], bytes] = {}
-        self._ended = threading.Event()
-        self._given_up = False
+        self._pods: list[PodOutput] = []
+        self._news = threading.Event()
 
-    def listener(self, pod: str) -> Listener:
-        """Return the listener of one pod; ``pod`` is part of the prefix if it is not empty."""
-        return Listener(self, pod)
-
-    def add(self, name: str, log: Path) -> None:
-        """Follow one more log, from its start."""
-        self._logs.append(_Followed(name=name, reader=LogReader(log, rotated=True)))
-
-    def finish(self) -> None:
-        """Say that no container will write any more: what is there is printed, and then :meth:`follow` returns."""
-        self._ended.set()
-
-    def give_up(self) -> None:
-        """Have :meth:`follow` print no more than it is at."""
-        self._given_up = True
-        self._ended.set()
+    def pod(self, name: str) -> PodOutput:
+        """Return the output of one more pod; ``name`` is part of the prefix if it is not empty."""
+        pod = PodOutput(name, self._news)
+        self._pods.append(pod)
+        return pod
 
     async def follow(self) -> None:
-        """Print what containers write until :meth:`finish` was called and everything is printed.
+        """Print what containers write until all pods have ended and everything is printed.
 
         :raises OSError: if nobody reads our output any more, or a log cannot be read.
         """
@@ -95,22 +83,27 @@ class RunOutput:
         await asyncio.wrap_future(shown)
 
     def _show(self) -> None:
+        following = list(self._pods)
         try:
-            while True:
-                ended = self._ended.is_set()  # asked before reading: what was written until then is read
-                behind = self._show_new()
-                if self._given_up or (ended and not behind):
-                    break
-                if not behind:
-                    self._ended.wait(_PAUSE_S)
-            self._show_unfinished()
+            while following:
+                self._news.clear()
+                ended = [pod for pod in following if pod.has_ended]  # asked before reading: all is there then
+                self._show_new([pod for pod in following if not pod.given_up])
+                for pod in ended:
+                    if pod.given_up or not pod.is_behind:
+                        self._show_unfinished(pod)
+                        pod.close()
+                following = [pod for pod in following if not pod.is_shown]
+                if not any(pod.is_behind for pod in following):
+                    self._news.wait(_PAUSE_S)
         finally:
-            for followed in self._logs:
-                followed.reader.close()
+            for pod in following:
+                if not pod.is_shown:
+                    pod.close()
 
-    def _show_new(self) -> bool:
-        """Print a bounded piece of each log; return whether there is more."""
-        logs = list(self._logs)
+    def _show_new(self, pods: Iterable[PodOutput]) -> None:
+        """Print a bounded piece of each log."""
+        logs = [followed for pod in pods for followed in pod.logs]
         # What was written between two looks is shown in the order in which it was written.
         new = ([(followed.name, record) for record in followed.reader.read()] for followed in logs)
         records = heapq.merge(*new, key=lambda item: item[1].time)
@@ -120,7 +113,6 @@ class RunOutput:
                 followed.reader.gap = False
                 text = f"podkeep: {followed.name}: output is left out: it was removed from the log before it was shown"
                 self._write([(b"stderr", printable(text).encode() + b"\n")])
-        return any(followed.reader.behind for followed in logs)
 
     def _pieces(self, name: str, record: Record) -> Iterable[tuple[bytes, bytes]]:
         """Return what is to be written because of a record, and to which stream."""
@@ -133,9 +125,10 @@ class RunOutput:
             return []
         return [(record.stream, _prefixed(name, line + b"\n" if record.partial else line))]
 
-    def _show_unfinished(self) -> None:
-        self._write((stream, _prefixed(name, line + b"\n")) for (name, stream), line in self._lines.items())
-        self._lines.clear()
+    def _show_unfinished(self, pod: PodOutput) -> None:
+        names = {followed.name for followed in pod.logs}
+        keys = [key for key in self._lines if key[0] in names]
+        self._write((stream, _prefixed(name, self._lines.pop((name, stream)) + b"\n")) for name, stream in keys)
 
     def _write(self, pieces: Iterable[tuple[bytes, bytes]]) -> None:
         """Write pieces in their order, as few times as possible."""
@@ -184,13 +177,56 @@ def _prefixed(name: str, line: bytes) -> bytes:
     return f"[{name}] ".encode() + line
 
 
-class Listener:
-    """Hears what happens to one pod (``agent.events.PodListener``)."""
+class PodOutput:
+    """The output of one pod, and what else is said of it (``agent.events.PodListener``).
 
-    def __init__(self, output: RunOutput, pod: str) -> None:
-        self._output = output
+    :param news: set when there may be something to do for who prints.
+    """
+
+    def __init__(self, pod: str, news: threading.Event) -> None:
         self._pod = pod
+        self._news = news
         self._said: set[str] = set()
+        self._shown: Future[None] = Future()
+        self._shown.set_running_or_notify_cancel()
+        self.has_ended = False
+        """Whether no container of it will write any more."""
+        self.given_up = False
+        self.logs: tuple[_Followed, ...] = ()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to print at once."""
+        return not self.given_up and any(followed.reader.behind for followed in self.logs)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether everything was printed that will be."""
+        return self._shown.done()
+
+    def finish(self) -> None:
+        """Say that no container will write any more: what is there is printed, and then :meth:`shown` returns."""
+        self.has_ended = True
+        self._news.set()
+
+    def give_up(self) -> None:
+        """Have no more printed of it, for which nobody waits any more."""
+        self.given_up = True
+        self.finish()
+
+    async def shown(self) -> None:
+        """Return when everything is printed, or nothing will be any more."""
+        await asyncio.shield(asyncio.wrap_future(self._shown))
+
+    def close(self) -> None:
+        """Let go of its logs; called by who prints."""
+        for followed in self.logs:
+            followed.reader.close()
+        self._shown.set_result(None)
+
+    def add(self, name: str, log: Path) -> None:
+        """Follow one more log, from its start."""
+        self.logs = (*self.logs, _Followed(name=name, reader=LogReader(log, rotated=True)))
 
     def event(self, event: Event) -> None:
         """Print a warning that nothing else will tell: neither an error nor a container that waits."""
@@ -206,7 +242,7 @@ class Listener:
 
     def started(self, container: str, attempt: int, log: Path) -> None:
         """Follow the log of a container that was started."""
-        self._output.add(self._name(container), log)
+        self.add(self._name(container), log)
 
     def _name(self, container: str) -> str:
         return f"{self._pod}/{container}" if self._pod else container

@@ -15,8 +15,9 @@ def test_line_without_an_end_is_printed_in_pieces_with_its_container(tmp_path: P
     shown = tmp_path / "shown"
     with shown.open("wb") as file:
         output = RunOutput(stdout=file.fileno(), stderr=None, prefixed=True)
-        output.add("main", log)
-        output.finish()
+        pod = output.pod("")
+        pod.add("main", log)
+        pod.finish()
         asyncio.run(output.follow())
     lines = shown.read_bytes().splitlines()
     assert len(lines) > 4
@@ -29,8 +30,9 @@ def test_streams_go_where_they_belong(tmp_path: Path) -> None:
     read, write = os.pipe()
     other, error = os.pipe()
     output = RunOutput(stdout=write, stderr=error, prefixed=False)
-    output.add("main", log)
-    output.finish()
+    pod = output.pod("")
+    pod.add("main", log)
+    pod.finish()
     asyncio.run(output.follow())
     assert (os.read(read, 100), os.read(other, 100)) == (b"one\nthree\n", b"two\n")
     for descriptor in (read, write, other, error):

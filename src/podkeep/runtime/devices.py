@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.oci.mounts import normal
 from podkeep.runtime.records import Device
 
 _SKIPPED = frozenset({"pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev"})
@@ -43,7 +44,8 @@ def _nodes(device: Device) -> list[dict[str, Any]]:
     path = os.path.realpath(device.host_path)
     if not os.path.lexists(path):
         raise InvalidArgument(f"device {device.host_path} does not exist", hint="is its driver loaded?")
-    nodes = list(_below(path, device.container_path)) if os.path.isdir(path) else [node_at(path, device.container_path)]
+    target = normal(device.container_path)
+    nodes = list(_below(path, target)) if os.path.isdir(path) else [node_at(path, target)]
     if not nodes:
         raise InvalidArgument(f"directory {device.host_path} has no devices in it")
     if nodes == [None]:

@@ -15,6 +15,7 @@ from podkeep.base.errors import (
     Cancelled,
     CommandFailed,
     DeadlineExceeded,
+    FailedPrecondition,
     Internal,
     InvalidArgument,
     NotFound,
@@ -277,6 +278,13 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
         ("exec: argument list too long", InvalidArgument),
         ("mkdir `/way`: No space left on device", ResourceExhausted),
         ("error seccomp_init: Cannot allocate memory", ResourceExhausted),
+        ("open `/run/podkeep/containers/1/rootfs/etc/hosts`: No such file or directory", FailedPrecondition),
+        ("mkdir `/image/none`: Read-only file system", FailedPrecondition),
+        (
+            'error mounting "/data" to rootfs at "/image/none": mkdirat /rootfs/image/none: read-only file system',
+            FailedPrecondition,
+        ),
+        ("open `/run/podkeep/containers/1/rootfs`: No such file or directory", Internal),
         ("openat2 `way`: No such file or directory", Internal),
         ("it said nothing", Internal),
     ],
@@ -284,7 +292,7 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
 def test_whose_fault_it_is_that_a_container_cannot_be_created(said: str, kind: type[PodkeepError]) -> None:
     error = driver.create_error(said)
     assert type(error) is kind
-    assert str(error) == f"OCI runtime create failed: {said}"
+    assert error.message == f"OCI runtime create failed: {said}"
 
 
 def test_outputs_of_several_commands_share_what_they_may_keep() -> None:

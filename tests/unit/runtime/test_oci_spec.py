@@ -461,7 +461,10 @@ def test_a_mount_below_the_machines_own_directories() -> None:
     assert targets(build(container=container_config(mounts=mounts)))[-4:] == ["/dev", "/sys", "/dev/x", "/sys/fs/bpf"]
 
 
-@pytest.mark.parametrize("path", ["/dev/vol/node", "/data/node", "/data//deep/node"])
+@pytest.mark.parametrize(
+    "path",
+    ["/dev/vol/node", "/data/node", "/data//deep/node", "/proc/x", "/sys//x", "/dev/pts/7", "/dev/mqueue/x"],
+)
 def test_a_device_in_a_volume(path: str) -> None:
     device = {**FUSE_DEVICE, "path": path, "source": "/dev/fuse", "access": "rw"}
     with pytest.raises(InvalidArgument, match=r"config\.devices: .* is below what is mounted at"):

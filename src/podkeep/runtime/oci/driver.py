@@ -26,7 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base import spawn
-from podkeep.base.errors import Cancelled, DeadlineExceeded, Internal, InvalidArgument, NotFound, PodkeepError, of_words
+from podkeep.base.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    PodkeepError,
+    of_words,
+)
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.kernel import procfs
@@ -61,6 +70,10 @@ _REQUESTS_FAULT = re.compile(
 
 That is about its program, its limits, its mounts, its working directory or its seccomp profile.
 """
+_NO_MOUNT_POINT = re.compile(
+    r"(open|mkdir|mknod)\w* .*: read-only file system|open\w* `?\S*/rootfs/.*: no such file or directory", re.IGNORECASE
+)
+"""What they say when there is nothing to mount on and it cannot be made, as in an image or in files of others."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -345,8 +358,12 @@ class Driver:
 
 def create_error(said: str) -> PodkeepError:
     """Return the error for a container that the OCI runtime could not create, from its message on one line."""
+    message = f"OCI runtime create failed: {said}"
+    if _NO_MOUNT_POINT.search(said):
+        hint = "a mount in a volume that its pod cannot write to needs a file or directory there to be mounted on"
+        return FailedPrecondition(message, hint=hint)
     kind = InvalidArgument if _REQUESTS_FAULT.search(said) else of_words(said) or Internal
-    return kind(f"OCI runtime create failed: {said}")
+    return kind(message)
 
 
 def _redirected(command: list[str], pipe: int) -> list[str]:

@@ -191,10 +191,12 @@ def check_device_nodes(config: Mapping[str, Any]) -> None:
 
 def _check_nested(places: list[str], devices: tuple[str, ...], volumes: set[str]) -> None:
     """Refuse what a link of the pod could bring elsewhere nevertheless: a mount in a volume that is itself in /dev or
-    /sys, and a device node in any volume.
+    /sys, and a device node in any volume. Nor can a node be made in the kernel's own file systems.
     """
     late = {volume for volume in volumes if is_virtual(volume)} | {"/dev/shm"}
-    asked = [("mounts", place, late) for place in places] + [("devices", path, volumes | late) for path in devices]
+    no_nodes = {"/proc", "/sys", "/dev/pts", "/dev/mqueue"}
+    asked = [("mounts", place, late) for place in places]
+    asked += [("devices", path, volumes | late | no_nodes) for path in devices]
     for field_name, place, tops in asked:
         for top in tops:
             if place.startswith(f"{top}/"):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from podkeep.cri.v1 import api_pb2 as api
@@ -62,6 +62,7 @@ def _image(tags: int, digests: int) -> api.Image:
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=30), st.integers(2_000, 200_000))
+@example(sizes=[(0, 2)] * 8 + [(1, 1)], most=6669)
 def test_images_fit_into_one_message_with_all_names_or_fewer(sizes: list[tuple[int, int]], most: int) -> None:
     images = [_image(*size) for size in sizes]
     fitting = Fitting("List", most=most)

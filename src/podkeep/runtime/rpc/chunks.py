@@ -75,10 +75,11 @@ class Fitting:
     def fit(self, images: Sequence[ImageMessage]) -> list[ImageMessage]:
         """Return ``images`` with names left out so that they fit into one message, and without the last ones if that is
         not enough."""
-        if sum(image.ByteSize() + FRAME for image in images) <= self._most:
+        if self._holds(images):
             return list(images)
-        share = self._most // len(images) - FRAME
-        names = sum(_leave_out_names(image, share) for image in images)
+        names = sum(_leave_out_names(image, self._most // len(images) - FRAME) for image in images)
+        if not self._holds(images):  # an image is more than its share with one name of each kind
+            names += sum(_leave_out_names(image, 0) for image in images)
         result: list[ImageMessage] = []
         size = 0
         for image in images:
@@ -96,6 +97,9 @@ class Fitting:
                 self._most,
             )
         return result
+
+    def _holds(self, images: Sequence[ImageMessage]) -> bool:
+        return sum(image.ByteSize() + FRAME for image in images) <= self._most
 
 
 def _leave_out_names(image: Named, most: int) -> int:

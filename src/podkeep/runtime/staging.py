@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel import mountinfo, mounts, openat
 from podkeep.kernel.idmap import IdMap
 from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, open_pinned
+from podkeep.runtime import targets
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.oci.mounts import is_below, is_bind, normal, protected, protection
 from podkeep.runtime.records import Container, Mount, Propagation, Sandbox
@@ -45,9 +46,12 @@ class Staging:
         for mount in of_paths.values():
             check_propagation(mount)
         in_userns = sandbox.config.namespaces.userns is not None
-        paths = [normal(mount.container_path) for mount in container.config.mounts]
         # In a user namespace all of them are locked (see ``lock``), one mount at a time.
-        chosen = {number: mount for number, mount in of_paths.items() if in_userns or _needs_copy(mount, paths)}
+        chosen = {
+            number: mount
+            for number, mount in of_paths.items()
+            if in_userns or mount.idmap is not None or mount.recursive_read_only
+        }
         if not chosen:
             return {}
         result: dict[int, dict[str, str]] = {}
@@ -93,11 +97,14 @@ class Staging:
         return {source: {"": str(target)} for source, (_, target) in staged.items()}
 
     def lock(self, container: Container, sandbox: Sandbox, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the OCI configuration of a pod in a user namespace whose bind mounts keep their protection inside.
+        """Return the OCI configuration with bind mounts that keep their protection, whatever the pod does.
 
-        A process with CAP_SYS_ADMIN in the pod could take read-only, nosuid, nodev and noexec off a mount, be it that
-        the request asked for them or that the machine has the source mounted so; and it could unmount what is mounted
-        below a volume, and so reach what lies beneath: the directory itself of one that is bound read-only onto itself.
+        Where the pod has the machine's users it can do nothing to a mount once it is made; see :meth:`_make_protected`.
+
+        In a user namespace a process with CAP_SYS_ADMIN could take read-only, nosuid, nodev and noexec off a mount, be
+        it that the request asked for them or that the machine has the source mounted so; and it could unmount what is
+        mounted below a volume, and so reach what lies beneath: the directory itself of one that is bound read-only onto
+        itself.
         Every mount with one of these is made from a copy whose flags, and what is mounted below, the kernel locked
         (:meth:`NamespaceHelper.lock_mounts`).
 
@@ -108,7 +115,7 @@ class Staging:
         """
         idmap = sandbox.config.namespaces.userns
         if idmap is None:
-            return config
+            return self._make_protected(container, sandbox, config)
         result = [dict(item) for item in config["mounts"]]
         with ExitStack() as closing:
 
@@ -138,6 +145,27 @@ class Staging:
                 _make_mount_point(target, directory=stat.S_ISDIR(os.fstat(fd).st_mode))
                 mounts.attach(fd, target)
                 result[number]["source"] = str(target)
+        return {**config, "mounts": result}
+
+    def _make_protected(self, container: Container, sandbox: Sandbox, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the OCI configuration with copies for bind mounts with flags below another one.
+
+        The OCI runtime mounts first, and comes back by the path to set the flags. In a volume another container of the
+        pod may exchange the directory meanwhile, and have the mount without them.
+        """
+        with openat.closing(openat.open_directory(self.layout.rootfs(container.id))) as root:
+            places = targets.resolve_all(root, (item["destination"] for item in config["mounts"] if is_bind(item)))
+        result = []
+        for number, item in enumerate(config["mounts"]):
+            chosen = is_bind(item) and protection(item["options"]) and "rshared" not in item["options"]
+            place = places.get(normal(item["destination"]), "")
+            if chosen and any(place != above and is_below(place, above) for above in places.values()):
+                with openat.closing(_protected_copy(item, recursive="rbind" in item["options"])) as copy:
+                    target = self.directory(container, sandbox) / f"protected-{number}"
+                    _make_mount_point(target, directory=stat.S_ISDIR(os.fstat(copy).st_mode))
+                    mounts.attach(copy, target)
+                item = {**item, "source": str(target)}
+            result.append(item)
         return {**config, "mounts": result}
 
     def unstage(self, container: Container) -> None:
@@ -170,20 +198,6 @@ class Staging:
         if idmap == sandbox.config.namespaces.userns:
             return open_pinned(self.layout.namespace_pin(sandbox.id, NamespaceKind.USER))
         return self.helper.user_namespace(idmap)
-
-
-def _needs_copy(mount: Mount, paths: Sequence[str]) -> bool:
-    """Return whether a mount is made from a copy; ``paths`` are those of all mounts, in their normal form.
-
-    One that is only read-only is, if it is below another volume: there the pod may exchange the directory before the
-    OCI runtime, which mounts first and sets the flag afterwards, comes back by the path.
-    """
-    if mount.idmap is not None or mount.recursive_read_only:
-        return True
-    if not mount.readonly or mount.propagation is Propagation.BIDIRECTIONAL:
-        return False
-    target = normal(mount.container_path)
-    return any(target != path and is_below(target, path) for path in paths)
 
 
 def _copy(mount: Mount, target: Path, userns: int | None) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from podkeep.base.errors import Internal
+from podkeep.cri.v1 import api_pb2 as api
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
+from support.images import busybox_layout, symlink
+from support.registry import Registry
 
 WHERE = pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
 User = tuple[int, int, int] | None
@@ -78,3 +82,32 @@ def test_read_only_volume_in_another_comes_read_only(pods: Pods, open_directory:
     assert b"Read-only file system" in pods.exec(container, "touch", "/data/x/new").stderr
     assert pods.exec(container, "touch", "/data/new").exit_code == 0
     assert os.listdir(inner) == []
+
+
+@pytest.fixture(scope="module")
+def linked(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with links to where volumes are mounted."""
+    layout = busybox_layout(
+        tmp_path_factory.mktemp("linked"), layers=[[symlink("link", "data"), symlink("far", "link")]]
+    )
+    return registry.push(layout, "linked:1")
+
+
+@pytest.mark.parametrize("place", ["/data/x", "/link/x", "/far/x"])
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_a_read_only_volume_in_another_has_its_flags_before_the_oci_runtime_comes(
+    daemon: Daemon, pods: Pods, open_directory: Path, linked: str, place: str, kind: str
+) -> None:
+    """It is made of a copy that has them; whether links of the image lead there makes no difference."""
+    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=linked)), service="images")
+    outer, inner = volume(open_directory), volume(open_directory)
+    (inner / "file").touch()
+    source = inner if kind == "directory" else inner / "file"
+    mounts = [bind(outer, "/data"), bind(source, place, readonly=True)]
+    container = pods.launch(pods.run(), mounts=mounts, image=linked)
+    config = json.loads((daemon.layout.bundle(container) / "config.json").read_text())
+    sources = {item["destination"]: Path(item["source"]) for item in config["mounts"]}
+    assert sources["/data/x"].parent == daemon.layout.staged_mounts(container)
+    assert sources["/data"] == outer
+    target = "/data/x/new" if kind == "directory" else "/data/x"
+    assert b"Read-only file system" in pods.exec(container, "sh", "-c", f"echo > {target}").stderr

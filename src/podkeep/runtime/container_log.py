@@ -179,6 +179,6 @@ def _writes_to(monitor: ProcessId | None, wanted: os.stat_result) -> bool:
 
 def _stat(directory: int, name: str) -> os.stat_result | None:
     try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except OSError:
+        return os.stat(name or ".", dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
         return None

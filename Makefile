@@ -45,9 +45,10 @@ nested: ## tests in an emulated machine with systemd, cgroup v2, AppArmor and De
 	@tools/setup nested
 	$(SUITE) tests/nested
 
-attack: ## hostile requests, archives and streams against a daemon; SECONDS= for each, SEED= or ONLY= to repeat (root)
+attack: ## hostile requests, archives and streams against a daemon; SECONDS= or CASES= of each, SEED= or ONLY= to repeat (root)
 	@tools/setup test
-	PYTHONPATH=tests:src $(PYTHON) -m attack --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+	PYTHONPATH=tests:src $(PYTHON) -m attack --keep .cache/attack \
+		$(if $(CASES),--cases $(CASES),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 check: setup ## lint, format, types, import rules, unit and contract tests but the slow ones (root)
 	.venv/bin/ruff check $(SOURCES)

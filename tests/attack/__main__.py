@@ -7,6 +7,7 @@ import secrets
 import signal
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m attack", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="repeat the cases of a run; printed by each")
     parser.add_argument("--seconds", type=float, default=240.0, help="for each campaign")
+    parser.add_argument("--cases", type=int, default=None, help="of each campaign, however long they take")
     parser.add_argument("--only", metavar="CAMPAIGN[/NUMBER]", default="", help="one campaign, or one case of it")
     parser.add_argument("--keep", type=Path, default=None, help="a directory for cases that found something")
     parser.add_argument("--log", type=Path, default=None, help="where the daemon's log is copied")
@@ -32,7 +34,7 @@ def main() -> int:
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     wanted, _, number = options.only.partition("/")
     names = [wanted] if wanted else list(campaign.CAMPAIGNS)
-    reports = []
+    found = 0
     print(f"seed {seed}", flush=True)
     scratch.enter()
     with ExitStack() as stack:
@@ -47,16 +49,19 @@ def main() -> int:
             own.mkdir()
             settings = (*Node.SETTINGS, *campaign.CAMPAIGNS[name].settings)
             daemon = Daemon(base, extra=Node.settings(registry.host, hostile.host), settings=settings)
-            only = int(number) if number else None
             try:
                 with daemon, Node(daemon, image, own, hostile) as node:
-                    reports.append(campaign.run(node, name, seed, options.seconds, only, options.keep))
+                    if number:
+                        numbers: Iterable[int] = [int(number)]
+                    else:
+                        numbers = campaign.during(options.seconds) if options.cases is None else range(options.cases)
+                    report = campaign.run(node, name, seed, numbers, options.keep)
+                    print("\n".join(report.lines()), flush=True)
+                    found += len(report.findings)
             finally:
                 if options.log is not None:
                     options.log.with_name(f"{options.log.name}-{name}").write_bytes(daemon.log.read_bytes())
-    for report in reports:
-        print("\n".join(report.lines()))
-    return 1 if any(report.findings for report in reports) else 0
+    return 1 if found else 0
 
 
 sys.exit(main())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from attack.calls import Call, Case, case_text, generator, read_case
 from attack.node import ALSO, PYTHON, REFUSALS, Answer, Code, Held, Node
 from attack.report import Report
 from attack.requests import STAY
+from podkeep.base.errors import PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.cri.v1 import podkeep_pb2 as node_pb2
 
@@ -122,36 +124,47 @@ CAMPAIGNS = {
 
 def problems(node: Node, campaign: Campaign, case: Any, count: Count = lambda _: None) -> Iterator[Problem]:
     """Send a case and yield what must not be, in its answers or of the node afterwards."""
-    yield from campaign.send(node, case, count)
+    try:
+        yield from campaign.send(node, case, count)
+    except PodkeepError as error:
+        yield "there was no pod for it", str(error)
     for said in node.wrong():
         yield "afterwards", said
 
 
-def run(node: Node, name: str, seed: int, seconds: float, only: int | None, keep: Path | None) -> Report:
-    """Run a campaign for some seconds, or one case of it."""
+def run(node: Node, name: str, seed: int, numbers: Iterable[int], keep: Path | None = None) -> Report:
+    """Run the cases of a campaign that have these numbers."""
     campaign, report = CAMPAIGNS[name], Report(name, seed)
-    before, deadline, number = node.held(), time.monotonic() + seconds, only or 0
-    while True:
+    before, number = node.held(), 0
+    for number in numbers:
         case = campaign.make(generator(seed, name, number))
         for where, said in problems(node, campaign, case, lambda word: report.answers.update([word])):
             if report.find(f"{name}/{number}", where, said):
                 print(f"{name}/{number}: {where}: {said[:600]}", flush=True)
                 if keep is not None:
+                    keep.mkdir(parents=True, exist_ok=True)
                     (keep / f"{name}-{seed}-{number}.json").write_text(campaign.text(case, f"{where}: {said}"[:2000]))
         report.cases += 1
-        if not node.alive or only is not None or time.monotonic() > deadline:
-            break
+        if not node.alive:
+            return report
         if report.cases % CLEAR_EVERY == 0:
             _count(node, before, report, number)
-        number += 1
-    if node.alive:
-        _count(node, before, report, number)
-        report.notes.append(f"{node.held().threads} threads at the end")
+    _count(node, before, report, number)
+    report.notes.append(f"{node.held().threads} threads at the end")
     return report
 
 
+def during(seconds: float) -> Iterator[int]:
+    """Yield numbers of cases, the first one anyway, until that time is over."""
+    deadline = time.monotonic() + seconds
+    return itertools.takewhile(lambda number: not number or time.monotonic() < deadline, itertools.count())
+
+
 def _count(node: Node, before: Held, report: Report, number: int) -> None:
-    node.clear()
+    try:
+        node.clear()
+    except PodkeepError as error:
+        report.find(f"{report.name}/{number}", "removing all pods", str(error))
     report.memory.append(node.resident() >> 20)
-    for said in node.held().more_than(before, threads=POOLS):
+    for said in node.left(before, threads=POOLS):
         report.find(f"{report.name}/{number}", f"left behind up to here ({CLEAR_EVERY} cases)", said)

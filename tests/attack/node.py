@@ -10,7 +10,6 @@ import itertools
 import os
 import re
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -57,6 +56,8 @@ ALSO = {
 DEADLINES_S = {"LoadImage": 5.0, "GetContainerEvents": 0.1, "WatchPulls": 0.1, "ExecSync": 5.0, "StopContainer": 5.0}
 DEADLINE_S = 60.0
 """A limit against hanging, and no measure of speed."""
+LET_GO_S = 60.0
+"""The same for what is closed or removed behind an answer: connections, images of pulls that were given up."""
 MEMORY_BYTES = 400 << 20
 _EXCEPTIONS = "|".join(
     name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
@@ -303,17 +304,21 @@ class Node:
 
     def held(self) -> Held:
         """Return what the daemon holds; call it when everything was removed."""
-        deadline = time.monotonic() + 10
-        while True:
-            held = Held(
-                resources=self.daemon.resources(),
-                descriptors=tuple(sorted(_descriptors(self.daemon.pid).elements())),
-                threads=len(list(Path(f"/proc/{self.daemon.pid}/task").iterdir())),
-            )
-            if held.descriptors == getattr(self, "_last", None) or time.monotonic() > deadline:
-                return held
-            self._last = held.descriptors
-            threading.Event().wait(0.2)
+        return Held(
+            resources=self.daemon.resources(),
+            descriptors=tuple(sorted(_descriptors(self.daemon.pid).elements())),
+            threads=len(list(Path(f"/proc/{self.daemon.pid}/task").iterdir())),
+        )
+
+    def left(self, before: Held, *, threads: int) -> list[str]:
+        """Return what the daemon still holds when it had time to let go of it: a leak is what stays.
+
+        :param threads: how many may have been added, by pools.
+        """
+        deadline = time.monotonic() + LET_GO_S
+        while (left := self.held().more_than(before, threads=threads)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return left
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -198,6 +199,10 @@ class HostileRegistry:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True  # headers and body need not wait for the reader's acknowledgement
+
+            def handle(self) -> None:
+                with suppress(ConnectionError):  # as in _answer
+                    super().handle()
 
             def do_GET(self) -> None:
                 owner._answer(self)

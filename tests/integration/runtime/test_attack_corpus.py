@@ -1,4 +1,4 @@
-"""The corpus of the standing campaign (``make attack``): what once did harm, or could have."""
+"""The standing campaign (``make attack``): its corpus of what once did harm, or could have, and its first requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import attack
-from attack.campaign import CAMPAIGNS, POOLS, problems
+from attack.campaign import CAMPAIGNS, POOLS, problems, run
 from attack.node import Hostile, Node
 from support.daemon import Daemon
 from support.registry import Registry
@@ -31,10 +31,16 @@ def node(open_directory: Path, registry: Registry, image: str) -> Iterator[Node]
             before = node.held()
             yield node
             node.clear()
-            assert node.held().more_than(before, threads=POOLS) == []
+            assert node.left(before, threads=POOLS) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_is_in_the_corpus_does_no_harm(node: Node, path: Path) -> None:
     campaign = CAMPAIGNS[path.parent.name]
     assert list(problems(node, campaign, campaign.read(path))) == []
+
+
+def test_requests_made_by_chance_are_answered_with_codes_that_fit(node: Node) -> None:
+    report = run(node, "requests", seed=7, numbers=range(100))
+    assert report.findings == {}
+    assert {name.rpartition(" ")[2] for name in report.answers} >= {"OK", "INVALID_ARGUMENT", "NOT_FOUND"}

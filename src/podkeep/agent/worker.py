@@ -37,7 +37,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base import waiting as waiting_file
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
-from podkeep.base.waiting import WaitingReason
+from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,7 @@ class PodWorker:
         except StepFailed as failure:
             self._listener.event(failure.event())
             raise
+        await self._tell()
         works = (self._news.watch(), self._rotate_logs(), self._stop_when_asked())
         beside = [asyncio.ensure_future(work) for work in works]
         try:
@@ -305,7 +306,21 @@ class PodWorker:
         else:
             self._waiting[container] = waiting
             self._listener.waiting(container, waiting.reason, waiting.message)
-        told = {name: WaitingReason(reason=item.reason, message=item.message) for name, item in self._waiting.items()}
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Note what the pod consists of and waits for, where others can see it."""
+        if self._admitted is None:
+            return
+        spec = self.pod.spec
+        told = Containers(
+            init=tuple(container.name for container in spec.init_containers),
+            sidecars=tuple(container.name for container in spec.init_containers if is_sidecar(container)),
+            main=tuple(container.name for container in spec.containers),
+            waiting={
+                name: WaitingReason(reason=item.reason, message=item.message) for name, item in self._waiting.items()
+            },
+        )
         try:
             await asyncio.to_thread(waiting_file.tell, self._admitted.directory.path, told)
         except OSError as error:

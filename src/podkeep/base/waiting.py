@@ -1,20 +1,20 @@
-"""What the containers of a pod wait for, as its agent notes it for others: ``<pod's directory>/waiting.json``.
+"""The containers of a pod and what they wait for, as its agent notes it: ``<pod's directory>/containers.json``.
 
-The agent writes it, and holds a lock (flock) on the directory for as long as it works on the pod; ``podkeep ps`` reads
-it, without importing the agent.
+The agent writes it, and holds a lock (flock) on the directory for as long as it works on the pod; ``podkeep ps`` and
+others read it, without importing the agent.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
 from podkeep.base import atomicfile
 
-_NAME = "waiting.json"
+_NAME = "containers.json"
 _LOCKS = Path("/proc/locks")
 
 
@@ -25,30 +25,53 @@ class WaitingReason(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-def tell(directory: Path, waiting: Mapping[str, WaitingReason]) -> None:
-    """Note which containers of a pod wait, and why; nothing happens if its directory is gone.
+class Containers(msgspec.Struct, frozen=True, kw_only=True):
+    """The containers that a pod's manifest names, in its order, whether they have run or not.
 
-    :param waiting: by the container's name, which is empty for the sandbox.
+    ``sidecars`` are those of ``init`` that run on beside the others. ``waiting`` has why one could not be
+    started, by its name, which is empty for the sandbox. ``followed``: its agent still works on the pod.
+    """
+
+    init: tuple[str, ...] = ()
+    sidecars: tuple[str, ...] = ()
+    main: tuple[str, ...] = ()
+    waiting: Mapping[str, WaitingReason] = {}
+    followed: bool = False
+
+    def first_wait(self, done: Collection[str]) -> str:
+        """Return what containers wait for that have not run yet, in the kubelet's words.
+
+        :param done: init containers that keep no other waiting any more.
+        """
+        return "ContainerCreating" if set(self.init) <= set(done) else "PodInitializing"
+
+
+UNTOLD = Containers()
+"""Of a pod that no agent of ours has told of."""
+
+
+def tell(directory: Path, containers: Containers) -> None:
+    """Note what a pod consists of, and which of it waits; nothing happens if its directory is gone.
+
     :raises OSError: if it cannot be written.
     """
-    path = directory / _NAME
     try:
-        if waiting:
-            atomicfile.write(path, msgspec.json.encode(waiting))
-        else:
-            path.unlink(missing_ok=True)
+        atomicfile.write(directory / _NAME, msgspec.json.encode(containers))
     except FileNotFoundError:
         return
 
 
-def read(directory: Path) -> Mapping[str, WaitingReason]:
-    """Return which containers of a pod wait, and why, as its agent says; nothing if none works on it any more."""
+def read(directory: Path) -> Containers:
+    """Return the containers of a pod as its agent says, nothing if it said nothing.
+
+    Nothing waits if none works on the pod any more.
+    """
     try:
-        told = (directory / _NAME).read_bytes()
-        waiting = msgspec.json.decode(told, type=dict[str, WaitingReason])
-        return waiting if _is_locked(directory) else {}
+        told = msgspec.json.decode((directory / _NAME).read_bytes(), type=Containers)
+        followed = _is_locked(directory)
     except (FileNotFoundError, NotADirectoryError, PermissionError, msgspec.DecodeError, UnicodeDecodeError):
-        return {}
+        return UNTOLD
+    return msgspec.structs.replace(told, followed=followed, waiting=told.waiting if followed else {})
 
 
 def _is_locked(directory: Path) -> bool:

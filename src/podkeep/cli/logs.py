@@ -44,12 +44,7 @@ def command(
     printer = Printer(sys.stdout.buffer, sys.stderr.buffer, timestamps=timestamps)
 
     async def show(client: CriClient) -> None:
-        try:
-            identity, path = await _locate(client, target)
-        except NotFound as error:
-            if why := await _what_it_waits_for(client, invocation.config, target):
-                raise FailedPrecondition(why, hint="`podkeep ps` shows when it has started") from error
-            raise
+        identity, path = await _locate(client, invocation.config, target)
         if previous:
             path = previous_attempt(path)
         elif follow:
@@ -63,30 +58,15 @@ def command(
     connection.run(invocation, show)
 
 
-async def _locate(client: CriClient, target: Target) -> tuple[str, Path]:
+async def _locate(client: CriClient, config: Config, target: Target) -> tuple[str, Path]:
     """Return the ID of the container and the path of its log."""
     from podkeep.cri.v1 import api_pb2
 
-    found = await find_target(client, target)
+    found = await find_target(client, config, target)
     answer = await client.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=found.id))
     if not answer.status.log_path:
         raise FailedPrecondition(f"container {found.metadata.name} of pod {target.pod} was made without a log")
     return found.id, Path(answer.status.log_path)
-
-
-async def _what_it_waits_for(client: CriClient, config: Config, target: Target) -> str:
-    """Return why a container that is not there yet waits, as its agent says; empty if that is not known."""
-    from podkeep.agent.poddirs import PodDirs, PodIdentity
-    from podkeep.base import waiting
-
-    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
-    # Before it has a sandbox the runtime knows nothing of a pod, its agent does.
-    for uid in dirs.find(PodIdentity(namespace=target.namespace, name=target.pod)):
-        for name, item in waiting.read(dirs.directory(uid).path).items():
-            if not name or target.container in {None, name}:
-                what = f"container {name} of pod {target.pod}" if name else f"pod {target.pod}"
-                return f"{what} waits to start: {item.reason}: {item.message}".removesuffix(": ")
-    return ""
 
 
 def previous_attempt(path: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cli import output
 from podkeep.cri.v1 import api_pb2
 
@@ -59,6 +60,8 @@ class PodRow:
     created_at: int
     ip: str
     uids: str
+    ready_containers: int
+    total_containers: int
     containers: tuple[ContainerRow, ...]
     waiting: tuple[WaitingRow, ...] = ()
 
@@ -68,12 +71,10 @@ class PodRow:
 
     def cells(self, now: float) -> tuple[str, ...]:
         """Return the cells under :data:`HEADER`; ``now`` in seconds since 1970."""
-        running = sum(1 for container in self.containers if container.state == "running")
-        known = {container.name for container in self.containers} | {item.name for item in self.waiting if item.name}
         return (
             self.name,
             self.namespace,
-            f"{running}/{len(known)}",
+            f"{self.ready_containers}/{self.total_containers}",
             self.status,
             str(sum(container.restarts for container in self.containers)),
             output.age(now - self.created_at / 1e9),
@@ -97,28 +98,52 @@ def pod_row(
     status: api_pb2.PodSandboxStatus,
     containers: Sequence[api_pb2.Container],
     exits: Mapping[str, api_pb2.ContainerStatus],
-    waiting: Sequence[WaitingRow] = (),
+    told: Containers,
 ) -> PodRow:
     """Return the row of a pod.
 
     :param containers: the newest attempts in this sandbox.
     :param exits: status by container ID, at least of the exited ones.
-    :param waiting: what its agent cannot start now.
+    :param told: what its agent says of it.
     """
     ready = sandbox.state == api_pb2.SANDBOX_READY
     rows = tuple(_container_row(container, exits.get(container.id)) for container in containers)
+    # What no agent speaks of counts as one of the containers proper.
+    counted = [row for row in rows if row.name not in told.init or row.name in told.sidecars]
+    names = {row.name for row in counted} | {*told.main, *told.sidecars}
     return PodRow(
         name=sandbox.metadata.name,
         namespace=sandbox.metadata.namespace,
         id=sandbox.id,
         ready=ready,
-        status=waiting[0].reason if waiting else status_word(ready, rows),
+        status=status_word(ready, rows, told),
         created_at=sandbox.created_at,
         ip=status.network.ip,
         uids=uid_ranges(status.linux.namespaces.options.userns_options),
+        ready_containers=sum(row.state == "running" for row in counted),
+        total_containers=len(names),
         containers=rows,
-        waiting=tuple(waiting),
+        waiting=tuple(
+            WaitingRow(name=name, reason=item.reason, message=item.message)
+            for name, item in waiting(rows, told).items()
+        ),
     )
+
+
+def waiting(containers: Sequence[ContainerRow], told: Containers) -> dict[str, WaitingReason]:
+    """Return what waits in a pod that its agent works on, by name, and why: it failed to start, or never ran."""
+    if not told.followed:
+        return {}
+    done = [row.name for row in containers if _is_past(row, told)]
+    first = WaitingReason(reason=told.first_wait(done), message="")
+    known = {row.name for row in containers}
+    reasons = {**{name: first for name in told.main if name not in known}, **told.waiting}
+    return {name: reasons[name] for name in ("", *told.init, *told.main) if name in reasons}
+
+
+def _is_past(row: ContainerRow, told: Containers) -> bool:
+    """Say whether an init container keeps no other waiting any more."""
+    return row.exit_code == 0 or (row.name in told.sidecars and row.state == "running")
 
 
 def _container_row(container: api_pb2.Container, status: api_pb2.ContainerStatus | None) -> ContainerRow:
@@ -134,8 +159,28 @@ def _container_row(container: api_pb2.Container, status: api_pb2.ContainerStatus
     )
 
 
-def status_word(ready: bool, containers: Sequence[ContainerRow]) -> str:
+def status_word(ready: bool, containers: Sequence[ContainerRow], told: Containers) -> str:
     """Return the one word for a pod."""
+    rows = {row.name: row for row in containers}
+    if told.init and not any(name in rows for name in told.main):
+        for index, name in enumerate(told.init):
+            row = rows.get(name)
+            if row is None or not _is_past(row, told):
+                return _init_word(index, row, told)
+    waits = [item.reason for name, item in told.waiting.items() if name not in told.init]
+    return waits[0] if waits else _main_word(ready, [row for row in containers if row.name not in told.init])
+
+
+def _init_word(index: int, row: ContainerRow | None, told: Containers) -> str:
+    """Return the word for a pod whose init containers before ``index`` are done; ``row`` is that of the next."""
+    if reason := told.waiting.get(told.init[index], told.waiting.get("")):
+        return f"Init:{reason.reason}" if told.init[index] in told.waiting else reason.reason
+    if row is not None and row.state == "exited":
+        return f"Init:{row.reason or 'Error'}"
+    return f"Init:{index}/{len(told.init)}"
+
+
+def _main_word(ready: bool, containers: Sequence[ContainerRow]) -> str:
     states = {container.state for container in containers}
     if "unknown" in states:
         return "Unknown"

@@ -7,20 +7,26 @@ yet); the newest is meant, and one that is ready before any that is not.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base import waiting
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.base.ids import parse_pod_uid
+from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
 from podkeep.cli import completion
 from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
+    from podkeep.base.config import Config
     from podkeep.cri.client import CriClient
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_STARTS = "`podkeep ps` shows when it has started"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +77,44 @@ def target_arguments(*, running: bool) -> Callable[[Callable[..., Any]], Callabl
     return decorate
 
 
-async def find_target(client: CriClient, target: Target) -> api_pb2.Container:
+async def find_target(client: CriClient, config: Config, target: Target) -> api_pb2.Container:
     """Return the newest attempt of the container that is meant.
 
     :raises NotFound: if there is no such pod or container.
+    :raises FailedPrecondition: if it has not started yet.
     :raises InvalidArgument: if no container is named and there are several.
     """
-    return await find_container(client, await find_pod(client, target.pod, target.namespace), target.container)
+    try:
+        sandbox = await find_pod(client, target.pod, target.namespace)
+    except NotFound as error:
+        if reason := await _without_sandbox(config, target):
+            raise FailedPrecondition(f'pod "{target.pod}" is waiting to start: {reason}', hint=_STARTS) from error
+        raise
+    return choose_container(await _containers(client, sandbox), target.pod, target.container, told(config, sandbox))
+
+
+def told(config: Config, sandbox: api_pb2.PodSandbox) -> Containers:
+    """Return what the agent says of a sandbox's pod."""
+    try:
+        return waiting.read(Path(config.agent.root) / "pods" / parse_pod_uid(sandbox.metadata.uid))
+    except InvalidArgument:
+        return UNTOLD  # somebody else's pod: the runtime takes any text as UID
+
+
+async def _without_sandbox(config: Config, target: Target) -> str:
+    """Return what a pod waits for of which the runtime knows nothing yet; empty if its agent does not, either."""
+    from podkeep.agent.poddirs import PodDirs, PodIdentity
+
+    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
+    for uid in dirs.find(PodIdentity(namespace=target.namespace, name=target.pod)):
+        said = waiting.read(dirs.directory(uid).path)
+        if said.followed:
+            return _text(said.waiting.get("", WaitingReason(reason=said.first_wait(()), message="")))
+    return ""
+
+
+def _text(reason: WaitingReason) -> str:
+    return f"{reason.reason}: {reason.message}" if reason.message else reason.reason
 
 
 async def find_pod(client: CriClient, name: str, namespace: str) -> api_pb2.PodSandbox:
@@ -112,26 +149,42 @@ async def find_container(client: CriClient, sandbox: api_pb2.PodSandbox, name: s
     :raises NotFound: if there is none.
     :raises InvalidArgument: if ``name`` is ``None`` and there are several.
     """
+    return choose_container(await _containers(client, sandbox), sandbox.metadata.name, name)
+
+
+async def _containers(client: CriClient, sandbox: api_pb2.PodSandbox) -> Sequence[api_pb2.Container]:
     request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(pod_sandbox_id=sandbox.id))
-    answer = await client.runtime.ListContainers(request)
-    return choose_container(answer.containers, sandbox.metadata.name, name)
+    return (await client.runtime.ListContainers(request)).containers
 
 
-def choose_container(containers: Iterable[api_pb2.Container], pod: str, name: str | None) -> api_pb2.Container:
+def choose_container(
+    containers: Iterable[api_pb2.Container], pod: str, name: str | None, told: Containers = UNTOLD
+) -> api_pb2.Container:
     """Return the container meant by ``name`` (see :func:`find_container`).
 
+    :param told: what the pod's agent says: init containers are not counted when one is chosen, and others may be still
+        to come.
     :raises NotFound: if there is none.
+    :raises FailedPrecondition: if it has not started yet.
     :raises InvalidArgument: if ``name`` is ``None`` and there are several.
     """
     attempts = list(containers)
-    names = sorted({container.metadata.name for container in attempts})
+    names = sorted({container.metadata.name for container in attempts} | {*told.init, *told.main})
     if not names:
         raise NotFound(f"pod {pod} has no container")
     if name is None:
-        if len(names) > 1:
-            raise InvalidArgument(f"pod {pod} has containers {', '.join(names)}", hint=f"choose one with -c {names[0]}")
-        name = names[0]
+        candidates = [item for item in names if item not in told.init]
+        if len(candidates) > 1:
+            hint = f"choose one with -c {candidates[0]}"
+            raise InvalidArgument(f"pod {pod} has containers {', '.join(names)}", hint=hint)
+        name = candidates[0]
     matching = [container for container in attempts if container.metadata.name == name]
-    if not matching:
+    if matching:
+        return max(matching, key=lambda container: (container.metadata.attempt, container.created_at))
+    if name not in names:
         raise NotFound(f"pod {pod} has no container {name}", hint=f"it has {', '.join(names)}")
-    return max(matching, key=lambda container: (container.metadata.attempt, container.created_at))
+    if not told.followed:
+        text = f'container "{name}" in pod "{pod}" has not run, and nobody starts it'
+        raise FailedPrecondition(text, hint=f"what ran the pod has ended; `podkeep rm {pod}` removes it")
+    reason = told.waiting.get(name, WaitingReason(reason=told.first_wait(()), message=""))
+    raise FailedPrecondition(f'container "{name}" in pod "{pod}" is waiting to start: {_text(reason)}', hint=_STARTS)

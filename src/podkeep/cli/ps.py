@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base.errors import InvalidArgument, NotFound
-from podkeep.base.ids import parse_pod_uid
+from podkeep.base.errors import NotFound
 from podkeep.cli import connection, output
 from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config
-    from podkeep.cli.podlist import PodRow, WaitingRow
+    from podkeep.cli.podlist import PodRow
     from podkeep.cri.client import CriClient
     from podkeep.cri.v1 import api_pb2
 
@@ -52,10 +50,9 @@ async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[Po
 
     A pod that is removed while it is listed is left out.
     """
-    from podkeep.cli import podlist
+    from podkeep.cli import podlist, pods
     from podkeep.cri.v1 import api_pb2
 
-    pods = Path(config.agent.root) / "pods"
     sandboxes, listed = await asyncio.gather(
         client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest()),
         client.runtime.ListContainers(api_pb2.ListContainersRequest()),
@@ -71,23 +68,11 @@ async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[Po
             exits = {identity: await _container_status(client, identity) for identity in exited}
         except NotFound:
             return None
-        return podlist.pod_row(sandbox, answer.status, own, exits, _waiting(pods, sandbox.metadata.uid))
+        return podlist.pod_row(sandbox, answer.status, own, exits, pods.told(config, sandbox))
 
     rows = await asyncio.gather(*(row(sandbox) for sandbox in wanted))
     found = [row for row in rows if row is not None]
     return sorted(found, key=lambda row: (row.namespace, row.name, row.created_at))
-
-
-def _waiting(pods: Path, uid: str) -> list[WaitingRow]:
-    from podkeep.base import waiting
-    from podkeep.cli.podlist import WaitingRow
-
-    try:
-        told = waiting.read(pods / parse_pod_uid(uid))
-    except InvalidArgument:
-        # Somebody else's pod: the runtime takes any text as UID.
-        return []
-    return [WaitingRow(name=name, reason=item.reason, message=item.message) for name, item in told.items()]
 
 
 async def _container_status(client: CriClient, identity: str) -> api_pb2.ContainerStatus:

@@ -42,7 +42,7 @@ def test_a_wrong_manifest_names_every_field(runner: Runner, image: str) -> None:
     assert done.stderr.splitlines() == [
         f"podkeep: {file}: document 1 (Pod default/web): spec.containers[0].imagee: unknown field "
         "(did you mean image?)",
-        f"podkeep: {file}: document 1 (Pod default/web): spec.hostUsers: expected bool, got str",
+        f"podkeep: {file}: document 1 (Pod default/web): spec.hostUsers: expected boolean, got string",
     ]
 
 
@@ -468,5 +468,5 @@ def test_logs_of_a_pod_that_waits_say_what_for(runner: Runner, image: str) -> No
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert done.returncode == 1
-    assert done.stderr.startswith("podkeep: container main of pod web waits to start: ")
+    assert done.stderr.startswith('podkeep: container "main" in pod "web" is waiting to start: ')
     assert "ImagePull" in done.stderr

@@ -116,7 +116,7 @@ def test_volumes_are_pulled_before_the_first_container_is_created(own_runner: Ru
             made = sorted(path.name for path in directory.glob("volumes/*"))
             gate.set()
             out, err = process.communicate(timeout=60)
-    assert (row["status"], row["containers"]) == ("ContainerCreating", [])
+    assert (row["status"], row["containers"]) == ("Init:0/1", [])
     assert made == ["kubernetes.io~empty-dir"]
     assert (process.returncode, out) == (0, "[main] data\n"), err
 

@@ -7,6 +7,7 @@ import subprocess
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from podkeep.agent.poddirs import PodDirs, PodIdentity
@@ -14,7 +15,7 @@ from podkeep.agent.volumes import sub_path
 from podkeep.base import waiting
 from podkeep.base.errors import FailedPrecondition, Internal, PodkeepError
 from podkeep.base.ids import PodUID
-from podkeep.base.waiting import WaitingReason
+from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
 from podkeep.kernel import mounts
 from podkeep.kernel.removal import unmount_below
 from support.exchange import exchanging
@@ -126,19 +127,19 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
 def test_what_a_pod_waits_for_is_said_as_long_as_somebody_works_on_it(tmp_path: Path) -> None:
     dirs, uid = PodDirs(tmp_path, SOCKET), PodUID("u")
     directory = dirs.directory(uid).path
+    names = Containers(init=("setup",), main=("main",))
     reasons = {"main": WaitingReason(reason="ImagePullBackOff", message="Back-off pulling image")}
-    waiting.tell(directory, reasons)
-    assert waiting.read(directory) == {}
+    told = msgspec.structs.replace(names, waiting=reasons)
+    waiting.tell(directory, told)
+    assert waiting.read(directory) == UNTOLD
     lock = dirs.own(uid)
-    waiting.tell(directory, reasons)
-    assert waiting.read(directory) == reasons
-    waiting.tell(directory, {})
-    assert waiting.read(directory) == {}
-    (directory / "waiting.json").write_bytes(b"garbage")
-    assert waiting.read(directory) == {}
-    waiting.tell(directory, reasons)
+    waiting.tell(directory, told)
+    assert waiting.read(directory) == msgspec.structs.replace(told, followed=True)
+    (directory / "containers.json").write_bytes(b"garbage")
+    assert waiting.read(directory) == UNTOLD
+    waiting.tell(directory, told)
     os.close(lock)
-    assert waiting.read(directory) == {}
+    assert waiting.read(directory) == names
     # Whoever looks does not take the lock.
     os.close(dirs.own(uid))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
 from podkeep.cli import podlist, pods
 from podkeep.cri.v1 import api_pb2
 
@@ -30,9 +31,9 @@ def container(
     )
 
 
-def row(state: str, *, exit_code: int | None = None, reason: str = "") -> podlist.ContainerRow:
+def row(state: str, *, exit_code: int | None = None, reason: str = "", name: str = "c") -> podlist.ContainerRow:
     return podlist.ContainerRow(
-        name="c", id="c", image="i", state=state, restarts=0, exit_code=exit_code, reason=reason
+        name=name, id=name, image="i", state=state, restarts=0, exit_code=exit_code, reason=reason
     )
 
 
@@ -53,7 +54,7 @@ def row(state: str, *, exit_code: int | None = None, reason: str = "") -> podlis
     ],
 )
 def test_status_word(ready: bool, rows: list[podlist.ContainerRow], word: str) -> None:
-    assert podlist.status_word(ready, rows) == word
+    assert podlist.status_word(ready, rows, UNTOLD) == word
 
 
 def test_pod_row_of_a_pod_with_a_user_namespace() -> None:
@@ -66,7 +67,7 @@ def test_pod_row_of_a_pod_with_a_user_namespace() -> None:
         network=api_pb2.PodSandboxNetworkStatus(ip="10.183.0.2"),
         linux=api_pb2.LinuxPodSandboxStatus(namespaces=api_pb2.Namespace(options=options)),
     )
-    pod = podlist.pod_row(sandbox("web", created=10**9), status, [container("c", attempt=2)], {})
+    pod = podlist.pod_row(sandbox("web", created=10**9), status, [container("c", attempt=2)], {}, UNTOLD)
     cells = pod.cells(now=61.0)
     assert cells == ("web", "default", "1/1", "Running", "2", "60s", "10.183.0.2", "65536-131071")
     assert len(cells) == len(podlist.HEADER)
@@ -86,18 +87,48 @@ def test_pod_row_of_a_pod_on_the_host_network_and_host_users() -> None:
     )
     done = container("c", state=api_pb2.CONTAINER_EXITED)
     exits = {done.id: api_pb2.ContainerStatus(state=api_pb2.CONTAINER_EXITED, exit_code=0, reason="Completed")}
-    cells = podlist.pod_row(sandbox("web"), status, [done], exits).cells(now=0)
+    cells = podlist.pod_row(sandbox("web"), status, [done], exits, UNTOLD).cells(now=0)
     assert cells[2:4] == ("0/1", "Completed")
     assert cells[6:] == ("<none>", "host")
 
 
 def test_pod_row_of_a_pod_that_waits_for_an_image() -> None:
-    waiting = [podlist.WaitingRow(name=name, reason="ImagePullBackOff", message="why") for name in ("c", "d")]
-    pod = podlist.pod_row(sandbox("web"), api_pb2.PodSandboxStatus(), [container("c")], {}, waiting)
+    waiting = {name: WaitingReason(reason="ImagePullBackOff", message="why") for name in ("c", "d")}
+    told = Containers(main=("c", "d"), waiting=waiting, followed=True)
+    pod = podlist.pod_row(sandbox("web"), api_pb2.PodSandboxStatus(), [container("c")], {}, told)
     assert pod.cells(now=0)[2:4] == ("1/2", "ImagePullBackOff")
     assert pod.as_json()["waiting"] == tuple(
         {"name": name, "reason": "ImagePullBackOff", "message": "why"} for name in ("c", "d")
     )
+
+
+SIDE, SETUP = row("running", name="side"), row("exited", exit_code=0, name="setup")
+FAILED = row("exited", exit_code=3, reason="Error", name="setup")
+BACK_OFF = WaitingReason(reason="CrashLoopBackOff", message="")
+
+
+@pytest.mark.parametrize(
+    ("rows", "waiting", "word"),
+    [
+        ([], {}, "Init:0/2"),
+        ([row("created", name="side")], {}, "Init:0/2"),
+        ([SIDE, row("running", name="setup")], {}, "Init:1/2"),
+        ([SIDE, FAILED], {}, "Init:Error"),
+        ([SIDE, FAILED], {"setup": BACK_OFF}, "Init:CrashLoopBackOff"),
+        ([], {"": WaitingReason(reason="FailedMount", message="")}, "FailedMount"),
+        ([SIDE, SETUP], {}, "ContainerCreating"),
+        ([SIDE, SETUP], {"main": BACK_OFF}, "CrashLoopBackOff"),
+        ([SIDE, SETUP, row("running", name="main")], {}, "Running"),
+        ([row("exited", exit_code=1, name="side"), row("running", name="main")], {"side": BACK_OFF}, "Running"),
+        ([SIDE, SETUP, row("exited", exit_code=0, name="main")], {}, "Completed"),
+    ],
+)
+def test_status_word_of_a_pod_with_init_containers(
+    rows: list[podlist.ContainerRow], waiting: dict[str, WaitingReason], word: str
+) -> None:
+    """As kubectl has it (printPod)."""
+    told = Containers(init=("side", "setup"), sidecars=("side",), main=("main",), waiting=waiting, followed=True)
+    assert podlist.status_word(True, rows, told) == word
 
 
 def test_newest_attempts() -> None:

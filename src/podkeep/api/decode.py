@@ -26,6 +26,15 @@ _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LIMITS = {Form.INT32: 1 << 31, Form.INT64: 1 << 63}
 _ZERO: Mapping[Any, Any] = {str: "", int: 0, bool: False}
+_WORDS: Mapping[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    list: "list",
+    dict: "object",
+    NoneType: "null",
+}
 _WRONG = object()
 """Stands for a value that could not be decoded; its error is already noted."""
 
@@ -95,12 +104,12 @@ def _value(kind: Any, value: Any, path: str, errors: FieldErrors) -> Any:
         return _base64(value, path, errors)
     if kind is Any:
         return value
-    return value if type(value) is kind else _expected(kind.__name__, value, path, errors)
+    return value if type(value) is kind else _expected(_WORDS.get(kind, kind.__name__), value, path, errors)
 
 
 def _choice(choices: tuple[str, ...], value: Any, path: str, errors: FieldErrors) -> Any:
     if not isinstance(value, str):
-        return _expected("str", value, path, errors)
+        return _expected("string", value, path, errors)
     if value in choices:
         return value
     errors.unsupported(path, value, [choice for choice in choices if choice])
@@ -110,7 +119,7 @@ def _choice(choices: tuple[str, ...], value: Any, path: str, errors: FieldErrors
 def _formed(form: Form, value: Any, path: str, errors: FieldErrors) -> Any:
     if form in _LIMITS:
         if type(value) is not int:
-            return _expected("int", value, path, errors)
+            return _expected("integer", value, path, errors)
         if not -_LIMITS[form] <= value < _LIMITS[form]:
             errors.invalid(path, value, f"must be {form.value}")
             return _WRONG
@@ -121,7 +130,7 @@ def _formed(form: Form, value: Any, path: str, errors: FieldErrors) -> Any:
     if form is Form.QUANTITY and number:
         value = str(value)
     if not isinstance(value, str):
-        return _expected("quantity" if form is Form.QUANTITY else "str", value, path, errors)
+        return _expected("quantity" if form is Form.QUANTITY else "string", value, path, errors)
     if form is Form.QUANTITY:
         try:
             quantity.parse(value)
@@ -170,17 +179,16 @@ def _base64(value: Any, path: str, errors: FieldErrors) -> Any:
 
 def _expected(wanted: str, value: Any, path: str, errors: FieldErrors) -> Any:
     # What was meant as a text and is none: YAML takes 1, on and no for something else.
-    advice = ": write it in quotes" if wanted == "str" and isinstance(value, bool | int | float) else ""
-    errors.add(path, f"expected {wanted}, got {_type_name(value)}{advice}")
+    advice = ": write it in quotes" if wanted == "string" and isinstance(value, bool | int | float) else ""
+    errors.add(path, f"expected {wanted}, got {type_name(value)}{advice}")
     return _WRONG
 
 
 def _name(kind: Any) -> str:
     kind = _plain_type(kind)
-    return (
-        "object" if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else getattr(kind, "__name__", "value")
-    )
+    return "object" if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else _WORDS.get(kind, "value")
 
 
-def _type_name(value: Any) -> str:
-    return {dict: "object", NoneType: "null"}.get(type(value), type(value).__name__)
+def type_name(value: Any) -> str:
+    """Return what a value from a manifest is, in the words of YAML and JSON."""
+    return _WORDS.get(type(value), type(value).__name__)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from podkeep.api import class_resources, defaults, validation
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.decode import decode as decode_struct
+from podkeep.api.decode import type_name
 from podkeep.api.documents import Document
 from podkeep.api.documents import parse as parse_documents
 from podkeep.api.feature_gates import FeatureGates
@@ -73,7 +74,7 @@ class _Reader:
         """Decode one object and file it."""
         errors = FieldErrors()
         if not isinstance(value, dict):
-            errors.add("", f"expected object, got {type(value).__name__}")
+            errors.add("", f"expected object, got {type_name(value)}")
         elif self._version(value, errors):
             kind = value["kind"]
             if kind == "Pod":
@@ -139,7 +140,7 @@ class _Reader:
             errors.add(name, "unknown field")
         items = value.get("items")
         if not isinstance(items, list):
-            errors.add("items", f"expected list, got {type(items).__name__}")
+            errors.add("items", f"expected list, got {type_name(items)}")
             return
         for index, item in enumerate(items):
             if isinstance(item, dict) and item.get("kind") == "List":

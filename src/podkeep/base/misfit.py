@@ -13,6 +13,8 @@ _SAID = re.compile(r"(?P<text>.*) - at `\$(?P<path>.*)`", flags=re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|(\[\.\.\.\])")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 UNKNOWN = "unknown key"
+_WORDS = {"str": "string", "int": "integer", "bool": "boolean", "object": "table"}
+"""TOML's words for what the decoder names as Python does."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -27,6 +29,8 @@ def explain(tables: Mapping[str, Any], said: str, decoded: Callable[[Mapping[str
     if _UNKNOWN.search(text):
         return f"{key}: {UNKNOWN}", ""
     hint = "write the value in quotes" if re.search(r"Expected `str`, got `(int|float|bool)`", text) else ""
+    if text.startswith("Expected `"):
+        text = re.sub(r"\w+", lambda word: _WORDS.get(word[0], word[0]), text)
     return f"{key}: {text[:1].lower()}{text[1:]}" if key else text, hint
 
 

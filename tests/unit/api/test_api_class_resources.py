@@ -103,9 +103,12 @@ def test_names_of_classes_that_are_none(value: str) -> None:
     ("classes", "expected"),
     [
         ({"rdt": None}, f'spec.containers[0].resources.classes[rdt]: Invalid value: "": {NO_CLASS}'),
-        ({"rdt": 1}, "spec.containers[0].resources.classes[rdt]: expected str, got int: write it in quotes"),
+        ({"rdt": 1}, "spec.containers[0].resources.classes[rdt]: expected string, got integer: write it in quotes"),
         # YAML 1.1, which Kubernetes speaks: on, off, yes and no are booleans.
-        ({"turbo": True}, "spec.containers[0].resources.classes[turbo]: expected str, got bool: write it in quotes"),
+        (
+            {"turbo": True},
+            "spec.containers[0].resources.classes[turbo]: expected string, got boolean: write it in quotes",
+        ),
         (["rdt"], "spec.containers[0].resources.classes: expected object, got list"),
     ],
 )

@@ -51,18 +51,21 @@ VOLUME = {"volumes": [{"name": "v", "emptyDir": {}}]}
         (pod({"userHostNamespace": True}), "spec.userHostNamespace: unknown field"),
         (
             pod(container={"ports": [{"containerPort": 80}, {"containerPort": "x"}]}),
-            "spec.containers[0].ports[1].containerPort: expected int, got str",
+            "spec.containers[0].ports[1].containerPort: expected integer, got string",
         ),
-        (pod({"hostUsers": "false"}), "spec.hostUsers: expected bool, got str"),
+        (pod({"hostUsers": "false"}), "spec.hostUsers: expected boolean, got string"),
         (pod({"containers": {"name": "c"}}), "spec.containers: expected list, got object"),
         (pod({"containers": [None]}), "spec.containers[0]: expected object, got null"),
-        (pod(container={"command": "sh"}), "spec.containers[0].command: expected list, got str"),
-        (pod(container={"args": ["a", 1]}), "spec.containers[0].args[1]: expected str, got int: write it in quotes"),
+        (pod(container={"command": "sh"}), "spec.containers[0].command: expected list, got string"),
+        (
+            pod(container={"args": ["a", 1]}),
+            "spec.containers[0].args[1]: expected string, got integer: write it in quotes",
+        ),
         (
             pod(container={"env": [{"name": "A", "value": True}]}),
-            "spec.containers[0].env[0].value: expected str, got bool: write it in quotes",
+            "spec.containers[0].env[0].value: expected string, got boolean: write it in quotes",
         ),
-        (pod(labels={"a/b": 1}), "metadata.labels[a/b]: expected str, got int: write it in quotes"),
+        (pod(labels={"a/b": 1}), "metadata.labels[a/b]: expected string, got integer: write it in quotes"),
         (
             pod({"restartPolicy": "Sometimes"}),
             'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "Never", "OnFailure"',

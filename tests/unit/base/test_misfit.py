@@ -16,11 +16,15 @@ QUOTES = "write the value in quotes"
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ('[images]\nparallel_layers = "x"', "images.parallel_layers: expected `int`, got `str`", DOCUMENT),
-        ('[class_resources]\noom = {a = 1, b = "2"}', "class_resources.oom.b: expected `int`, got `str`", DOCUMENT),
+        ('[images]\nparallel_layers = "x"', "images.parallel_layers: expected `integer`, got `string`", DOCUMENT),
+        (
+            '[class_resources]\noom = {a = 1, b = "2"}',
+            "class_resources.oom.b: expected `integer`, got `string`",
+            DOCUMENT,
+        ),
         (
             '[class_resources.types.x.classes]\na.cgroup = {"pids.max" = "1"}\nb.cgroup = {"pids.max" = 20}',
-            'class_resources.types.x.classes.b.cgroup."pids.max": expected `str`, got `int`',
+            'class_resources.types.x.classes.b.cgroup."pids.max": expected `string`, got `integer`',
             QUOTES,
         ),
         (
@@ -30,8 +34,8 @@ QUOTES = "write the value in quotes"
         ),
         ("[runtime]\nfoo = 1", "runtime.foo: unknown key", DOCUMENT),
         ("foo = 1", "foo: unknown key", DOCUMENT),
-        ("runtime = 1", "runtime: expected `object`, got `int`", DOCUMENT),
-        ("[images]\nallowed_registries = [1]", "images.allowed_registries: expected `str`, got `int`", QUOTES),
+        ("runtime = 1", "runtime: expected `table`, got `integer`", DOCUMENT),
+        ("[images]\nallowed_registries = [1]", "images.allowed_registries: expected `string`, got `integer`", QUOTES),
         (
             '[class_resources.types.x]\nlevels = ["host"]',
             "class_resources.types.x.levels: invalid enum value 'host'",
@@ -53,7 +57,7 @@ def test_a_setting_of_the_command_line_is_named_too(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument) as caught:
         config.load(path, ["class_resources.types.x.hook_timeout=now"])
     setting = "class_resources.types.x.hook_timeout"
-    assert caught.value.message == f"--set {setting}=now: {setting}: expected `float`, got `str`"
+    assert caught.value.message == f"--set {setting}=now: {setting}: expected `float`, got `string`"
 
 
 @pytest.mark.parametrize(

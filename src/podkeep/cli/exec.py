@@ -29,6 +29,7 @@ _NOT_EXECUTABLE = re.compile(
 _OCI_RUNTIME_FAILED = 255
 NO_TERMINAL = "Unable to use a TTY - input is not a terminal or the right kind of file"
 """kubectl's words."""
+NO_INPUT = "Unable to use a TTY - without -i nothing is typed into it"
 
 
 class _Exec(click.Command):
@@ -62,7 +63,7 @@ def _words(value: object) -> list[str]:
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @click.option("--timeout", type=click.IntRange(min=0), default=0, metavar="SECONDS", help="0, the default: none.")
 @click.option("-i", "--stdin", is_flag=True, help="Pass standard input on.")
-@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
+@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal; only with -i.")
 @click.pass_context
 @pass_invocation
 def command(
@@ -89,6 +90,10 @@ def command(
     if timeout and (stdin or tty):
         raise InvalidArgument("--timeout does not go with -i or -t", hint="interrupt the command instead")
 
+    if tty and not stdin:
+        # As kubectl has it: in a terminal into which nothing can be typed, a shell would wait for ever.
+        echo_line(NO_INPUT, err=True)
+        tty = False
     if stdin and tty and (sys.stdin is None or not sys.stdin.isatty()):
         # A terminal's end of input is a key, which nobody here can press: the command would wait for it for ever.
         echo_line(NO_TERMINAL, err=True)

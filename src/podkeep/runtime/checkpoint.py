@@ -46,7 +46,7 @@ from podkeep.kernel.removal import remove_tree
 from podkeep.runtime.container_log import LogFile, log_file
 from podkeep.runtime.layout import Layout, container_cgroup
 from podkeep.runtime.oci.driver import Driver
-from podkeep.runtime.records import Container, ContainerState, Sandbox
+from podkeep.runtime.records import Container, Sandbox
 from podkeep.runtime.sandboxes import Sandboxes
 from podkeep.runtime.state import State
 
@@ -93,9 +93,7 @@ class Checkpoints:
         :raises Unimplemented: naming what is missing, if this machine cannot checkpoint.
         :raises DeadlineExceeded: if it took too long; the container runs on.
         """
-        container = self._state.container(text)
-        if container.status.state is not ContainerState.RUNNING:
-            raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
+        container = self._state.running_container(text)
         if not os.path.isabs(location) or "\0" in location or os.path.basename(location) in {"", ".", ".."}:
             raise InvalidArgument(f"location: {location[:200]!r} is not the absolute path of a file")
         if self._busy.get(container.id, location) != location:

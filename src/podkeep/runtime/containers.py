@@ -378,9 +378,7 @@ class Containers:
         :raises DeadlineExceeded: if the command took longer than ``timeout`` seconds and was killed.
         :raises asyncio.CancelledError: if the caller gave up; the command is killed then.
         """
-        container = self._state.container(text)
-        if container.status.state is not ContainerState.RUNNING:
-            raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
+        container = self._state.running_container(text)
         sandbox = self._state.sandbox(container.sandbox_id)
         driver = self._sandboxes.driver(sandbox)
         commands = self._commands.setdefault(sandbox.id, PodCommands(Allowance(OUTPUT_OF_POD)))
@@ -419,9 +417,7 @@ class Containers:
 
         :raises FailedPrecondition: if the container does not run, or conmon does not answer.
         """
-        container = self._state.container(text)
-        if container.status.state is not ContainerState.RUNNING:
-            raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
+        container = self._state.running_container(text)
         log = log_file(self._state.sandbox(container.sandbox_id), container.config)
         if log is None:
             raise FailedPrecondition(f"container {container.id} has no log file")

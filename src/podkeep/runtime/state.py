@@ -27,6 +27,7 @@ import msgspec
 from podkeep.base.errors import (
     AlreadyExists,
     DataLoss,
+    FailedPrecondition,
     InvalidArgument,
     NotFound,
     PodkeepError,
@@ -34,7 +35,7 @@ from podkeep.base.errors import (
     Unavailable,
 )
 from podkeep.base.ids import ContainerID, SandboxID
-from podkeep.runtime.records import Container, ContainerStatus, Sandbox, SandboxStatus
+from podkeep.runtime.records import Container, ContainerState, ContainerStatus, Sandbox, SandboxStatus
 
 log = logging.getLogger(__name__)
 
@@ -396,6 +397,21 @@ class State:
         found = self.find_container(text)
         if found is None:
             raise NotFound(f"container {text!r} not found", hint=_hint(text))
+        return found
+
+    def running_container(self, text: str) -> Container:
+        """Return the container whose ID is ``text`` or starts with it, which runs.
+
+        :raises NotFound: if there is none.
+        :raises FailedPrecondition: if it does not run.
+        """
+        found = self.container(text)
+        if found.status.state is not ContainerState.RUNNING:
+            pod = self.sandbox(found.sandbox_id).config
+            raise FailedPrecondition(
+                f"container {found.config.name} of pod {pod.namespace}/{pod.name} is {found.status.state.value},"
+                f" not running ({found.id[:12]})"
+            )
         return found
 
     # addresses

@@ -174,6 +174,25 @@ def test_a_terminal_that_is_asked_for_and_not_there(daemon: Daemon, container: s
     assert done.stderr == "Unable to use a TTY - input is not a terminal or the right kind of file\n"
 
 
+def test_a_terminal_that_nothing_is_typed_into(daemon: Daemon, container: str) -> None:
+    """As kubectl has it: without -i there is no terminal. A shell would wait in one for what cannot come."""
+    terminal = Terminal(daemon, *web("exec", "-t", "web", "sh", "-c", "tty; sh; echo ended"))
+    said = terminal.read_until(b"ended\r\n")
+    assert said == b"Unable to use a TTY - without -i nothing is typed into it\r\nnot a tty\r\nended\r\n"
+    assert terminal.close() == 0
+
+
+@pytest.mark.parametrize("option", [(), ("--timeout", "60")], ids=["stream", "sync"])
+def test_exec_in_a_container_that_has_ended(daemon: Daemon, image: str, option: tuple[str, ...]) -> None:
+    with Pods(daemon.socket, image) as pods:
+        pods.pull()
+        container = pods.launch(pods.run(pod("web")), "true")
+        pods.exited(container)
+        done = daemon.run(*web("exec", *option, "web", "true"))
+    said = f"podkeep: container main of pod tests/web is exited, not running ({container[:12]})"
+    assert (done.returncode, done.stderr.splitlines()[:1]) == (1, [said])
+
+
 @pytest.mark.parametrize("option", [(), ("--timeout", "60")], ids=["stream", "sync"])
 @pytest.mark.parametrize(
     ("program", "status"),

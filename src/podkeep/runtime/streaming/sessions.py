@@ -17,7 +17,7 @@ from podkeep.kernel.namespaces import NamespaceKind, open_pinned, run_in_netns
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.oci import spec
 from podkeep.runtime.oci.exec import ExecProcess, ExecStdio
-from podkeep.runtime.records import Container, ContainerState, NamespaceMode, Sandbox, SandboxState
+from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxState
 from podkeep.runtime.sandboxes import Sandboxes
 from podkeep.runtime.state import State
 from podkeep.runtime.streaming import attach
@@ -82,7 +82,7 @@ class Sessions:
                 f"exec: the command has {size} bytes, and may have {MAX_COMMAND_BYTES}",
                 hint="pass what is long through the command's standard input",
             )
-        container = self._running(text)
+        container = self._state.running_container(text)
 
         async def session(streams: CommandStreams) -> bytes:
             return await exec_session.run(streams, lambda size: self._start(container.id, command, wanted, size))
@@ -92,14 +92,14 @@ class Sessions:
     def attach(self, text: str, wanted: Wanted) -> CommandRequest:
         """Return the session that attaches to a container's own streams; see :meth:`exec` for the errors."""
         wanted.check()
-        container = self._running(text)
+        container = self._state.running_container(text)
 
         async def session(streams: CommandStreams) -> bytes:
-            self._running(container.id)
+            self._state.running_container(container.id)
             target = Attachment(bundle=self._layout.bundle(container.id), tty=container.config.tty)
             return await attach.run(streams, target)
 
-        return _request(session, wanted, self._running(text).sandbox_id)
+        return _request(session, wanted, self._state.running_container(text).sandbox_id)
 
     def port_forward(self, text: str, ports: tuple[int, ...]) -> ForwardRequest:
         """Return the session that connects to ports of a pod.
@@ -120,12 +120,6 @@ class Sessions:
 
         return ForwardRequest(pod=sandbox.id, connect=connect, ports=ports)
 
-    def _running(self, text: str) -> Container:
-        container = self._state.container(text)
-        if container.status.state is not ContainerState.RUNNING:
-            raise FailedPrecondition(f"container {container.id} is {container.status.state.value}, not running")
-        return container
-
     def _ready(self, text: str) -> Sandbox:
         sandbox = self._state.sandbox(text)
         if sandbox.status.state is not SandboxState.READY:
@@ -133,7 +127,7 @@ class Sessions:
         return sandbox
 
     def _start(self, text: str, command: tuple[str, ...], wanted: Wanted, size: Size | None) -> ExecProcess:
-        container = self._running(text)
+        container = self._state.running_container(text)
         sandbox = self._state.sandbox(container.sandbox_id)
         driver = self._sandboxes.driver(sandbox)
         bundle = self._layout.bundle(container.id)

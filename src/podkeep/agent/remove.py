@@ -13,6 +13,7 @@ from pathlib import Path
 from podkeep.agent import teardown
 from podkeep.agent.convert import names
 from podkeep.agent.poddirs import PodDirs, PodIdentity, former
+from podkeep.base import waiting
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.base.ids import PodUID, parse_pod_uid
@@ -24,10 +25,10 @@ _PATIENCE_S = 30.0
 _STEP_S = 0.05
 
 
-async def remove_pod(client: CriClient, config: Config, name: str, namespace: str, grace: int) -> None:
+async def remove_pod(client: CriClient, config: Config, name: str, namespace: str, grace: int | None) -> None:
     """Stop and remove the pod called ``name`` in ``namespace`` with all its state on the node.
 
-    :param grace: seconds between the stop signal and SIGKILL.
+    :param grace: seconds between the stop signal and SIGKILL; ``None``: as many as the pod's manifest says.
     :raises NotFound: if there is no such pod.
     :raises FailedPrecondition: if the process that runs the pod does not let go of it.
     :raises PodkeepError: naming what could not be removed.
@@ -38,9 +39,10 @@ async def remove_pod(client: CriClient, config: Config, name: str, namespace: st
         raise NotFound(f"pod {namespace}/{name} not found", hint="`podkeep ps` lists pods")
     for uid in uids:
         where, dirs = await asyncio.to_thread(_place, config, uid)
-        lock = await _own(dirs, uid, grace)
+        seconds = waiting.read(dirs.directory(uid).path).grace if grace is None else grace
+        lock = await _own(dirs, uid, seconds)
         try:
-            await teardown.stop_containers(client, await _running(client, uid), grace)
+            await teardown.stop_containers(client, await _running(client, uid), seconds)
             await teardown.remove_pod_state(client, dirs, where, uid)
         finally:
             os.close(lock)

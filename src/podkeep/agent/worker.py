@@ -317,6 +317,7 @@ class PodWorker:
             init=tuple(container.name for container in spec.init_containers),
             sidecars=tuple(container.name for container in spec.init_containers if is_sidecar(container)),
             main=tuple(container.name for container in spec.containers),
+            grace=spec.termination_grace_period_seconds or 0,
             waiting={
                 name: WaitingReason(reason=item.reason, message=item.message) for name, item in self._waiting.items()
             },

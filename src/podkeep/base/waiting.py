@@ -29,13 +29,15 @@ class Containers(msgspec.Struct, frozen=True, kw_only=True):
     """The containers that a pod's manifest names, in its order, whether they have run or not.
 
     ``sidecars`` are those of ``init`` that run on beside the others. ``waiting`` has why one could not be
-    started, by its name, which is empty for the sandbox. ``followed``: its agent still works on the pod.
+    started, by its name, which is empty for the sandbox. ``grace`` is the pod's
+    terminationGracePeriodSeconds. ``followed``: its agent still works on the pod.
     """
 
     init: tuple[str, ...] = ()
     sidecars: tuple[str, ...] = ()
     main: tuple[str, ...] = ()
     waiting: Mapping[str, WaitingReason] = {}
+    grace: int = 30
     followed: bool = False
 
     def first_wait(self, done: Collection[str]) -> str:

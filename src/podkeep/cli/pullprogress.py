@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from podkeep.cri.v1.podkeep_pb2 import PullProgress
 
 Result = TypeVar("Result")
+Show = Callable[[str, Awaitable[Result]], Awaitable[Result]]
+"""Returns the result of an operation on an image, and shows it while it runs."""
 
 
 class Display(Protocol):
@@ -34,6 +36,22 @@ class Display(Protocol):
     def update(self, event: PullProgress) -> None:
         """Show one event."""
         ...
+
+
+def each_once(show: Show[Result]) -> Show[Result]:
+    """Return what shows an image by ``show``, but for those that wait for one that is being shown: pods share pulls."""
+    showing: set[str] = set()
+
+    async def show_or_wait(image: str, operation: Awaitable[Result]) -> Result:
+        if image in showing:
+            return await operation
+        showing.add(image)
+        try:
+            return await show(image, operation)
+        finally:
+            showing.remove(image)
+
+    return show_or_wait
 
 
 async def shown(client: CriClient, image: str, operation: Awaitable[Result], stream: IO[str]) -> Result:

@@ -27,15 +27,13 @@ _AT_ONCE = 32
 @click.option(
     "--grace-period",
     type=click.IntRange(min=0),
-    default=30,
-    show_default=True,
     metavar="SECONDS",
-    help="Time between the stop signal and SIGKILL.",
+    help="Time between the stop signal and SIGKILL, instead of the pod's own.",
 )
 @forms.output_option
 @pass_invocation
 def command(
-    invocation: Invocation, pods: tuple[str, ...], all_: bool, namespace: str, grace_period: int, output: str
+    invocation: Invocation, pods: tuple[str, ...], all_: bool, namespace: str, grace_period: int | None, output: str
 ) -> None:
     """Stop and remove pods, side by side.
 

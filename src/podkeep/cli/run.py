@@ -140,7 +140,7 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
     from podkeep.agent.node import this_node
     from podkeep.agent.sources import Sources
     from podkeep.agent.worker import PodWorker
-    from podkeep.cli.pullprogress import shown
+    from podkeep.cli.pullprogress import each_once, shown
     from podkeep.cli.run_output import RunOutput
     from podkeep.cri.client import CriClient
 
@@ -159,7 +159,7 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
         async def show_pull(image: str, pull: Awaitable[str]) -> str:
             return await shown(client, image, pull, sys.stderr)
 
-        node = this_node(client, config, show_pull)
+        node = this_node(client, config, each_once(show_pull))
         outputs = [out.pod(pod.metadata.name if len(pods) > 1 else "") for pod in pods]
         workers = [
             PodWorker(pod=pod, sources=sources, node=node, listener=output, retry=retry)

@@ -153,12 +153,12 @@ class RunOutput:
 def last_words(status: PodStatus, pod: str) -> list[str]:
     """Return what is to be said of a pod that failed, and of its containers, where an exit status says too little.
 
-    That a single container failed without a word is no more than its exit status.
+    That the only container failed without a word is no more than its exit status.
 
-    :param pod: its name, if there are several.
+    :param pod: its name, if there are several pods.
     """
     said = [_joined(pod, status.reason, status.message)] if status.reason else []
-    several = len(status.container_statuses) + len(status.init_container_statuses) > 1
+    several = bool(pod) or len(status.container_statuses) + len(status.init_container_statuses) > 1
     kinds = (("init container", status.init_container_statuses), ("container", status.container_statuses))
     for kind, containers in kinds:
         for container in containers:

@@ -371,6 +371,18 @@ def test_removing_a_pod_that_another_command_runs(runner: Runner, image: str) ->
         assert process.returncode == 0
 
 
+@pytest.mark.parametrize(("options", "last"), [((), ""), (("--grace-period", "60"), "bye\n")])
+def test_a_removed_pod_has_its_own_grace_period(
+    runner: Runner, image: str, options: tuple[str, ...], last: str
+) -> None:
+    script = "trap 'echo bye; exit 0' TERM; echo up; while true; do sleep 0.05; done"
+    with runner.start(pod(shell(image, script), terminationGracePeriodSeconds=0)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        assert runner.daemon.run("rm", *options, "web").returncode == 0
+        assert process.communicate(timeout=60)[0] == last
+
+
 @pytest.mark.requirement("U34")
 def test_a_pod_keeps_its_block_when_its_sandbox_is_made_again(runner: Runner, image: str) -> None:
     async def stop_sandbox() -> None:
@@ -414,6 +426,7 @@ def test_several_pods_in_one_file(runner: Runner, image: str) -> None:
     done = runner.run(pod(shell(image, "echo one"), name="p1"), pod(shell(image, "echo two; exit 6"), name="p2"))
     assert done.returncode == 6
     assert sorted(done.stdout.splitlines()) == ["[p1/main] one", "[p2/main] two"]
+    assert "podkeep: p2: container main ended with exit status 6\n" in done.stderr
 
 
 def test_standard_input(runner: Runner, image: str) -> None:

@@ -279,6 +279,7 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
         ("mkdir `/way`: No space left on device", ResourceExhausted),
         ("error seccomp_init: Cannot allocate memory", ResourceExhausted),
         ("open `/run/podkeep/containers/1/rootfs/etc/hosts`: No such file or directory", FailedPrecondition),
+        ("open `proc/self/fd/1`: Invalid cross-device link", InvalidArgument),
         ("mkdir `/image/none`: Read-only file system", FailedPrecondition),
         (
             'error mounting "/data" to rootfs at "/image/none": mkdirat /rootfs/image/none: read-only file system',

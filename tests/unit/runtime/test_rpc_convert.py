@@ -733,6 +733,9 @@ def test_a_privileged_container_needs_a_privileged_sandbox() -> None:
 DEEP = "/a" * (MAX_PATH_PARTS + 1)
 
 
+ROOTS = ("/", "//", "/.", "/..", "/proc/../etc")
+
+
 @pytest.mark.parametrize("path", [DEEP, "/a\0", "/" + "a" * 2 * MAX_TEXT_BYTES], ids=["deep", "NUL", "long"])
 @pytest.mark.parametrize(
     "change",
@@ -754,6 +757,27 @@ def test_every_path_of_a_container_has_a_bound(change: Callable[[Any, str], obje
     with pytest.raises(InvalidArgument) as caught:
         to_container(lambda config: change(config, path))
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("field", "path", "message"),
+    [
+        *((field, path, "no path below the root") for field in ("masked_paths", "readonly_paths") for path in ROOTS),
+        *(("masked_paths", path, "the OCI runtime sets up") for path in ("/dev", "/dev//", "/dev/pts/", "/dev/null")),
+    ],
+)
+def test_paths_that_cannot_be_hidden_are_refused(field: str, path: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{field}: .*{message}"):
+        to_container(lambda config: getattr(config.linux.security_context, field).append(path))
+
+
+def test_paths_to_be_hidden_are_in_their_normal_form() -> None:
+    def change(config: api.ContainerConfig) -> None:
+        config.linux.security_context.masked_paths.append("/etc//passwd/")
+        config.linux.security_context.readonly_paths.append("/dev/.")
+
+    security = to_container(change).security
+    assert (security.masked_paths, security.readonly_paths) == (("/etc/passwd",), ("/dev",))
 
 
 @pytest.mark.parametrize("path", [DEEP, "/a\0"], ids=["deep", "NUL"])

@@ -59,7 +59,7 @@ _REQUESTS_FAULT = re.compile(
     r"|exec: .*: (no such file|permission denied|is a directory)"
     r"|(open|find) executable|stat .*: no such file or directory: unknown"
     r"|writ(e|ing) .*invalid argument|memory limit (could be )?too low|cpuset\.\w+.*(out of range|invalid argument)"
-    r"|mkdir `?/(proc|sys)/.*operation not permitted"
+    r"|mkdir `?/(proc|sys)/.*operation not permitted|open\w* .*invalid cross-device link"
     r"|chdir .*(permission denied|too many .*symbolic links|no such file or directory)"
     r"|invalid seccomp (action|index|syscall)|seccomp unknown architecture|unknown seccomp (option|flag)"
     r"|get_seccomp_operator|seccomp get operator|seccomp_rule_add"
@@ -68,7 +68,7 @@ _REQUESTS_FAULT = re.compile(
 )
 """What crun and runc say when a container cannot be made as the request wants it.
 
-That is about its program, its limits, its mounts, its working directory or its seccomp profile.
+That is about its program, its limits, its mounts and paths, its working directory or its seccomp profile.
 """
 _NO_MOUNT_POINT = re.compile(
     r"(open|mkdir|mknod)\w* .*: read-only file system|open\w* `?\S*/rootfs/.*: no such file or directory", re.IGNORECASE

@@ -146,7 +146,8 @@ def _check_proc(late: list[dict[str, Any]]) -> None:
             )
 
 
-_OF_RUNTIME = frozenset({"/dev", "/dev/console", "/dev/null", "/dev/ptmx", "/dev/pts"})
+OF_RUNTIME = frozenset({"/dev", "/dev/console", "/dev/null", "/dev/ptmx", "/dev/pts"})
+"""Where the OCI runtime sets up devices and streams."""
 
 
 def _check_dev(sources: Mapping[str, str], field_name: str) -> None:
@@ -160,7 +161,7 @@ def _check_dev(sources: Mapping[str, str], field_name: str) -> None:
     for place, source in sources.items():
         if source == place and place in {"/dev", "/dev/pts"}:
             continue
-        if place in _OF_RUNTIME or place.startswith("/dev/pts/"):
+        if place in OF_RUNTIME or place.startswith("/dev/pts/"):
             raise InvalidArgument(
                 f"{field_name}: {place}: the OCI runtime sets up devices and streams there, and would change the"
                 " volume's files as root",

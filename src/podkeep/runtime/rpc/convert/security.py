@@ -11,6 +11,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime import records
 from podkeep.runtime.oci import apparmor, capabilities, selinux
+from podkeep.runtime.oci.mounts import OF_RUNTIME, normal
 from podkeep.runtime.records import AppArmor, ProfileKind, Seccomp, SELinuxOptions
 from podkeep.runtime.rpc.convert.checks import enum_value, identifier, path_text, quote, refuse_plain_text
 
@@ -44,7 +45,7 @@ def security_record(context: api.LinuxContainerSecurityContext, *, given: bool) 
         ),
         readonly_rootfs=context.readonly_rootfs,
         no_new_privs=context.no_new_privs,
-        masked_paths=_paths("masked_paths", context.masked_paths) if given else None,
+        masked_paths=_masked_paths(context.masked_paths) if given else None,
         readonly_paths=_paths("readonly_paths", context.readonly_paths) if given else None,
         seccomp=_seccomp(context),
         apparmor=_apparmor(context),
@@ -65,11 +66,25 @@ def check_names(asked: api.Capability) -> None:
 
 
 def _paths(field: str, paths: Iterable[str]) -> tuple[str, ...]:
-    result = tuple(paths)
-    for path in result:
+    result = []
+    for path in paths:
         if not path.startswith("/"):
             raise InvalidArgument(f"security_context.{field}: {quote(path)} is not an absolute path")
         path_text(f"security_context.{field}", path)
+        # Of what ".." leads to only the container's links decide. The root as a whole crun leaves as it is.
+        if ".." in path.split("/") or normal(path) == "/":
+            hint = "for the whole root there is readonly_rootfs" if field == "readonly_paths" else ""
+            raise InvalidArgument(f"security_context.{field}: {quote(path)} is no path below the root", hint=hint)
+        result.append(normal(path))
+    return tuple(result)
+
+
+def _masked_paths(paths: Iterable[str]) -> tuple[str, ...]:
+    result = _paths("masked_paths", paths)
+    if needed := OF_RUNTIME.intersection(result):
+        raise InvalidArgument(
+            f"security_context.masked_paths: {min(needed)}: the OCI runtime sets up devices and streams there"
+        )
     return result
 
 

@@ -150,7 +150,6 @@ def run(node: Node, name: str, seed: int, numbers: Iterable[int], keep: Path | N
         if report.cases % CLEAR_EVERY == 0:
             _count(node, before, report, number)
     _count(node, before, report, number)
-    report.notes.append(f"{node.held().threads} threads at the end")
     return report
 
 
@@ -165,6 +164,9 @@ def _count(node: Node, before: Held, report: Report, number: int) -> None:
         node.clear()
     except PodkeepError as error:
         report.find(f"{report.name}/{number}", "removing all pods", str(error))
+        if not node.alive:
+            return
     report.memory.append(node.resident() >> 20)
+    report.threads = node.held().threads
     for said in node.left(before, threads=POOLS):
         report.find(f"{report.name}/{number}", f"left behind up to here ({CLEAR_EVERY} cases)", said)

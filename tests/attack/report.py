@@ -28,7 +28,8 @@ class Report:
     answers: Counter[str] = field(default_factory=Counter)
     memory: list[int] = field(default_factory=list)
     """MiB resident, each time that everything was removed."""
-    notes: list[str] = field(default_factory=list)
+    threads: int = 0
+    """When everything was removed last."""
     findings: dict[str, Finding] = field(default_factory=dict)
 
     def find(self, case: str, where: str, said: str) -> bool:
@@ -46,8 +47,9 @@ class Report:
         for name, count in self.answers.items():
             codes[name.rpartition(" ")[2]] += count
         total = ", ".join(f"{count} {name}" for name, count in codes.most_common())
-        result = [f"{self.name}: seed {self.seed}, {self.cases} cases; {total}", *(f"  {note}" for note in self.notes)]
-        result.append(f"  MiB resident when everything was removed: {' '.join(map(str, self.memory))}")
+        result = [f"{self.name}: seed {self.seed}, {self.cases} cases; {total}"]
+        memory = " ".join(map(str, self.memory))
+        result.append(f"  when everything was removed: {memory} MiB resident, {self.threads} threads at last")
         by_rpc: dict[str, list[str]] = {}
         for name, count in sorted(self.answers.items()):
             rpc, _, code = name.rpartition(" ")

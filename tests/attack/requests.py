@@ -52,6 +52,8 @@ CONTAINER_PATHS = (
     "/way/x", "/bin/sh/x", "/tmp", "/dev", "/dev/null", "/dev/pts", "/dev/shm", "/proc/self", "/proc/1/fd",
     "/sys/fs/cgroup", "/.", "/volume\n", "/volume//", "@repeat:20:/deep", "@repeat:300:/deep", "@repeat:800:/deep",
     "/etc", "/etc/hosts", "/etc/resolv.conf", "/etc/hostname", "/run", "/bin", "/é", "/a b", "/a:b", "/a,b",
+    "/image", "/image/none", "/image/sh", "/image/sh/x", "/volume/none", "/volume/a/../b", "/dev/mqueue/x",
+    "/dev/pts/9", "/proc/x", "/sys/x", "/dev/fd/3", "/dev/console", "/dev/termination-log", "/etc/hosts/",
 )
 COMMANDS = (
     list(STAY), ["true"], ["sh", "-c", "exit 3"], ["/no/such"], [""], ["sh\0", "x"], ["true", "a\nb"], [], ["/"],

@@ -1,9 +1,9 @@
 """The record of a test run: one line of JSON for each phase of each test, for tools/suite.py and tools/requirements.py.
 
-A line is ``{"test": node ID, "when": "setup" | "call" | "teardown", "outcome": …}``; the outcomes are ``passed``,
-``failed``, ``skipped``, ``xfailed`` (failed as it must) and ``xpassed``. Phases that passed are recorded for ``call``
-alone; those that failed have the whole failure as ``"why"``. A line is on disk before the next test ends: a run that is
-cut off leaves what it had.
+A line is ``{"test": node ID, "when": "setup" | "call" | "teardown", "outcome": …, "seconds": …}``; the outcomes are
+``passed``, ``failed``, ``skipped``, ``xfailed`` (failed as it must) and ``xpassed``. Phases that passed are recorded
+for ``call`` alone; those that failed have the whole failure as ``"why"``. A line is on disk before the next test ends:
+a run that is cut off leaves what it had.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         outcome = outcome_of(report)
         if outcome != "passed" or report.when == "call":
-            line = {"test": report.nodeid, "when": report.when, "outcome": outcome}
+            line: dict[str, object] = {"test": report.nodeid, "when": report.when, "outcome": outcome}
+            line["seconds"] = round(report.duration, 3)
             if report.failed:
                 line["why"] = report.longreprtext
             self._file.write(json.dumps(line) + "\n")

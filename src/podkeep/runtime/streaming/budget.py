@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from podkeep.base.errors import Cancelled
 
@@ -30,6 +30,10 @@ PART_BYTES = 64
 """What a portion of data takes beside its bytes: one of two bytes would take 30 times what is counted."""
 PIECES_AT_A_TIME = 64
 """Frames or messages of one connection that are taken in one turn."""
+SMALL_BYTES = 128 * PIECES_AT_A_TIME
+"""Of those of one turn together: a connection with less costs much work for little. It waits for ``SMALL_PAUSE_S``."""
+SMALL_PAUSE_S = 0.004
+"""In which nobody else's small frames are taken: what all of them together cost is less than half a processor."""
 FORWARDS_OF_POD = 512
 """Forwarded connections of one pod, over all of its clients' connections: each takes two descriptors of the daemon."""
 HANGUP_TIMEOUT_S = 2.0
@@ -48,7 +52,8 @@ class Pool:
         self.used = self.kept = 0
         self.forwards: Counter[str] = Counter()
         """Forwarded connections by pod, with those that are about to be made."""
-        self._turns = asyncio.Lock()
+        self._turns, self._small_turns = asyncio.Lock(), asyncio.Lock()
+        self._turns_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._limit, self._on_shrunk = limit, on_shrunk
         self._most = 0
         self._waiting: set[Account] = set()
@@ -71,10 +76,18 @@ class Pool:
             for account in list(self._waiting):
                 account.wake()
 
-    async def turn(self) -> None:
-        """Wait for one's turn. Each turn of the event loop has one of them, whatever the number of connections."""
-        async with self._turns:
-            await asyncio.sleep(0)
+    def turns_of(self, pod: str) -> asyncio.Lock:
+        """Return what a pod's connections wait for first, so that pods take turns, whatever number of them each has."""
+        return self._turns_of.setdefault(pod, asyncio.Lock())
+
+    async def turn(self, of_pod: asyncio.Lock, *, small: bool) -> None:
+        """Wait for one's turn. Each turn of the event loop has one of them, whatever the number of connections.
+
+        :param of_pod: see :meth:`turns_of`.
+        :param small: what was taken in the turn before was hardly any data (``SMALL_BYTES``).
+        """
+        async with of_pod, self._small_turns if small else self._turns:
+            await asyncio.sleep(SMALL_PAUSE_S if small else 0)
 
     def wait(self, account: Account) -> None:
         """Wake ``account`` when there is room."""
@@ -95,14 +108,15 @@ class Queue(Protocol):
 class Account:
     """What one connection keeps; one task, its reader, may wait for room. ``hangup``: set when its client has left."""
 
-    def __init__(self, hangup: asyncio.Event, pool: Pool | None = None) -> None:
+    def __init__(self, hangup: asyncio.Event, pool: Pool | None = None, pod: str = "") -> None:
         self.kept = 0
         self.hangup = hangup
         self.outputs = asyncio.Semaphore(OUTPUTS_AT_A_TIME)
         """Held by who has read a portion of output that is not sent yet."""
         self.pool = pool or Pool()
+        self._turns = self.pool.turns_of(pod)
         self._shared = 0
-        self._pieces = 0
+        self._pieces = self._taken = 0
         self._queues: WeakSet[Queue] = WeakSet()
         self._until = 0.0
         self._waiter: asyncio.Future[None] | None = None
@@ -121,11 +135,14 @@ class Account:
         if count < 0:
             self.wake()
 
-    async def took(self) -> None:
-        """Count a frame or message that was taken; after some of them others have their turn."""
+    async def took(self, count: int) -> None:
+        """Count a frame or message that was taken, with ``count`` bytes of data; after some others have their turn."""
         self._pieces += 1
-        if self._pieces % PIECES_AT_A_TIME == 0:
-            await self.pool.turn()
+        self._taken += count
+        if self._pieces == PIECES_AT_A_TIME:
+            small = self._taken < SMALL_BYTES
+            self._pieces = self._taken = 0
+            await self.pool.turn(self._turns, small=small)
 
     def count(self, queue: Queue) -> None:
         """Have a queue emptied when the connection ends, also if something still refers to it."""

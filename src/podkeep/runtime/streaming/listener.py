@@ -1,8 +1,8 @@
 """Listening sockets whose clients are many and hostile: a task for each connection, and a limit that strangers share.
 
-Owns: accepting, TLS's handshake, the number of connections, the kernel's buffers for them, and their end. Does not own:
-what is spoken. Whoever can reach the socket may connect, and must not keep out those who are entitled: for a
-connection above the limit the oldest one is closed that has not been admitted yet.
+Owns: accepting, TLS's handshake, the number of strangers, the kernel's buffers for connections, and their end. Does not
+own: what is spoken, or how many are admitted. Whoever can reach the socket may connect, and must not keep out those who
+are entitled: for a connection above the limit the oldest one is closed that has not been admitted yet.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Serve = Callable[[Connection], Awaitable[None]]
 class Listener:
     """Serves the connections of some sockets.
 
-    :param limit: connections at a time.
+    :param limit: connections at a time that are not admitted.
     :param handshake_timeout: seconds that a TLS handshake may take.
     """
 
@@ -60,7 +60,6 @@ class Listener:
         self._connections = Tasks("a connection")
         self._strangers: dict[asyncio.Task[None], None] = {}
         """Those that are not admitted, the oldest first."""
-        self._ending = 0
         self._sockets: Sequence[socket.socket] = ()
 
     def __len__(self) -> int:
@@ -100,21 +99,13 @@ class Listener:
             await asyncio.sleep(0)
 
     def _take(self, sock: socket.socket) -> None:
-        if len(self._connections) - self._ending >= self._limit:
-            oldest = next(iter(self._strangers), None)
-            if oldest is None:
-                sock.close()
-                return
+        if len(self._strangers) >= self._limit:
+            oldest = next(iter(self._strangers))
             del self._strangers[oldest]
-            self._ending += 1
-            oldest.add_done_callback(self._made_room)
             oldest.cancel()
         task = self._connections.start(self._run(sock))
         self._strangers[task] = None
         task.add_done_callback(self._forget)
-
-    def _made_room(self, _task: asyncio.Task[None]) -> None:
-        self._ending -= 1
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._strangers.pop(task, None)

@@ -1,7 +1,7 @@
 """Requests that were answered with a URL and whose connection has not come yet.
 
-A token has 256 random bits, works once and for a minute. What one pod's requests may keep is bounded as well as what
-all of them may, so that those of one pod do not use up the room of others. Used on the event loop only.
+A token has 256 random bits, works once and for a minute. What one pod's requests may keep is bounded; some of it is its
+own, whatever others have, and what is above that comes out of one total. Used on the event loop only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from podkeep.base.errors import ResourceExhausted
 
 LIFETIME_S = 60.0
 MAX_PENDING = 4096
+"""Of all pods, above what is their own."""
 MAX_BYTES = 64 << 20
-"""Of all requests' commands."""
+"""Of all requests' commands, likewise."""
 MAX_BYTES_OF_POD = 8 << 20
+OWN_PENDING = 16
+OWN_BYTES = 1 << 20
+"""What a pod may have in any case: its own."""
 TOKEN_BYTES = 32
 
 
@@ -35,6 +39,11 @@ class Kept(Protocol):
 Request = TypeVar("Request", bound=Kept)
 
 
+def above(counted: Counter[str], own: int) -> int:
+    """Return how much of a total the pods have used up, of which each has ``own`` that is not counted."""
+    return sum(count - own for count in counted.values() if count > own)
+
+
 class PendingRequests(Generic[Request]):
     """Requests by token."""
 
@@ -47,10 +56,11 @@ class PendingRequests(Generic[Request]):
     def __len__(self) -> int:
         return len(self._requests)
 
-    def of(self, pod: str) -> int:
-        """Return how many of a pod are waiting."""
+    @property
+    def numbers(self) -> Counter[str]:
+        """How many are waiting, by pod."""
         self._expire()
-        return self._numbers[pod]
+        return self._numbers
 
     def add(self, request: Request) -> str:
         """Keep a request and return its token.
@@ -59,9 +69,12 @@ class PendingRequests(Generic[Request]):
         """
         self._expire()
         hint = f"each is dropped after {LIFETIME_S:g} s; connect to the URLs"
-        if len(self._requests) >= MAX_PENDING or self._bytes.total() + request.size > MAX_BYTES:
+        number, size = self._numbers[request.pod] + 1, self._bytes[request.pod] + request.size
+        if (number > OWN_PENDING and above(self._numbers, OWN_PENDING) >= MAX_PENDING) or (
+            size > OWN_BYTES and above(self._bytes, OWN_BYTES) + request.size > MAX_BYTES
+        ):
             raise ResourceExhausted(f"{len(self)} streaming requests wait for their connection", hint=hint)
-        if self._bytes[request.pod] + request.size > MAX_BYTES_OF_POD:
+        if size > MAX_BYTES_OF_POD:
             waiting = f"the commands of {self._numbers[request.pod]} streaming requests"
             raise ResourceExhausted(
                 f"{waiting} of pod sandbox {request.pod} take {self._bytes[request.pod]} bytes", hint=hint

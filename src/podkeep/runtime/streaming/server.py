@@ -26,7 +26,7 @@ from podkeep.runtime.streaming import handshake, pending, port_forward, remote_c
 from podkeep.runtime.streaming.budget import ClientGone, Pool
 from podkeep.runtime.streaming.handshake import Http, Refused
 from podkeep.runtime.streaming.listener import Connection, Listener
-from podkeep.runtime.streaming.pending import PendingRequests
+from podkeep.runtime.streaming.pending import PendingRequests, above
 from podkeep.runtime.streaming.port_forward import ForwardRequest
 from podkeep.runtime.streaming.remote_command import CommandRequest
 from podkeep.runtime.streaming.transport import SocketTransport
@@ -37,8 +37,12 @@ log = logging.getLogger(__name__)
 HEAD_TIMEOUT_S = 10.0
 """How long a client may take to say what it wants."""
 MAX_CONNECTIONS = 1024
-"""Connections at a time. For one more the oldest that has not named a session yet is closed: anybody on this machine
+"""Connections at a time that have not named a session yet. For one more the oldest is closed: anybody on this machine
 may connect, and must not keep out those who have a URL."""
+MAX_SESSIONS = 1024
+"""Sessions of all pods, with those whose client has not come yet, above what is their own."""
+OWN_SESSIONS = 16
+"""Sessions that a pod may have in any case, whatever others have."""
 MAX_SESSIONS_OF_POD = 256
 """Sessions of one pod at a time, with those whose client has not come yet: one pod's do not use up all connections."""
 _TUNNEL = handshake.TUNNEL_PREFIX + port_forward.PROTOCOL
@@ -99,7 +103,14 @@ class StreamingServer:
 
         :raises ResourceExhausted: if the pod has too many sessions, or too many wait for their client.
         """
-        if self._running[request.pod] + self._pending.of(request.pod) >= MAX_SESSIONS_OF_POD:
+        sessions = self._running + self._pending.numbers
+        number = sessions[request.pod]
+        if number >= OWN_SESSIONS and above(sessions, OWN_SESSIONS) >= MAX_SESSIONS:
+            raise ResourceExhausted(
+                f"the pods have {MAX_SESSIONS} streaming sessions and waiting URLs above {OWN_SESSIONS} each",
+                hint=f"end some; a URL that is not used is dropped after {pending.LIFETIME_S:g} s",
+            )
+        if number >= MAX_SESSIONS_OF_POD:
             raise ResourceExhausted(
                 f"pod sandbox {request.pod} has {MAX_SESSIONS_OF_POD} streaming sessions, or URLs that wait for one",
                 hint=f"end some; a URL that is not used is dropped after {pending.LIFETIME_S:g} s",
@@ -152,6 +163,7 @@ class StreamingServer:
                 first,
                 idle_timeout=float(self._config.idle_timeout),
                 pool=self.pool,
+                pod=request.pod,
             )
             log.debug("%s over %s %s begins", verb, head.upgrade, protocol or "without a version")
             try:

@@ -154,6 +154,11 @@ class Data:
     fin: bool = False
 
 
+@dataclass(frozen=True)
+class Unknown:
+    """A frame of a type that is not known, which is passed over (section 2.2.1): taking it is work all the same."""
+
+
 Frame: TypeAlias = SynStream | SynReply | RstStream | Settings | Ping | GoAway | Headers | WindowUpdate | Data
 
 
@@ -167,7 +172,7 @@ class Decoder:
         """The data frame that is being received: its stream and whether it is the last; ``data`` is unused."""
         self._data_left = 0
 
-    def feed(self, received: bytes) -> Iterator[Frame]:
+    def feed(self, received: bytes) -> Iterator[Frame | Unknown]:
         """Yield the frames that are complete with ``received``, and the data that came of one that is not.
 
         All of them must be taken before more is fed.
@@ -197,9 +202,7 @@ class Decoder:
                 return
             payload = bytes(self._buffer[_HEADER_BYTES : _HEADER_BYTES + length])
             del self._buffer[: _HEADER_BYTES + length]
-            frame = self._control(first & 0xFFFF, Flag(flags & 3), payload)
-            if frame is not None:
-                yield frame
+            yield self._control(first & 0xFFFF, Flag(flags & 3), payload)
 
     def _take_data(self, frame: Data) -> Data | None:
         if not self._buffer and self._data_left:
@@ -212,11 +215,11 @@ class Decoder:
         self._data = None
         return Data(stream_id=frame.stream_id, data=part, fin=frame.fin)
 
-    def _control(self, number: int, flags: Flag, payload: bytes) -> Frame | None:
+    def _control(self, number: int, flags: Flag, payload: bytes) -> Frame | Unknown:
         try:
             kind = FrameType(number)
         except ValueError:
-            return None  # section 2.2.1: what is not known is passed over
+            return Unknown()
         try:
             return self._parse(kind, flags, payload)
         except struct.error as error:

@@ -91,7 +91,7 @@ class SpdyConnection:
                     if isinstance(frame, spdy.GoAway):
                         return
                     await self._take(frame)
-                    await self.transport.account.took()
+                    await self.transport.account.took(len(frame.data) if isinstance(frame, spdy.Data) else 0)
         except spdy.SpdyError:
             await self._go_away(spdy.GoAwayStatus.PROTOCOL_ERROR)
             raise
@@ -126,7 +126,7 @@ class SpdyConnection:
             async with asyncio.timeout(LINGER_S):
                 await self.send(spdy.GoAway(last_stream_id=self._last, status=status))
 
-    async def _take(self, frame: spdy.Frame) -> None:
+    async def _take(self, frame: spdy.Frame | spdy.Unknown) -> None:
         match frame:
             case spdy.SynStream():
                 await self._open(frame)
@@ -149,7 +149,7 @@ class SpdyConnection:
             case spdy.Ping(ping_id=number) if number % 2:
                 await self.send(frame)
             case _:
-                pass  # settings and windows: Kubernetes' clients send none and wait for none
+                pass  # settings and windows: Kubernetes' clients send none and wait for none; and what is unknown
 
     async def _open(self, frame: spdy.SynStream) -> None:
         number = frame.stream_id

@@ -60,13 +60,14 @@ class SocketTransport:
         *,
         idle_timeout: float,
         pool: Pool,
+        pod: str = "",
     ) -> None:
-        """Take over a connection.
+        """Take over a connection; ``pod`` is whose session it is.
 
         :raises OSError: if it has broken by now.
         """
         self._reader, self._writer, self._first = reader, writer, first
-        self.account = Account(asyncio.Event(), pool)
+        self.account = Account(asyncio.Event(), pool, pod)
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
         sock: socket.socket = writer.get_extra_info("socket")

@@ -65,7 +65,8 @@ class WebSocket:
                 self._connection.receive_data(data)
             self._more = False
             for event in self._connection.events():
-                await self.transport.account.took()
+                taken = len(event.data) if isinstance(event, BytesMessage | TextMessage) else 0
+                await self.transport.account.took(taken)
                 if isinstance(event, BytesMessage | TextMessage):
                     payload = event.data.encode() if isinstance(event, TextMessage) else bytes(event.data)
                     parts.append(Part(payload, first=self._at_start, last=event.message_finished))

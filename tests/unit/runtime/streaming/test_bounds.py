@@ -7,8 +7,10 @@ import gc
 import logging
 import os
 import socket
+import struct
 import tracemalloc
 import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -314,6 +316,79 @@ def test_a_pod_has_a_bounded_number_of_sessions_and_others_have_theirs(
     serving(scenario, caplog)
 
 
+def test_a_pod_has_its_own_sessions_when_others_have_all_the_rest(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming_server, "MAX_SESSIONS", 4)
+    monkeypatch.setattr(streaming_server, "OWN_SESSIONS", 2)
+
+    async def scenario(server: StreamingServer) -> None:
+        peers = []
+        for number in range(2):
+            request = command(_until_left, pod=f"hostile {number}")
+            peers += [await Peer.command(server, request) for _ in range(3)]
+            server.url("exec", request)
+        for peer in peers:
+            await peer.answers()
+        with pytest.raises(ResourceExhausted, match="above 2 each"):
+            server.url("exec", command(_until_left, pod="hostile 0"))
+        for _ in range(2):
+            peers.append(await Peer.command(server, command(_until_left, pod="other")))
+            await peers[-1].answers()
+        with pytest.raises(ResourceExhausted, match="above 2 each"):
+            server.url("exec", command(_until_left, pod="other"))
+        for peer in peers:
+            await peer.connection.close()
+        await until(lambda: not server._running)
+
+    serving(scenario, caplog)
+
+
+@pytest.mark.parametrize("kind", ["unknown", "empty", "ping", "fragments"])
+def test_small_frames_wait_with_those_of_their_pod(
+    kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood is taken in pauses, as much of one pod as of another, whatever its number of connections."""
+    frames = {
+        "unknown": struct.pack(">HHI", 0x8003, 99, 0),
+        "empty": spdy.Encoder().encode(spdy.Data(stream_id=99, data=b"")),
+        "ping": spdy.Encoder().encode(spdy.Ping(ping_id=2)),
+        "fragments": b"\x00\x81\0\0\0\0x",
+    }
+    taken: Counter[str] = Counter()
+
+    async def scenario(server: StreamingServer) -> None:
+        wait_for_turn = server.pool.turn
+
+        async def turn(of_pod: asyncio.Lock, *, small: bool) -> None:
+            assert small
+            await wait_for_turn(of_pod, small=small)
+            taken[next(pod for pod in pods if server.pool.turns_of(pod) is of_pod)] += 1
+
+        monkeypatch.setattr(server.pool, "turn", turn)
+        pods = {"many": 6, "one": 1}
+        connections = []
+        for pod, number in pods.items():
+            for _ in range(number):
+                request = command(_until_left, pod=pod)
+                if kind == "fragments":
+                    headers = streams.websocket_headers("v5.channel.k8s.io")
+                    connections.append(await upgrade(server.url("exec", request), "GET", headers))
+                    connections[-1].writer.write(b"\x02\x81\0\0\0\0\x07")
+                else:
+                    connections.append((await Peer.command(server, request)).connection)
+        for connection in connections:
+            connection.writer.write(frames[kind] * budget.PIECES_AT_A_TIME * 20)
+        await until(lambda: taken["one"] >= 19)
+        # Twice as many at most would be theirs if they began before.
+        assert taken["many"] <= 2 * taken["one"]
+        for connection in connections:
+            connection.writer.transport.abort()
+        await until(lambda: not server._running)
+
+    serving(scenario, caplog)
+
+
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -422,8 +497,8 @@ def test_clients_that_send_many_small_frames_take_turns(
         rounds = 0
         wait_for_turn = server.pool.turn
 
-        async def turn() -> None:
-            await wait_for_turn()
+        async def turn(of_pod: asyncio.Lock, *, small: bool) -> None:
+            await wait_for_turn(of_pod, small=small)
             taken.append(rounds)
 
         monkeypatch.setattr(server.pool, "turn", turn)

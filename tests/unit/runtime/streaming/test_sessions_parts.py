@@ -213,13 +213,14 @@ def test_a_token_works_once_and_for_a_minute() -> None:
 def test_tokens_are_bounded_and_old_ones_make_room() -> None:
     now = [0.0]
     requests: PendingRequests[_Kept] = PendingRequests(lambda: now[0])
-    tokens = {requests.add(_Kept()) for _ in range(pending.MAX_PENDING)}
-    assert len(tokens) == pending.MAX_PENDING == requests.of("pod")
+    limit = pending.MAX_PENDING + pending.OWN_PENDING
+    tokens = {requests.add(_Kept()) for _ in range(limit)}
+    assert len(tokens) == limit == requests.numbers["pod"]
     with pytest.raises(ResourceExhausted):
         requests.add(_Kept())
     now[0] = pending.LIFETIME_S
     assert requests.take(requests.add(_Kept())) == _Kept()
-    assert (len(requests), requests.of("pod")) == (0, 0)
+    assert (len(requests), requests.numbers["pod"]) == (0, 0)
 
 
 def test_what_the_waiting_requests_of_a_pod_keep_is_bounded_and_others_have_room() -> None:
@@ -231,6 +232,21 @@ def test_what_the_waiting_requests_of_a_pod_keep_is_bounded_and_others_have_room
     requests.add(_Kept("other", large))
     assert requests.take(token) is not None
     requests.add(_Kept("one", large))
+
+
+def test_a_pod_has_room_for_its_own_requests_whatever_others_have() -> None:
+    requests: PendingRequests[_Kept] = PendingRequests(lambda: 0.0)
+    pods = pending.MAX_BYTES // (pending.MAX_BYTES_OF_POD - pending.OWN_BYTES) + 1
+    for number in range(pods - 1):
+        requests.add(_Kept(str(number), pending.MAX_BYTES_OF_POD))
+    with pytest.raises(ResourceExhausted):
+        requests.add(_Kept("last", pending.MAX_BYTES_OF_POD))
+    for _ in range(pending.MAX_PENDING + pending.OWN_PENDING):
+        requests.add(_Kept("many"))
+    for _ in range(pending.OWN_PENDING):
+        requests.add(_Kept("other", pending.OWN_BYTES // pending.OWN_PENDING))
+    with pytest.raises(ResourceExhausted):
+        requests.add(_Kept("other", 1))
 
 
 # handshakes

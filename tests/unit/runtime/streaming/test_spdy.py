@@ -141,9 +141,9 @@ def test_what_breaks_the_protocol_is_refused(wire: bytes, words: str) -> None:
         list(spdy.Decoder().feed(wire))
 
 
-def test_unknown_control_frames_are_passed_over() -> None:
+def test_unknown_control_frames_are_told_as_such() -> None:
     wire = struct.pack(">HHII", 0x8003, 10, 4, 1) + spdy.Encoder().encode(spdy.Ping(ping_id=1))
-    assert list(spdy.Decoder().feed(wire)) == [spdy.Ping(ping_id=1)]
+    assert list(spdy.Decoder().feed(wire)) == [spdy.Unknown(), spdy.Ping(ping_id=1)]
 
 
 def test_data_is_passed_on_before_its_frame_is_complete() -> None:

@@ -263,6 +263,8 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
         ('error mounting "/etc" to rootfs at "/bin/sh": mount /etc:/bin/sh: not a directory: unknown', InvalidArgument),
         ("mount `proc` to `proc`: Operation not permitted", Internal),
         ("mkdir `/sys/x`: Operation not permitted", InvalidArgument),
+        ("mkdir `/sys/x`: Permission denied", InvalidArgument),
+        ("mkdir `/dev/mqueue/x`: Operation not permitted", InvalidArgument),
         ("chdir `/data`: Input/output error", Internal),
         ("invalid seccomp action `SCMP_ACT_DANCE`", InvalidArgument),
         ("error adding seccomp filter: string SCMP_ACT_DANCE is not a valid action for seccomp", InvalidArgument),

@@ -59,7 +59,7 @@ _REQUESTS_FAULT = re.compile(
     r"|exec: .*: (no such file|permission denied|is a directory)"
     r"|(open|find) executable|stat .*: no such file or directory: unknown"
     r"|writ(e|ing) .*invalid argument|memory limit (could be )?too low|cpuset\.\w+.*(out of range|invalid argument)"
-    r"|mkdir `?/(proc|sys)/.*operation not permitted|open\w* .*invalid cross-device link"
+    r"|mkdir `?/(proc|sys|dev/mqueue)/.*(operation not permitted|permission denied)|open\w* .*invalid cross-device link"
     r"|chdir .*(permission denied|too many .*symbolic links|no such file or directory)"
     r"|invalid seccomp (action|index|syscall)|seccomp unknown architecture|unknown seccomp (option|flag)"
     r"|get_seccomp_operator|seccomp get operator|seccomp_rule_add"

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from podkeep.base.errors import PodkeepError
+from podkeep.base.tasks import Tasks, finished
 from podkeep.kernel import openat
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class LogRotation:
         self._reopen = reopen
         self._max_size = max_size
         self._max_files = max_files
-        self._compressing: dict[Path, asyncio.Task[None]] = {}
+        self._compressing: set[Path] = set()
+        self._tasks = Tasks("compressing a log")
         self._ending = threading.Event()
 
     async def run(self, running: Callable[[], Iterable[tuple[str, Path]]]) -> None:
@@ -113,7 +115,7 @@ class LogRotation:
                     await self.look(container, path)
         finally:
             self._ending.set()
-            await asyncio.gather(*self._compressing.values(), return_exceptions=True)
+            await self._tasks.close()
 
     async def look(self, container: str, path: Path) -> None:
         """Rotate the log of one container if it is large. A failure is logged: the container goes on."""
@@ -126,9 +128,8 @@ class LogRotation:
             log.warning("the log of container %s cannot be rotated: %s", container, error)
             return
         if path not in self._compressing:
-            task = asyncio.ensure_future(asyncio.to_thread(self._compress, path))
-            self._compressing[path] = task
-            task.add_done_callback(lambda _: self._compressing.pop(path, None))
+            self._compressing.add(path)
+            self._tasks.start(self._compress_beside(path))
 
     async def _rotate(self, container: str, path: Path) -> None:
         renamed = path.with_name(next_name(path, rotated(path), datetime.now(UTC)))
@@ -147,6 +148,14 @@ class LogRotation:
         for file in rotated(path)[: 1 - self._max_files]:
             for name in (file.stem, f"{file.stem}{_COMPRESSED}"):
                 path.with_name(name).unlink(missing_ok=True)
+
+    async def _compress_beside(self, path: Path) -> None:
+        work = asyncio.ensure_future(asyncio.to_thread(self._compress, path))
+        try:
+            await finished(work)
+        finally:
+            self._compressing.discard(path)
+        work.result()
 
     def _compress(self, path: Path) -> None:
         """Compress what was rotated, but for the newest file, which a reader may still be at (kubelet)."""

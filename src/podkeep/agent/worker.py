@@ -37,6 +37,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base import waiting as waiting_file
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.tasks import Tasks
 from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cri.v1 import api_pb2
 
@@ -105,16 +106,12 @@ class PodWorker:
             self._listener.event(failure.event())
             raise
         await self._tell()
-        works = (self._news.watch(), self._rotate_logs(), self._stop_when_asked())
-        beside = [asyncio.ensure_future(work) for work in works]
-        try:
+        async with Tasks(f"what goes on beside pod {self.pod.metadata.name}") as beside:
+            for work in (self._news.watch(), self._rotate_logs(), self._stop_when_asked()):
+                beside.start(work)
             await self._loop(self._admitted)
             await self._patiently(self._stop_containers)
             observed = await self._patiently(self._observer.read)
-        finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
         return PodResult(exit_code=exit_code(self.pod, observed), status=self._status(observed))
 
     def stop(self, grace: int) -> None:

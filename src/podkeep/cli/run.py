@@ -204,11 +204,12 @@ class _Supervisor:
             if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
                 loop.add_signal_handler(number, self._interrupted, number)
         following = asyncio.ensure_future(self._follow(out))
-        results = await asyncio.gather(*(self._one(worker, output) for worker, output in self._pods))
-        if self._left_out:
-            following.cancel()  # it may be at a pipe that nobody reads
-        else:
-            await following
+        try:
+            results = await asyncio.gather(*(self._one(worker, output) for worker, output in self._pods))
+            if not self._left_out:  # else it may be at a pipe that nobody reads
+                await following
+        finally:
+            following.cancel()
         self.ended = [
             (worker.pod, result.status)
             for (worker, _), result in zip(self._pods, results, strict=True)
@@ -267,6 +268,7 @@ class _Supervisor:
             await asyncio.wait({shown}, timeout=_LAST_OUTPUT_S)
         for waiting in (shown, *reasons):
             waiting.cancel()
+        await asyncio.gather(*reasons, return_exceptions=True)
         if output.is_shown:
             return
         output.give_up()

@@ -53,7 +53,7 @@ async def rotate(rotation: LogRotation, log: Log, count: int = 10) -> None:
     """Write more than fits, and have it rotated and compressed."""
     log.write(count)
     await rotation.look("id", log.path)
-    await asyncio.gather(*rotation._compressing.values())
+    await asyncio.gather(*rotation._tasks._tasks)
 
 
 def test_small_log_is_left_alone(log: Log, rotation: LogRotation) -> None:

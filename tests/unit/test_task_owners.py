@@ -1,0 +1,83 @@
+"""Who may start a task by asyncio's own calls, which leave it without an owner: its failure is lost, or its end.
+
+``asyncio.TaskGroup`` and ``Tasks`` of ``base/tasks.py`` own what they start. A module that starts a task otherwise is
+listed here, with how its end is waited for. If this test names a module of yours: use an owner, or argue for it here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import podkeep
+
+SOURCE = Path(podkeep.__file__).parent
+
+ALLOWED = {
+    "The owner itself; calls that are made once for all who wait.": ("base/tasks.py", "base/singleflight.py"),
+    "The function that starts it cancels it or waits for it before it ends, however that is.": (
+        "agent/admission.py",
+        "agent/log_rotation.py",
+        "agent/starter.py",
+        "agent/worker.py",
+        "cli/port_forward.py",
+        "cli/pullprogress.py",
+        "cli/run.py",
+        "cli/terminal.py",
+        "images/checking.py",
+        "images/workers.py",
+        "runtime/streaming/budget.py",
+        "runtime/streaming/exec.py",
+        "runtime/streaming/port_forward.py",
+    ),
+    "An object keeps it, logs each failure inside of it, and ends it when it is closed.": (
+        "runtime/reload.py",
+        "runtime/stats/sampler.py",
+    ),
+}
+
+_STARTS = frozenset({"create_task", "ensure_future"})
+
+
+def starts(tree: ast.AST) -> Iterator[str]:
+    """Yield the calls that start a task without an owner."""
+    groups = {
+        item.optional_vars.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AsyncWith)
+        for item in node.items
+        if isinstance(item.optional_vars, ast.Name) and "TaskGroup" in ast.unparse(item.context_expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
+            if name in _STARTS and owner not in groups:
+                yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def test_tasks_have_an_owner() -> None:
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        if calls := list(starts(ast.parse(path.read_text()))):
+            found[str(path.relative_to(SOURCE))] = calls
+    allowed = {module for listed in ALLOWED.values() for module in listed}
+    assert {module: calls for module, calls in found.items() if module not in allowed} == {}
+    assert sorted(allowed - set(found)) == [], "these are listed for nothing"
+
+
+@pytest.mark.parametrize(
+    "text", ["asyncio.create_task(x())", "loop.create_task(x())", "asyncio.ensure_future(x)", "ensure_future(x)"]
+)
+def test_what_starts_a_task(text: str) -> None:
+    assert len(list(starts(ast.parse(text)))) == 1
+
+
+def test_what_has_an_owner() -> None:
+    text = "async def f():\n    async with asyncio.TaskGroup() as group:\n        group.create_task(x())\n"
+    assert list(starts(ast.parse(text))) == []
+    assert list(starts(ast.parse("self._tasks.start(x())"))) == []

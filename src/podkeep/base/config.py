@@ -80,10 +80,19 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Limits of every container's processes, as ``SOFT:HARD``; the daemon's own for those that are not named."""
     pids_limit: int = 0
     """Processes and threads that a container may have; 0: no limit."""
+    log_size_limit: str = "1Gi"
+    """How large a log gets that nobody rotates; 0: no limit."""
     image_volume_noexec: bool = True
     """Mount images that are volumes ``noexec`` (KEP-4639)."""
     image_volume_files: bool = False
     """Let the sub path of an image volume name a single file."""
+
+    def log_limit(self) -> int:
+        """Return ``log_size_limit`` in bytes.
+
+        :raises InvalidArgument: if it is no size.
+        """
+        return _bytes("runtime.log_size_limit", self.log_size_limit, least=0)
 
 
 class MountnsConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -189,16 +198,18 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
         :raises InvalidArgument: if it is no size.
         """
-        try:
-            size = quantity.units(self.container_log_max_size)
-        except ValueError as error:
-            raise InvalidArgument(f"agent.container_log_max_size: {error}", hint="write it like 10Mi") from error
-        if size < 1:
-            raise InvalidArgument(
-                f"agent.container_log_max_size: {self.container_log_max_size} is less than a byte",
-                hint="write it like 10Mi",
-            )
-        return size
+        return _bytes("agent.container_log_max_size", self.container_log_max_size, least=1)
+
+
+def _bytes(key: str, text: str, *, least: int) -> int:
+    try:
+        size = quantity.units(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{key}: {error}", hint="write it like 10Mi") from error
+    if size < least:
+        what = "a byte" if least else "nothing"
+        raise InvalidArgument(f"{key}: {text} is less than {what}", hint="write it like 10Mi")
+    return size
 
 
 class CustomClass(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -551,6 +562,7 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
             f"images.progress_timeout: {config.images.progress_timeout:g} is no time", hint="use 60, in seconds"
         )
     yield from _problems_of(config.agent.log_max_bytes)
+    yield from _problems_of(config.runtime.log_limit)
     if config.agent.container_log_max_files < 2:
         yield InvalidArgument(
             f"agent.container_log_max_files: {config.agent.container_log_max_files} is less than 2",

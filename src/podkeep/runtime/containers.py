@@ -39,7 +39,7 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime import container_log, image_volumes, stop_signal
 from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
-from podkeep.runtime.container_log import log_file
+from podkeep.runtime.container_log import LogFile, log_file
 from podkeep.runtime.layout import Layout
 from podkeep.runtime.monitor import ExitMonitor, Watched
 from podkeep.runtime.oci.driver import Allowance, ExecLimits, ExecResult
@@ -422,6 +422,12 @@ class Containers:
         if log is None:
             raise FailedPrecondition(f"container {container.id} has no log file")
         await container_log.reopen(log, container.status.monitor, self._layout.bundle(container.id) / "ctl")
+
+    def running_logs(self) -> list[tuple[ContainerID, LogFile]]:
+        """Return the containers that run and have a log, with it."""
+        running = [item for item in self._state.containers() if item.status.state is ContainerState.RUNNING]
+        logs = [(item.id, log_file(self._state.sandbox(item.sandbox_id), item.config)) for item in running]
+        return [(identity, log) for identity, log in logs if log is not None]
 
     def log_path(self, container: Container) -> str:
         """Return the absolute path of a container's log, or an empty string."""

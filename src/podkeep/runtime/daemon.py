@@ -46,6 +46,7 @@ from podkeep.runtime.counting import Counting
 from podkeep.runtime.events import EventHub
 from podkeep.runtime.handlers import HandlerTable, Probe
 from podkeep.runtime.layout import Layout
+from podkeep.runtime.log_limit import LogLimit
 from podkeep.runtime.namespace_watch import NamespaceWatch
 from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.pull_watch import PullWatch
@@ -263,6 +264,8 @@ class _Daemon:
         background.start(_feed_watchdog())
         self._networks.watch()
         background.start(self._networks.check_all())
+        if limit := self._config.runtime.log_limit():
+            background.start(LogLimit(containers.running_logs, containers.reopen_log, limit).run())
         try:
             await self._wait(stop)
         finally:

@@ -100,6 +100,26 @@ def test_logs_goes_on_in_the_next_file(runner: Runner, image: str, tmp_path: Pat
     assert len(numbers) > 1
 
 
+def test_the_log_of_a_pod_that_nobody_runs_any_more_is_bounded(own_runner: Runner, image: str) -> None:
+    own_runner.daemon.settings = ("runtime.log_size_limit=64Ki",)
+    own_runner.daemon.start()
+    script = "while true; do head -c 4000 /dev/zero | tr '\\0' x; echo; sleep 0.01; done"
+    process = own_runner.start(pod(shell(image, script)))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "x" * 4000 + "\n"
+    log = current_log(own_runner)
+    assert log is not None
+    process.kill()
+    process.communicate()
+    first = until(lambda: rotated(log), "a file that was moved aside")[0].stem
+    until(lambda: first not in {file.stem for file in rotated(log)}, "its removal")
+    assert len(rotated(log)) <= 1
+    shown = own_runner.daemon.command("logs", "--tail", "1", "web")
+    line = b"x" * 4000 + b"\n"
+    until(lambda: subprocess.run(shown, capture_output=True, check=False).stdout == line, "more in the next file")
+    assert own_runner.daemon.run("rm", "--grace-period", "0", "web").returncode == 0
+
+
 def test_logs_of_a_pod_that_writes_fast_ends(runner: Runner, image: str) -> None:
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:

@@ -86,6 +86,8 @@ def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[agent]\nmax_pods = 0", "agent.max_pods: 0 is less than 1"),
+        ('[runtime]\nlog_size_limit = "-1"', "runtime.log_size_limit: -1 is less than nothing"),
+        ('[runtime]\nlog_size_limit = "much"', "runtime.log_size_limit: "),
         ("[agent]\nmax_pods = -5", "agent.max_pods: -5 is less than 1"),
         ('[network]\nsubnet = ""', "network.subnet: "),
         ('[network]\nsubnet = "10.0.0.1/16"', "network.subnet: 10.0.0.1/16 has host bits set"),

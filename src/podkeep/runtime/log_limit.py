@@ -1,0 +1,99 @@
+"""A bound for logs that nobody rotates: a pod goes on when its agent was killed, and may write until the disk is full.
+
+Owns: looking at the sizes of logs, and moving one aside that is larger than the limit, of which the newest is kept. It
+is named as a kubelet names rotated logs, so readers go on in the next and agents remove it. Rotating, in time and with
+as many files as somebody wants, is the agent's.
+
+Not ``conmon --log-size-max``: what was written so far would be lost, and conmon before 2.2 garbles lines there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import stat
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+
+from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.ids import ContainerID
+from podkeep.kernel import openat
+from podkeep.runtime.container_log import LogFile
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""Pause between looks: what a container writes in it is how far a log gets beyond the limit."""
+_TIME = re.compile(r"\d{8}-\d{6}")
+
+
+class LogLimit:
+    """Keeps the logs of containers below a size.
+
+    :param running: returns the containers that run, and their logs.
+    :param reopen: has the log of a container opened anew.
+    :param limit: in bytes.
+    """
+
+    def __init__(
+        self,
+        running: Callable[[], Iterable[tuple[ContainerID, LogFile]]],
+        reopen: Callable[[str], Awaitable[None]],
+        limit: int,
+    ) -> None:
+        self._running = running
+        self._reopen = reopen
+        self._limit = limit
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            logs = list(self._running())
+            for container, file in await asyncio.to_thread(self._oversized, logs):
+                try:
+                    await self._move_aside(container, file)
+                except (OSError, FailedPrecondition, NotFound) as error:
+                    log.warning("the log of container %s cannot be moved aside: %s", container, error)
+
+    def _oversized(self, logs: Iterable[tuple[ContainerID, LogFile]]) -> list[tuple[ContainerID, LogFile]]:
+        found = []
+        for container, file in logs:
+            with suppress(OSError, FailedPrecondition), openat.closing(file.open_directory()) as directory:
+                if self._is_oversized(directory, file.name):
+                    found.append((container, file))
+        return found
+
+    def _is_oversized(self, directory: int, name: str) -> bool:
+        info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return stat.S_ISREG(info.st_mode) and info.st_size >= self._limit
+
+    async def _move_aside(self, container: ContainerID, file: LogFile) -> None:
+        aside = f"{file.name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        log.warning("the log of container %s has reached %s bytes; it is now %s", container, self._limit, aside)
+        with openat.closing(await asyncio.to_thread(file.open_directory)) as directory:
+            await asyncio.to_thread(self._rename, directory, file.name, aside)
+            try:
+                await self._reopen(container)
+            finally:
+                # A container that has just ended, or that somebody attached keeps waiting, has nobody to open it.
+                with suppress(OSError):
+                    os.link(aside, file.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+                    os.unlink(aside, dir_fd=directory)
+
+    def _rename(self, directory: int, name: str, aside: str) -> None:
+        with openat.closing(openat.reopen(directory, os.O_RDONLY | os.O_DIRECTORY)) as listed:
+            entries = _names(listed)
+        for entry in entries:
+            if entry.startswith(f"{name}.") and _TIME.fullmatch(entry, len(name) + 1):
+                with suppress(OSError):
+                    if self._is_oversized(directory, entry):
+                        os.unlink(entry, dir_fd=directory)
+        os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def _names(directory: int) -> list[str]:
+    return os.listdir(directory)

@@ -55,11 +55,12 @@ OWN_OUTPUT_BYTES = 64 * 1024
 _RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
 _TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
 _REQUESTS_FAULT = re.compile(
-    r"executable file .* (not found|not executable|no such file|name too long)"
-    r"|exec: .*: (no such file|permission denied|is a directory)"
+    r"executable file .*(not found|not executable|no such file|name too long)"
+    r"|exec:? .*: (no such file|permission denied|is a directory)|error closing exec fds: .*/proc/self/fd"
     r"|(open|find) executable|stat .*: no such file or directory: unknown"
     r"|writ(e|ing) .*invalid argument|memory limit (could be )?too low|cpuset\.\w+.*(out of range|invalid argument)"
-    r"|mkdir `?/(proc|sys|dev/mqueue)/.*(operation not permitted|permission denied)|open\w* .*invalid cross-device link"
+    r"|(mkdir `?|/rootfs)/(proc|sys|dev/mqueue)/.*(operation not permitted|permission denied)"
+    r"|open\w* .*invalid cross-device link"
     r"|chdir .*(permission denied|too many .*symbolic links|no such file or directory)"
     r"|invalid seccomp (action|index|syscall)|seccomp unknown architecture|unknown seccomp (option|flag)"
     r"|get_seccomp_operator|seccomp get operator|seccomp_rule_add"

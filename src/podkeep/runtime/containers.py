@@ -313,13 +313,19 @@ class Containers:
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             # Its first process is not the init of a PID namespace: the others do not die with it.
             await asyncio.to_thread(self._executor.kill_rest, container, self._state.sandbox(container.sandbox_id))
-        try:
-            await asyncio.wait_for(ended.wait(), KILL_PATIENCE_S)
-        except TimeoutError as error:
-            raise FailedPrecondition(
-                f"container {container.id} did not end within {KILL_PATIENCE_S:g} s after SIGKILL",
-                hint="one of its processes hangs in the kernel (state D); try again",
-            ) from error
+        if await _within(ended, KILL_PATIENCE_S):
+            return
+        process, monitor = container.status.process, container.status.monitor
+        if process is not None and monitor is not None and not procfs.alive(process):
+            # conmon hangs: somebody has put a pipe in the place of its log. What is lost with it is the exit code.
+            log.warning("container %s has ended, and its conmon hangs: it is killed", container.id)
+            procfs.kill(monitor, signal.SIGKILL)
+            if await _within(ended, KILL_PATIENCE_S):
+                return
+        raise FailedPrecondition(
+            f"container {container.id} did not end within {KILL_PATIENCE_S:g} s after SIGKILL",
+            hint="one of its processes hangs in the kernel (state D); try again",
+        )
 
     async def end_all(self, sandbox_id: SandboxID) -> None:
         """Kill what still runs in a sandbox and wait for it."""
@@ -512,3 +518,11 @@ def ended_status(container: Container, layout: Layout) -> ContainerStatus:
     return msgspec.structs.replace(
         container.status, state=ContainerState.EXITED, finished_at=finished, exit_code=code, reason=reason
     )
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

@@ -63,6 +63,22 @@ def test_a_link_where_conmon_opens_the_log_anew(daemon: Daemon, pods: Pods, tmp_
     assert precious.read_text() == "kept"
 
 
+def test_a_pipe_where_conmon_opens_the_log_anew_keeps_no_container_from_ending(
+    daemon: Daemon, pods: Pods, tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    container = pods.launch(pods.run(pod(log_directory=str(logs))), *WRITES, log_path="0.log")
+    wait_for((logs / "0.log").read_text, "output")
+    os.mkfifo(logs / "0.log.tmp")
+    bundle = daemon.layout.bundle(container)
+    conmon = Path("/proc", (bundle / "conmon.pid").read_text(), "wchan")
+    (bundle / "ctl").write_text("2 0 0\n")
+    wait_for(lambda: conmon.read_text() in {"wait_for_partner", "fifo_open"}, "conmon at the pipe")
+    pods.stop(container)
+    status = pods.status(container)
+    assert (status.state, status.reason) == (api.CONTAINER_EXITED, "ContainerStatusUnknown")
+
+
 @pytest.mark.parametrize("link", [".", "ctr"])
 def test_a_link_on_the_way_to_a_log(pods: Pods, tmp_path: Path, link: str) -> None:
     elsewhere, logs = tmp_path / "elsewhere", tmp_path / "logs"

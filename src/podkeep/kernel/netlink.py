@@ -32,6 +32,7 @@ _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _RTM_NEWADDR, _RTM_DELADDR, _RTM_NEWROUTE = 20, 21, 24
 _IFA_F_NODAD = 0x02
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_NET_NS_FD = 1, 3, 10, 18, 20, 28
+_IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _IFLA_INFO_SLAVE_KIND, _IFLA_INFO_SLAVE_DATA = 1, 2, 4, 5
 _VETH_INFO_PEER, _IFLA_BRPORT_MODE = 1, 4
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -228,7 +229,9 @@ def create_veth(
 
 
 def _veth_request(name: str, bridge: tuple[int, str], inner: str, netns_fd: int, mac: str | None) -> _Request:
-    peer = [nlmsg.text(_IFLA_IFNAME, inner), nlmsg.number(_IFLA_NET_NS_FD, netns_fd)]
+    # Not told, the kernel makes a queue for each processor and takes all but one away: a wait for RCU at either end.
+    queues = nlmsg.number(_IFLA_NUM_TX_QUEUES, 1) + nlmsg.number(_IFLA_NUM_RX_QUEUES, 1)
+    peer = [nlmsg.text(_IFLA_IFNAME, inner), nlmsg.number(_IFLA_NET_NS_FD, netns_fd), queues]
     if mac is not None:
         peer.append(_mac(mac))
     # The peer cannot be up yet: veth opens a device only when its other half exists.
@@ -238,6 +241,7 @@ def _veth_request(name: str, bridge: tuple[int, str], inner: str, netns_fd: int,
         f"create veth {name} on {bridge[1]} with {inner} in network namespace fd {netns_fd}",
         nlmsg.text(_IFLA_IFNAME, name),
         nlmsg.number(_IFLA_MASTER, bridge[0]),
+        queues,
         nlmsg.group(_IFLA_LINKINFO, kind, nlmsg.group(_IFLA_INFO_DATA, peer_info)),
         flags=nlmsg.CREATE | nlmsg.EXCL,
         up=True,

@@ -118,6 +118,21 @@ def test_hardware_addresses(machine: Machine) -> None:
     machine.run(body)
 
 
+def test_cables_are_made_with_the_queue_that_they_use(machine: Machine) -> None:
+    def queues(name: str) -> str:
+        words = ip("-d", "link", "show", name).split()
+        return " ".join(words[words.index("numtxqueues") :][:4])
+
+    def body() -> None:
+        netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER)
+        pod = machine.pod()
+        attach(pod, 0)
+        expected = "numtxqueues 1 numrxqueues 1"
+        assert [queues("pk0"), run_in_netns(pod, lambda: queues("eth0"))] == [expected, expected]
+
+    machine.run(body)
+
+
 def test_refusals_name_what_was_tried_and_leave_nothing(machine: Machine) -> None:
     def body() -> None:
         pod = machine.pod()

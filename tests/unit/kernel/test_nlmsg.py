@@ -39,10 +39,14 @@ def link(*attributes: tuple[str, Any], index: int = 0, up: bool = False) -> ifin
     return message
 
 
+QUEUES = (("IFLA_NUM_TX_QUEUES", 1), ("IFLA_NUM_RX_QUEUES", 1))
+
+
 def veth(peer: Attributes) -> ifinfmsg:
     data = {"attrs": [("VETH_INFO_PEER", {"attrs": peer})]}
     info = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", data)]}
-    return link(("IFLA_IFNAME", "pk12345678"), ("IFLA_MASTER", 7), ("IFLA_LINKINFO", info), up=True)
+    names = ("IFLA_IFNAME", "pk12345678"), ("IFLA_MASTER", 7)
+    return link(*names, *QUEUES, ("IFLA_LINKINFO", info), up=True)
 
 
 def address(text: str, family: int, flags: int) -> ifaddrmsg:
@@ -78,11 +82,11 @@ CREATE, REPLACE = 0x400 | 0x200, 0x400 | 0x100
 SAME: dict[str, tuple[netlink._Request, int, int, Any]] = {
     "create a veth pair": (
         netlink._veth_request("pk12345678", (7, "podkeep0"), "eth0", 12, MAC), 16, CREATE,
-        veth([("IFLA_IFNAME", "eth0"), ("IFLA_NET_NS_FD", 12), ("IFLA_ADDRESS", MAC)]),
+        veth([("IFLA_IFNAME", "eth0"), ("IFLA_NET_NS_FD", 12), *QUEUES, ("IFLA_ADDRESS", MAC)]),
     ),
     "create one with any hardware address": (
         netlink._veth_request("pk12345678", (7, "podkeep0"), "eth0", 12, None), 16, CREATE,
-        veth([("IFLA_IFNAME", "eth0"), ("IFLA_NET_NS_FD", 12)]),
+        veth([("IFLA_IFNAME", "eth0"), ("IFLA_NET_NS_FD", 12), *QUEUES]),
     ),
     "hairpin": (netlink._hairpin_request("pk1"), 16, 0, bridge_port()),
     "up": (netlink._up_request("eth0", 5), 16, 0, link(index=5, up=True)),

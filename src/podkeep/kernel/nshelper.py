@@ -232,9 +232,12 @@ def _make_empty_mount_namespace() -> list[int]:
 
 def _locked_copies(place: int, userns: int, trees: Sequence[int]) -> list[int]:
     """Return copies of detached mounts whose flags nobody in ``userns`` can take off; uses up the mounts."""
+    process = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     libc.setns(place, CloneFlag.NEWNS)
     # Of this process's own: what is mounted here ends with it.
     libc.unshare(CloneFlag.NEWNS)
+    # Held until this process ends, for which nobody waits: left earlier, it would have to be waited for.
+    os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
     names = [_mount_point(number, tree) for number, tree in enumerate(trees)]
     for name, tree in zip(names, trees, strict=True):
         mounts.attach(tree, name)

@@ -127,11 +127,10 @@ class Staging:
             deep = _deep(directory) if directory.exists() else frozenset()
             copies: dict[int, int] = {}
             for number, item in enumerate(result):
-                if is_bind(item):
-                    copy = opened(_protected_copy(item, recursive=item["source"] in deep))
-                    if (found := _protection_of(copy)) or item["source"] in deep:
-                        copies[number] = copy
-                        item["options"] = protected(item["options"], found)
+                # Others are not copied: the end of a copy is a wait for the kernel.
+                if is_bind(item) and _is_to_lock(item, deep):
+                    copies[number] = opened(_protected_copy(item, recursive=item["source"] in deep))
+                    item["options"] = protected(item["options"], _protection_of(copies[number]))
             if not copies:
                 return config
             _check_lockable([result[number] for number in copies])
@@ -267,6 +266,11 @@ def make_passable(directory: Path, idmap: IdMap | None) -> None:
         directory.chmod(0o710)
 
 
+def _is_to_lock(item: Mapping[str, Any], deep: Collection[str]) -> bool:
+    """Return whether a bind mount has something that a process in the pod must not be able to take off."""
+    return item["source"] in deep or bool(protection(item["options"]) | _protection_of(item["source"]))
+
+
 def _protected_copy(item: Mapping[str, Any], *, recursive: bool) -> int:
     """Return a detached copy of a bind mount's source with the flags that it asks for, which are not for what is
     mounted below.
@@ -302,9 +306,9 @@ def _attributes(names: frozenset[str]) -> MountAttr:
     return result
 
 
-def _protection_of(mount: int) -> frozenset[str]:
-    """Return which of ro, nosuid, nodev and noexec a mount is."""
-    flags = os.fstatvfs(mount).f_flag
+def _protection_of(mount: int | str) -> frozenset[str]:
+    """Return which of ro, nosuid, nodev and noexec a mount is, or the one that a path is on."""
+    flags = os.statvfs(mount).f_flag
     return frozenset(name for name, (_, flag) in _ATTRIBUTES.items() if flags & flag)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import time
 from pathlib import Path
@@ -38,6 +39,16 @@ def test_container_goes_through_its_states(pods: Pods) -> None:
     assert ended.image_ref.startswith(f"{pods.image.partition(':1')[0]}@sha256:")
     pods.remove_container(container)
     assert "not found" in error_of(lambda: pods.status(container), NotFound)
+
+
+def test_the_oci_runtime_is_executed_from_a_copy_that_no_container_can_change(pods: Pods) -> None:
+    container = pods.create(pods.run(), *SLEEP)
+    program = Path(f"/proc/{pods.host_pid(container)}/exe")
+    assert str(program.readlink()).startswith("/memfd:crun")
+    with program.open("rb") as file:
+        assert fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
+    pods.start(container)
+    assert "memfd" not in str(program.readlink())
 
 
 @pytest.mark.parametrize(

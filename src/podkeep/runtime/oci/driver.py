@@ -40,7 +40,7 @@ from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime.oci import entering
+from podkeep.runtime.oci import entering, sealed
 from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.exec import ExecCommand, ExecProcess, ExecStdio
@@ -302,7 +302,7 @@ class Driver:
         return [*self._command(), "checkpoint", *options, container]
 
     def _command(self) -> list[str]:
-        command = [self.handler.path, f"--root={self.handler.root}", *self.handler.options]
+        command = [sealed.command(self.handler.path), f"--root={self.handler.root}", *self.handler.options]
         return [*command, "--systemd-cgroup"] if self.systemd_cgroup else command
 
     def _run(self, *arguments: str) -> None:

@@ -1,0 +1,71 @@
+"""OCI runtimes as sealed copies in memory, which nobody can write to and which are executed once.
+
+crun and runc protect themselves from a container that writes to the program which runs it (CVE-2019-5736): one that is
+not executed from such a copy makes one, or a read-only mount, and executes that. So every call of crun 1.8.1 loads its
+libraries twice and waits for the end of a mount. Here the copy is made once, with the seals that both look for.
+
+Called by ``driver.py``; any thread may. A copy is there until the process ends: a conmon that was told its path may be
+about to execute it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import logging
+import os
+from pathlib import Path
+
+from podkeep.kernel import lsm
+
+log = logging.getLogger(__name__)
+
+_NAMES = frozenset({"crun", "runc"})
+"""Other OCI runtimes may look for something beside their own file."""
+_MFD_EXEC = 0x10
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_ELF = b"\x7fELF"
+
+
+def command(path: str) -> str:
+    """Return the path by which to execute the OCI runtime at ``path``: of its sealed copy, if it gets one.
+
+    A program that was exchanged meanwhile gets a new one.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path  # who executes it says so
+    return _command(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@functools.cache
+def _command(path: str, _identity: tuple[int, ...]) -> str:
+    # On a machine with SELinux the label of the file decides what the program may do.
+    if Path(path).resolve().name not in _NAMES or lsm.selinux_enabled():
+        return path
+    try:
+        fd = _sealed(path)
+    except OSError as error:
+        log.info("%s is executed as it is: no sealed copy could be made: %s", path, error)
+        return path
+    return path if fd is None else f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def _sealed(path: str) -> int | None:
+    """Return a descriptor of a sealed copy; None if the file is a script, whose interpreter would not find it."""
+    with open(path, "rb", buffering=0) as program:  # noqa: PTH123 - no buffer for what the kernel copies
+        if program.read(len(_ELF)) != _ELF:
+            return None
+        size, done = os.fstat(program.fileno()).st_size, 0
+        copy = os.memfd_create(Path(path).name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _MFD_EXEC)
+        try:
+            while done < size:
+                if not (copied := os.sendfile(copy, program.fileno(), done, size - done)):
+                    raise OSError(f"{path} was cut short meanwhile")
+                done += copied
+            fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
+        except BaseException:
+            os.close(copy)
+            raise
+    return copy

@@ -70,26 +70,49 @@ def run(
     :raises NotFound: if the program does not exist.
     :raises DeadlineExceeded: if it did not finish in time.
     """
-    command = command_line(argv)
+    return finish(begin(argv, env=env, cwd=cwd, pass_fds=pass_fds, output=output), stdin=stdin, timeout=timeout)
+
+
+def begin(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    pass_fds: Sequence[int] = (),
+    output: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program as :func:`run` does; the caller has :func:`finish` wait for its end.
+
+    :raises NotFound: if the program does not exist.
+    """
+    outputs = subprocess.PIPE if output is None else output
     try:
-        done = subprocess.run(
-            list(argv),
-            input=stdin,
-            stdout=subprocess.PIPE if output is None else output,
-            stderr=subprocess.PIPE if output is None else output,
-            timeout=timeout,
-            env=env,
-            cwd=cwd,
-            pass_fds=pass_fds,
-            check=False,
+        return subprocess.Popen(
+            list(argv), stdin=subprocess.PIPE, stdout=outputs, stderr=outputs, env=env, cwd=cwd, pass_fds=pass_fds
         )
     except FileNotFoundError as error:
         raise NotFound(
-            f"cannot run `{command}`: {error}", hint="`podkeep doctor` lists the programs podkeep needs"
+            f"cannot run `{command_line(argv)}`: {error}", hint="`podkeep doctor` lists the programs podkeep needs"
         ) from error
-    except subprocess.TimeoutExpired as error:
-        raise DeadlineExceeded(f"`{command}` did not finish within {timeout:g} s and was killed") from error
-    return Completed(command=command, returncode=done.returncode, stdout=done.stdout or b"", stderr=done.stderr or b"")
+
+
+def finish(process: subprocess.Popen[bytes], *, stdin: bytes = b"", timeout: float) -> Completed:
+    """Wait for the end of a program that :func:`begin` started, and return what it left; blocks the calling thread.
+
+    :raises DeadlineExceeded: if it did not finish in time; it is killed then.
+    """
+    assert isinstance(process.args, list)
+    command = command_line(process.args)
+    with process:
+        try:
+            stdout, stderr = process.communicate(stdin, timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise DeadlineExceeded(f"`{command}` did not finish within {timeout:g} s and was killed") from error
+        except BaseException:
+            process.kill()
+            raise
+    return Completed(command=command, returncode=process.returncode, stdout=stdout or b"", stderr=stderr or b"")
 
 
 def run_foreign(

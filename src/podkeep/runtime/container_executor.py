@@ -103,6 +103,13 @@ class ContainerExecutor:
             undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(plan))
             undo.push(f"undo container {container.id}", lambda: self.remove(container, plan.sandbox, driver))
             edits = self.cdi.edits(container.config.cdi_devices)
+            bundle = self.layout.bundle(container.id)
+            make_passable(bundle, plan.sandbox.config.namespaces.userns)
+            log = None if plan.log is None else _open_log(plan.log, held, undo)
+            failpoints.reach("container.log")
+            launch = driver.launch(container.id, bundle, self.layout.exits, _stdio(container, log))
+            undo.push(f"end the conmon of container {container.id}", launch.close)
+            failpoints.reach("container.launched")
             self._make_rootfs(plan)
             failpoints.reach("container.rootfs")
             volumes, found = self._make_volumes(plan)
@@ -127,17 +134,9 @@ class ContainerExecutor:
             config = self.classes.edit(container.status.class_resources, config)
             if label:
                 relabel_mounts(container, volumes, label, self.layout.images)
-            bundle = self.layout.bundle(container.id)
             _write_private(bundle / "config.json", json.dumps(config))
-            stdio_log = None if plan.log is None else _open_log(plan.log, held, undo)
             failpoints.reach("container.bundle")
-            stdio = Stdio(
-                log=stdio_log,
-                stdin=container.config.stdin,
-                stdin_once=container.config.stdin_once,
-                tty=container.config.tty,
-            )
-            created = driver.create(container.id, bundle, self.layout.exits, stdio)
+            created = launch.create()
             # The container has its own copies now.
             self._staging.unstage(container)
             if _has_root_read_only_for_good(plan):
@@ -241,8 +240,7 @@ class ContainerExecutor:
 
     def _make_rootfs(self, plan: ContainerPlan) -> None:
         container, idmap = plan.container, plan.sandbox.config.namespaces.userns
-        bundle, data = self.layout.bundle(container.id), self.layout.container_data(container.id)
-        make_passable(bundle, idmap)
+        data = self.layout.container_data(container.id)
         rootfs = self.layout.rootfs(container.id)
         rootfs.mkdir(mode=0o755)
         make_passable(data, idmap)
@@ -364,6 +362,11 @@ class ContainerExecutor:
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:
         return replace(self._host_facts, devices=tuple(devices.machine_devices()))
+
+
+def _stdio(container: Container, log: tuple[int, str] | None) -> Stdio:
+    config = container.config
+    return Stdio(log=log, stdin=config.stdin, stdin_once=config.stdin_once, tty=config.tty)
 
 
 def _has_root_read_only_for_good(plan: ContainerPlan) -> bool:

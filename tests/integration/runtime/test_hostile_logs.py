@@ -25,7 +25,7 @@ def reopen(container: str) -> api.ReopenContainerLogRequest:
 
 def test_a_link_that_is_put_there_after_the_check(mortal: Mortal, tmp_path: Path) -> None:
     """The daemon is stopped between its look at the log and conmon's opening it."""
-    pods = mortal.start(failpoints="container.bundle=stop")
+    pods = mortal.start(failpoints="container.log=stop")
     precious, logs = tmp_path / "precious", tmp_path / "logs"
     precious.write_text("kept")
     sandbox = pods.run(pod(log_directory=str(logs)))

@@ -28,7 +28,7 @@ from support.mortal import Mortal
 PODS = 20
 FAILPOINTS = (
     "sandbox.files", "sandbox.pinned", "sandbox.namespaces", "sandbox.cgroups", "sandbox.infra",
-    "container.rootfs", "container.staged", "container.bundle", "container.created",
+    "container.launched", "container.rootfs", "container.staged", "container.bundle", "container.created",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from podkeep.base.errors import (
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.oci import driver
+from podkeep.runtime.oci import driver, sealed
 from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.driver import (
     EXEC_OUTPUT_LIMIT,
@@ -48,8 +48,9 @@ from podkeep.runtime.oci.null_device import open_null
 @pytest.fixture(autouse=True)
 def nothing_leaks() -> Iterator[None]:
     """Fail a test that leaves a descriptor or a child behind."""
-    # The first null device makes the file system of all of them.
+    # The first null device makes the file system of all of them, and the first call of crun its copy.
     os.close(open_null())
+    sealed.command("/usr/bin/crun")
     descriptors = sorted(os.listdir("/proc/self/fd"))
     yield
     assert sorted(os.listdir("/proc/self/fd")) == descriptors
@@ -234,8 +235,28 @@ def test_conmon_works_in_the_bundle(tmp_path: Path) -> None:
     program.chmod(0o755)
     made = Driver(handler=Handler(name=HandlerName("h"), path="/usr/bin/crun", root=tmp_path), conmon=str(program))
     with pytest.raises(CommandFailed, match="refused"):
-        made.create(ContainerID("c"), bundle, tmp_path, Stdio(log=None))
+        made.launch(ContainerID("c"), bundle, tmp_path, Stdio(log=None)).create()
     assert (tmp_path / "where").read_text() == f"{bundle}\n"
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_conmon_creates_nothing_before_it_is_told(tmp_path: Path, tty: bool) -> None:
+    """Nor if nobody ever tells it."""
+    program, created = tmp_path / "conmon", tmp_path / "created"
+    program.write_text(f'#!/bin/bash\nread -u "$_OCI_STARTPIPE" || true\ntouch {created}\necho done >&2\nexit 3\n')
+    program.chmod(0o755)
+    made = Driver(handler=Handler(name=HandlerName("h"), path="/usr/bin/crun", root=tmp_path), conmon=str(program))
+    stdio = Stdio(log=None, tty=tty)
+    for _ in range(20):
+        launch = made.launch(ContainerID("c"), tmp_path, tmp_path, stdio)
+        launch.close()
+        launch.close()
+        assert not created.exists()
+    launch = made.launch(ContainerID("c"), tmp_path, tmp_path, stdio)
+    with pytest.raises(CommandFailed, match="done"):
+        launch.create()
+    assert created.exists()
+    launch.close()
 
 
 def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -170,33 +171,32 @@ class Driver:
     systemd_cgroup: bool = False
     """Whether the OCI runtime has systemd make cgroups; ``linux.cgroupsPath`` is ``slice:prefix:name`` then."""
 
-    def create(self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio) -> Created:
-        """Create a container from its bundle, with a conmon that watches it.
+    def launch(self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio) -> Launch:
+        """Start a conmon that will have a container created from its bundle, once it is told to.
 
-        :raises Internal: with the OCI runtime's own words, if it refuses.
-        :raises DeadlineExceeded: if it does not answer.
+        Starting and creating take as long as each other, and what goes into the bundle can be made meanwhile.
+
+        :param bundle: the directory; the configuration may come later.
         """
         read_end, write_end = os.pipe()
+        told, tell = os.pipe()
         nowhere = os.pipe() if stdio.tty else ()
+        held = (read_end, tell, *nowhere)
         try:
-            try:
-                argv = self._conmon_command(container, bundle, exits, stdio, nowhere)
-                # Otherwise conmon takes no path that is not ASCII.
-                env = {**_ENVIRONMENT, "LC_ALL": "C.UTF-8", "_OCI_SYNCPIPE": str(write_end)}
-                # conmon notes that memory ran out in its working directory too, whichever that is.
-                passed = (write_end,) if stdio.log is None else (write_end, stdio.log[0])
-                done = spawn.run(argv, env=env, cwd=str(bundle), pass_fds=passed, timeout=CREATE_TIMEOUT_S)
-            finally:
-                os.close(write_end)
-            done.check()
-            pid = self._read_pid(container, read_end)
-        finally:
-            for fd in (read_end, *nowhere):
+            argv = self._conmon_command(container, bundle, exits, stdio, nowhere)
+            # Otherwise conmon takes no path that is not ASCII.
+            env = {**_ENVIRONMENT, "LC_ALL": "C.UTF-8", "_OCI_SYNCPIPE": str(write_end), "_OCI_STARTPIPE": str(told)}
+            # conmon notes that memory ran out in its working directory too, whichever that is.
+            passed = (write_end, told) if stdio.log is None else (write_end, told, stdio.log[0])
+            process = spawn.begin(argv, env=env, cwd=str(bundle), pass_fds=passed)
+        except BaseException:
+            for fd in held:
                 os.close(fd)
-        if _has_closed_stdin(stdio):
-            _close_stdin(bundle)
-        monitor = int((bundle / "conmon.pid").read_text())
-        return Created(process=procfs.identify(pid), monitor=procfs.identify(monitor))
+            raise
+        finally:
+            os.close(write_end)
+            os.close(told)
+        return Launch(container=container, bundle=bundle, stdio=stdio, process=process, answer=read_end, held=held)
 
     def start(self, container: ContainerID) -> None:
         """Let a created container run its program.
@@ -334,13 +334,68 @@ class Driver:
             argv.append("--terminal")
         return argv
 
-    def _read_pid(self, container: ContainerID, read_end: int) -> int:
+
+class Launch:
+    """A conmon that waits to be told to have its container created. It is told, or ended, by whoever launched it."""
+
+    def __init__(
+        self,
+        *,
+        container: ContainerID,
+        bundle: Path,
+        stdio: Stdio,
+        process: subprocess.Popen[bytes],
+        answer: int,
+        held: tuple[int, ...],
+    ) -> None:
+        """Use a running conmon.
+
+        :param answer: where it writes the process ID.
+        :param held: descriptors that are open as long as it is needed: ``answer``, that by which it is told, others.
+        """
+        self._container = container
+        self._bundle = bundle
+        self._stdio = stdio
+        self._process = process
+        self._answer = answer
+        self._held = list(held)
+
+    def create(self) -> Created:
+        """Have the container created, once.
+
+        :raises Internal: with the OCI runtime's own words, if it refuses.
+        :raises DeadlineExceeded: if it does not answer.
+        """
+        try:
+            with suppress(BrokenPipeError):  # it ended, and said why
+                os.write(self._held[1], b"\n")
+            spawn.finish(self._process, timeout=CREATE_TIMEOUT_S).check()
+            pid = self._read_pid()
+        finally:
+            self.close()
+        if _has_closed_stdin(self._stdio):
+            _close_stdin(self._bundle)
+        monitor = int((self._bundle / "conmon.pid").read_text())
+        return Created(process=procfs.identify(pid), monitor=procfs.identify(monitor))
+
+    def close(self) -> None:
+        """End a conmon that was not told; safe to repeat."""
+        # First of all: to one that reads it, the end of the pipe is the same as being told.
+        with self._process as process:
+            if process.poll() is None:
+                process.kill()
+        while self._held:
+            os.close(self._held.pop())
+
+    def _read_pid(self) -> int:
         """Read conmon's answer: a JSON line with the process ID, or -1 and a message."""
         deadline, data = time.monotonic() + CREATE_TIMEOUT_S, b""
         while not data.endswith(b"\n"):
-            if not _readable(read_end, max(deadline - time.monotonic(), 0)):
-                raise DeadlineExceeded(f"OCI runtime create of {container} took longer than {CREATE_TIMEOUT_S:g} s")
-            chunk = os.read(read_end, 65536)
+            if not _readable(self._answer, max(deadline - time.monotonic(), 0)):
+                raise DeadlineExceeded(
+                    f"OCI runtime create of {self._container} took longer than {CREATE_TIMEOUT_S:g} s"
+                )
+            chunk = os.read(self._answer, 65536)
             if not chunk:
                 break
             data += chunk

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,6 +100,22 @@ def shortest_move(layout: CgroupLayout) -> float:
         procs.write_text("0")
         shortest = min(shortest, time.monotonic() - before)
     return shortest
+
+
+def expect_move(layout: CgroupLayout) -> None:
+    """Have the wait for a grace period begin now that a process would begin which enters a cgroup a moment later.
+
+    The calling thread does what that process will do, but stays where it is. For as long as one more grace period takes
+    the kernel lets others pass without a wait. Blocks for as long as the wait takes.
+
+    :raises OSError: if the thread cannot write to its cgroup.
+    """
+    own = own_cgroup(layout, Path("/proc/thread-self/cgroup").read_text())
+    if layout.version == 1:
+        # Of the calling thread alone. The kernel does not lock for the ID 0.
+        (own / "tasks").write_text(str(threading.get_native_id()))
+    else:
+        (own / "cgroup.procs").write_text("0")
 
 
 def own_cgroup(layout: CgroupLayout, text: str) -> Path:

@@ -29,7 +29,7 @@ from podkeep.base.errors import (
 from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
-from podkeep.kernel import mounts, openat, overlay, procfs, removal
+from podkeep.kernel import cgroup_dynmods, mounts, openat, overlay, procfs, removal
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime import anonymous_volumes, cdi_nodes, container_log, devices, image_volumes, relabel, targets
@@ -148,6 +148,13 @@ class ContainerExecutor:
             self.classes.apply(target, container.status.class_resources)
             failpoints.reach("container.classed")
         return MadeContainer(created=created, user=user)
+
+    def expect_move(self) -> None:
+        """See :func:`podkeep.kernel.cgroup_dynmods.expect_move`.
+
+        :raises OSError: if the daemon may not write to its own cgroup.
+        """
+        cgroup_dynmods.expect_move(self.sandboxes.cgroups.layout)
 
     @property
     def classes(self) -> ClassResources:

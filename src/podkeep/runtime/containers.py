@@ -97,6 +97,7 @@ class Containers:
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
         self._tasks = Tasks("giving back what a container had")
+        self._moves = Tasks("beginning the wait of a move into a cgroup")
         self._giving_back: dict[ContainerID, asyncio.Task[None]] = {}
         self._asked_to_end: set[ContainerID] = set()
         """Those that got their stop signal."""
@@ -174,6 +175,7 @@ class Containers:
 
     async def _make(self, plan: ContainerPlan) -> ContainerID:
         container, driver = plan.container, self._sandboxes.driver(plan.sandbox)
+        self._moves.start(self._expect_move())
         try:
             made = await asyncio.to_thread(self._executor.create, plan, driver)
             status = msgspec.structs.replace(
@@ -203,6 +205,13 @@ class Containers:
             raise
         self._watch(created)
         return container.id
+
+    async def _expect_move(self) -> None:
+        """Begin what the OCI runtime would have to wait for when it moves a process into a cgroup."""
+        try:
+            await asyncio.to_thread(self._executor.expect_move)
+        except OSError as error:
+            log.debug("the OCI runtime has to wait for its move into a cgroup: %s", error)
 
     def _image(self, reference: str) -> Image:
         image = self._images.find(reference)
@@ -396,6 +405,7 @@ class Containers:
         given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         limits = ExecLimits(timeout=timeout, stops=(self._stop_execs, given_up), output=commands.output)
         run = partial(self._executor.exec_sync, container, sandbox, driver, command, limits)
+        self._moves.start(self._expect_move())
         # Commands may run for long; on threads of their own they cannot keep everything else waiting.
         running = asyncio.get_running_loop().run_in_executor(self._exec_threads, run)
         commands.running += 1

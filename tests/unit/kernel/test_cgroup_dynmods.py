@@ -43,3 +43,10 @@ def test_looking_moves_no_process() -> None:
     before = Path("/proc/self/cgroup").read_text()
     assert 0 < cgroup_dynmods.shortest_move(cgroups.detect()) < 10
     assert Path("/proc/self/cgroup").read_text() == before
+
+
+def test_expecting_a_move_moves_nothing() -> None:
+    before = Path("/proc/self/cgroup").read_text()
+    cgroup_dynmods.expect_move(cgroups.detect())
+    assert Path("/proc/self/cgroup").read_text() == before
+    assert Path("/proc/thread-self/cgroup").read_text() == before

@@ -276,6 +276,7 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
         ('exec: "/no/such": stat /no/such: no such file or directory: unknown', InvalidArgument),
         ("OOM: the memory limit could be too low: read from sync socket", InvalidArgument),
         ("container init was OOM-killed (memory limit too low?): unknown", InvalidArgument),
+        ("unable to set memory limit to 262144 (current usage: 2015232, peak usage: 2207744)", InvalidArgument),
         ("writing file `cpuset.cpus`: Numerical result out of range", InvalidArgument),
         ("chdir `/etc/passwd`: Not a directory", InvalidArgument),
         ('chdir to cwd ("/etc/passwd") set in config.json failed: not a directory: unknown', InvalidArgument),

@@ -282,6 +282,21 @@ class Cgroups:
         root = self._find(path, name) or self._places(name)[0]
         _write(f"{root}{_below(path)}/{name}", text)
 
+    def empty(self, path: str, most: int) -> None:
+        """Have the kernel drop the page cache that is charged to a cgroup whose processes ended, if it is not much.
+
+        A removed cgroup stays in the kernel for as long as a page is charged to it, and each of them makes the work for
+        others longer. More than ``most`` bytes are left, because reading them again would take longer than they cost.
+        Whatever the kernel does not drop is left, too: nothing depends on it.
+        """
+        used, reclaim = ("memory.usage_in_bytes", "memory.force_empty")
+        if self.version == 2:
+            used, reclaim = ("memory.current", "memory.reclaim")
+        with suppress(KernelCallError):  # EAGAIN: not all of it; ENOENT: the cgroup is gone, or the kernel is too old
+            charged = int(self.read(path, used) or 0)
+            if 0 < charged <= most:
+                self.write(path, reclaim, str(charged) if self.version == 2 else "0")
+
     def attribute(self, path: str, name: str) -> bytes | None:
         """Return what :meth:`set_attribute` noted; None: nothing, or the cgroup is missing.
 

@@ -57,6 +57,8 @@ from podkeep.runtime.staging import Staging, make_passable
 _PASSWD_LIMIT = 1 << 20
 _PROFILE_LIMIT = 4 << 20
 """Bytes of the image's passwd and group files that are looked at."""
+EMPTIED_BYTES = 16 << 20
+"""Page cache of a container that is dropped when it is removed; more of it may be worth keeping for the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +203,9 @@ class ContainerExecutor:
 
         :raises PodkeepError: if something cannot be removed.
         """
+        # Here, because the OCI runtime removes it.
+        cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
+        self.sandboxes.cgroups.empty(cgroup, EMPTIED_BYTES)
         driver.delete(container.id)
         self.release_classes(container, sandbox)
         self._staging.unstage(container)

@@ -171,6 +171,23 @@ def test_adding_what_does_not_exist(tree: tuple[Cgroups, str]) -> None:
         groups.add(path, 99999999)
 
 
+def test_page_cache_of_what_ended_is_dropped(tree: tuple[Cgroups, str], tmp_path: Path) -> None:
+    """But much of it is kept."""
+    groups, path = tree
+    groups.create(path)
+    used = "memory.current" if groups.version == 2 else "memory.usage_in_bytes"
+    file = tmp_path / "file"
+    start(groups, path, f"head -c 4194304 /dev/zero > {file}; sync {file}").wait()
+    before = int(groups.read(path, used) or 0)
+    assert before > 4 << 20
+    groups.empty(path, 2 << 20)
+    assert int(groups.read(path, used) or 0) > 4 << 20
+    groups.empty(path, 16 << 20)
+    assert int(groups.read(path, used) or 0) < 2 << 20
+    assert file.stat().st_size == 4 << 20
+    groups.empty(f"{path}/missing", 16 << 20)
+
+
 def test_this_machine_is_understood() -> None:
     layout = cgroups.detect()
     v1 = {item.device for item in mountinfo.read() if item.fs_type == "cgroup"}

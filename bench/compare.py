@@ -19,7 +19,7 @@ from pathlib import Path
 
 import grpc
 
-from bench import classes, forks, images, isolation, joining, measure, memory, mountns, nested, pulls, report
+from bench import classes, forks, images, isolation, joining, measure, memory, mountns, nested, pulls, report, steps
 from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
 from bench.hosts import Host
 from bench.measure import Scale
@@ -30,7 +30,7 @@ from bench.samples import Samples, Summary
 CONTAINERD = "containerd"
 PODKEEP = "podkeep"
 PODKEEP_USERNS = "podkeep, user namespaces"
-PARTS = ("pods", "forks", "pulls", "mountns", "classes")
+PARTS = ("pods", "steps", "forks", "pulls", "mountns", "classes")
 NESTED = "nested"
 """Not one of all: it needs the nested machine, and takes long."""
 _PS_RUNS = 10
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if nests:
             text = nested.measure(rounds=arguments.rounds, pods=arguments.mounts, concurrency=arguments.concurrency)
             return _put(NESTED, text, write=arguments.write)
-        if packages := missing_packages():
+        if arguments.part != "steps" and (packages := missing_packages()):
             raise DaemonError(f"missing programs\nhint: apt-get install {' '.join(packages)}")
         return isolation.run("bench.compare", argv, arguments.directory)
     except KeyboardInterrupt:
@@ -162,6 +162,9 @@ def _inside(arguments: argparse.Namespace) -> int:
         # Before anything sets favordynmods, which is for the whole machine and stays.
         came = forks.state()
         first = _first(place, plan) if "pods" in parts else None
+        if "steps" in parts:
+            count = plan.rounds * plan.pods
+            texts["steps"] = steps.measure(place.work / "steps", place.cgroup("steps"), place.busybox, count)
         if "forks" in parts:
             texts["forks"] = forks.measure(plan.rounds)
         if first is not None:

@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,9 +117,13 @@ class Daemon(AbstractContextManager["Daemon"]):
                 raise DaemonError(f"{self.name} did not answer in {_START_SECONDS:.0f} s:\n{self.log_tail()}")
             time.sleep(0.02)
 
+    def log_text(self) -> str:
+        """The daemon's output."""
+        return (self.directory / "log").read_text(errors="replace")
+
     def log_tail(self) -> str:
-        """The last lines of the daemon's output."""
-        return "\n".join((self.directory / "log").read_text(errors="replace").splitlines()[-20:])
+        """Its last lines."""
+        return "\n".join(self.log_text().splitlines()[-20:])
 
     def _stop(self) -> None:
         if self._process is None:
@@ -221,6 +225,8 @@ class Podkeep(Daemon):
     """The podkeep of this checkout, with crun, conmon and the built-in bridge."""
 
     program = Path(sys.executable).parent / "podkeep"
+    environment: Mapping[str, str] = {}
+    favordynmods = True
 
     def __init__(
         self,
@@ -251,7 +257,7 @@ root = "{self.directory}/root"
 run = "{self.directory}/run"
 socket = "{self.socket}"
 cgroup_parent = "{self._cgroup_parent}"
-favordynmods = true
+favordynmods = {str(self.favordynmods).lower()}
 [mountns]
 enabled = {str(self._hidden).lower()}
 pin = "{self.directory}/mountns/mnt"
@@ -263,7 +269,8 @@ masquerade = false
 insecure = true
 {self._extra}"""
         )
-        return self.cli("runtime")
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        return ["env", *variables, *self.cli("runtime")]
 
     def cli(self, *arguments: str) -> list[str]:
         """A podkeep command with this daemon's configuration."""

@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from bench import bulk, hosts, images, isolation, memory, mountns, mountwatch, report
+from bench import bulk, hosts, images, isolation, memory, mountns, mountwatch, report, steps
 from bench.mounter import Mounter
 from bench.report import Cell, Row
 from bench.samples import Samples, Summary
@@ -280,3 +280,13 @@ def test_growth_has_both_sides_in_a_cell() -> None:
 
 def test_a_row_of_shown_and_hidden() -> None:
     assert mountns.row("Lines", [Cell.count(600), Cell.count(24)]) == ["Lines", "600", "24", "**0.04**"]
+
+
+def test_steps_are_what_lies_between_two_marks_of_a_call() -> None:
+    calls = [("StartContainer", 10_000_000, 20_000_000), ("pod up", 10_000_000, 20_000_000)]
+    marks = ("container.started 1000000", "sandbox.files 12000000", "container.started 17000000")
+    log = "words\n" + "".join(f"failpoint {mark}\nwords\n" for mark in marks)
+    found = steps.of_steps(calls, log)
+    assert found.values("StartContainer container.started") == [7.0]
+    assert found.values("StartContainer ") == [3.0]
+    assert found.values("RunPodSandbox sandbox.files") == []

@@ -26,6 +26,7 @@ from podkeep.base.errors import (
     PodkeepError,
     refused,
 )
+from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
 from podkeep.images.image import Image
 from podkeep.images.store import ImageStore
@@ -107,7 +108,7 @@ class ContainerExecutor:
             edits = self.cdi.edits(container.config.cdi_devices)
             bundle = self.layout.bundle(container.id)
             make_passable(bundle, plan.sandbox.config.namespaces.userns)
-            log = None if plan.log is None else _open_log(plan.log, held, undo)
+            log = None if plan.log is None else self._mount_log(container.id, plan.log, undo)
             failpoints.reach("container.log")
             launch = driver.launch(container.id, bundle, self.layout.exits, _stdio(container, log))
             undo.push(f"end the conmon of container {container.id}", launch.close)
@@ -209,7 +210,8 @@ class ContainerExecutor:
         driver.delete(container.id)
         self.release_classes(container, sandbox)
         self._staging.unstage(container)
-        mounts.unmount(self.layout.rootfs(container.id), lazy=True)
+        for place in (self.layout.rootfs(container.id), self.layout.log_directory(container.id)):
+            mounts.unmount(place, lazy=True)
         for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
             removal.remove_tree(directory)
         self.layout.exit_file(container.id).unlink(missing_ok=True)
@@ -249,6 +251,17 @@ class ContainerExecutor:
     @cached_property
     def _image_volumes(self) -> ImageVolumes:
         return ImageVolumes(images=self.images, staging=self._staging, policy=self.image_volume_policy)
+
+    def _mount_log(self, container: ContainerID, log: LogFile, undo: UndoStack) -> Path:
+        """Mount the directory of a log for conmon, and return the path of the log in it."""
+        directory, new = container_log.prepare(log)
+        place = self.layout.log_directory(container)
+        with openat.closing(directory):
+            place.mkdir(mode=0o700)
+            mounts.attach(directory, place)
+        if new:
+            undo.push(f"remove the empty log {log}", lambda: container_log.remove_empty(log))
+        return place / log.name
 
     def _make_rootfs(self, plan: ContainerPlan) -> None:
         container, idmap = plan.container, plan.sandbox.config.namespaces.userns
@@ -376,7 +389,7 @@ class ContainerExecutor:
         return replace(self._host_facts, devices=tuple(devices.machine_devices()))
 
 
-def _stdio(container: Container, log: tuple[int, str] | None) -> Stdio:
+def _stdio(container: Container, log: Path | None) -> Stdio:
     config = container.config
     return Stdio(log=log, stdin=config.stdin, stdin_once=config.stdin_once, tty=config.tty)
 
@@ -388,14 +401,6 @@ def _has_root_read_only_for_good(plan: ContainerPlan) -> bool:
     """
     mapped = plan.sandbox.config.namespaces.userns is not None
     return mapped and plan.container.config.security.readonly_rootfs
-
-
-def _open_log(log: LogFile, held: ExitStack, undo: UndoStack) -> tuple[int, str]:
-    directory, new = container_log.prepare(log)
-    held.callback(os.close, directory)
-    if new:
-        undo.push(f"remove the empty log {log}", lambda: container_log.remove_empty(log))
-    return directory, log.name
 
 
 def _target_namespace(target: ProcessId | None, name: str, held: ExitStack) -> str:

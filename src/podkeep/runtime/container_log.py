@@ -5,8 +5,10 @@ which is conmon's, or whether the container runs (``containers.py``).
 
 conmon opens its log by a path when the container is made, and ``<path>.tmp`` when it is opened anew. A pod with a
 hostPath volume there may exchange either of them for a link at that moment. Therefore the path that conmon has leads
-through a descriptor of a copy of the directory's mount on which the kernel follows no link and opens no device. The
-machine's own links are followed as far as the directory above a pod's logs, and none from there on.
+through a copy of the directory's mount, beside the bundle, on which the kernel follows no link and opens no device. A
+descriptor of it would do, too, but conmon leaves its descriptors to the OCI runtime, and a working directory of
+``/proc/self/fd/N`` would bring the container to the logs (as in CVE-2024-21626). The machine's own links are followed
+as far as the directory above a pod's logs, and none from there on.
 """
 
 from __future__ import annotations
@@ -79,9 +81,9 @@ def log_file(sandbox: Sandbox, config: ContainerConfig) -> LogFile | None:
 
 
 def prepare(log: LogFile) -> tuple[int, bool]:
-    """Make the directory of a log. Return it, for conmon, and whether the log itself is still to be made.
+    """Make the directory of a log. Return a detached mount of it, and whether the log itself is still to be made.
 
-    The caller closes the descriptor. Through it no link is followed, whoever puts it there, and no device is opened.
+    The caller closes the descriptor. In the mount no link is followed, whoever puts it there, and no device is opened.
 
     :raises InvalidArgument: if something else than a file is there: conmon would end, or wait for a reader of a pipe.
     :raises FailedPrecondition: if there is a link on the way.

@@ -9,6 +9,7 @@
     <run>/sandboxes/<id>/shm            /dev/shm of the pod
     <run>/sandboxes/<id>/files          idmapped copy of the pod's files, for a pod in a user namespace
     <run>/containers/<id>/              the OCI bundle: config.json, rootfs/, conmon's files
+    <run>/containers/<id>/log           the directory of its log, mounted so that no link in it is followed
     <run>/exits/<id>                    exit code, written by conmon
     <run>/handlers/<name>/              state of the OCI runtime
     <run>/layers/<id>                   mounted layers of images
@@ -92,6 +93,9 @@ class Layout:
 
     def rootfs(self, container: ContainerID) -> Path:
         return self.bundle(container) / "rootfs"
+
+    def log_directory(self, container: ContainerID) -> Path:
+        return self.bundle(container) / "log"
 
     def staged_mounts(self, container: ContainerID) -> Path:
         return self.bundle(container) / "mounts"

@@ -113,10 +113,10 @@ class Created:
 class Stdio:
     """How a container's standard streams are set up.
 
-    ``log``: descriptor of a directory, and the name of a file in it; None: output is dropped.
+    ``log``: where output is written, and by which path conmon opens it anew; None: output is dropped.
     """
 
-    log: tuple[int, str] | None
+    log: Path | None
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
@@ -188,8 +188,8 @@ class Driver:
             # Otherwise conmon takes no path that is not ASCII.
             env = {**_ENVIRONMENT, "LC_ALL": "C.UTF-8", "_OCI_SYNCPIPE": str(write_end), "_OCI_STARTPIPE": str(told)}
             # conmon notes that memory ran out in its working directory too, whichever that is.
-            passed = (write_end, told) if stdio.log is None else (write_end, told, stdio.log[0])
-            process = spawn.begin(argv, env=env, cwd=str(bundle), pass_fds=passed)
+            # What conmon inherits the OCI runtime inherits: no directory, which a working directory may lead to.
+            process = spawn.begin(argv, env=env, cwd=str(bundle), pass_fds=(write_end, told))
         except BaseException:
             for fd in held:
                 os.close(fd)
@@ -323,8 +323,7 @@ class Driver:
             *(part for argument in arguments for part in ("--runtime-arg", argument)),
             *("--container-pidfile", str(bundle / "pid"), "--conmon-pidfile", str(bundle / "conmon.pid")),
             *("--exit-dir", str(exits), "--persist-dir", str(bundle), "--socket-dir-path", str(bundle)),
-            # It keeps the descriptor, and comes back by this path when it opens the log anew.
-            *("--log-path", "none" if stdio.log is None else "/proc/self/fd/{}/{}".format(*stdio.log)),
+            *("--log-path", "none" if stdio.log is None else str(stdio.log)),
             *("--log-level", "warning", "--full-attach", "--no-sync-log"),
         ]
         if stdio.stdin or _has_closed_stdin(stdio):

@@ -183,13 +183,18 @@ class Driver:
         told, tell = os.pipe()
         nowhere = os.pipe() if stdio.tty else ()
         held = (read_end, tell, *nowhere)
+        copy = sealed.copy(self.handler.path)
         try:
-            argv = self._conmon_command(container, bundle, exits, stdio, nowhere)
+            command = self._command(self.handler.path if copy is None else _inherited(copy))
+            if nowhere:
+                command = _redirected(command, nowhere[0])
+            argv = self._conmon_command(container, bundle, exits, stdio, command)
+            inherited = [write_end, told, *nowhere[:1], *([] if copy is None else [copy])]
             # Otherwise conmon takes no path that is not ASCII.
             env = {**_ENVIRONMENT, "LC_ALL": "C.UTF-8", "_OCI_SYNCPIPE": str(write_end), "_OCI_STARTPIPE": str(told)}
             # conmon notes that memory ran out in its working directory too, whichever that is.
             # What conmon inherits the OCI runtime inherits: no directory, which a working directory may lead to.
-            process = spawn.begin(argv, env=env, cwd=str(bundle), pass_fds=(write_end, told))
+            process = spawn.begin(argv, env=env, cwd=str(bundle), pass_fds=inherited)
         except BaseException:
             for fd in held:
                 os.close(fd)
@@ -302,8 +307,9 @@ class Driver:
         options = ["--leave-running", "--file-locks", "--image-path", str(images), "--work-path", str(work)]
         return [*self._command(), "checkpoint", *options, container]
 
-    def _command(self) -> list[str]:
-        command = [sealed.command(self.handler.path), f"--root={self.handler.root}", *self.handler.options]
+    def _command(self, program: str = "") -> list[str]:
+        program = program or sealed.command(self.handler.path)
+        command = [program, f"--root={self.handler.root}", *self.handler.options]
         return [*command, "--systemd-cgroup"] if self.systemd_cgroup else command
 
     def _run(self, *arguments: str) -> None:
@@ -313,9 +319,9 @@ class Driver:
             raise (of_words(said) or Internal)(f"OCI runtime {arguments[0]} failed: {said}")
 
     def _conmon_command(
-        self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio, nowhere: Sequence[int]
+        self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio, command: Sequence[str]
     ) -> list[str]:
-        runtime, *arguments = _redirected(self._command(), nowhere[0]) if nowhere else self._command()
+        runtime, *arguments = command
         argv = [
             self.conmon,
             *("--cid", container, "--cuuid", container, "--name", container[:12]),
@@ -429,8 +435,13 @@ def _redirected(command: list[str], pipe: int) -> list[str]:
     device of our own would not do, for crun exchanges it for what is at /dev/null in the container, and gives that to
     the container's user: where the machine's /dev is mounted, the machine's.
     """
-    path = f"/proc/{os.getpid()}/fd/{pipe}"
+    path = _inherited(pipe)
     return ["/bin/sh", "-c", f'exec "$0" "$@" <{path} >{path}', *command]
+
+
+def _inherited(fd: int) -> str:
+    """Return the path by which a process finds what it inherited; why not by the daemon's ID: see ``sealed.py``."""
+    return f"/proc/self/fd/{fd}"
 
 
 def _has_closed_stdin(stdio: Stdio) -> bool:

@@ -4,8 +4,9 @@ crun and runc protect themselves from a container that writes to the program whi
 not executed from such a copy makes one, or a read-only mount, and executes that. So every call of crun 1.8.1 loads its
 libraries twice and waits for the end of a mount. Here the copy is made once, with the seals that both look for.
 
-Called by ``driver.py``; any thread may. A copy is there until the process ends: a conmon that was told its path may be
-about to execute it.
+Called by ``driver.py``; any thread may. A copy is there until the process ends. What this process executes finds it by
+this process's ID. What may execute it later (conmon) inherits the descriptor: when the daemon has been killed, its ID
+may be that of a process of a pod, and what that has open would be executed as root.
 """
 
 from __future__ import annotations
@@ -28,28 +29,33 @@ _ELF = b"\x7fELF"
 
 
 def command(path: str) -> str:
-    """Return the path by which to execute the OCI runtime at ``path``: of its sealed copy, if it gets one.
+    """Return the path by which this process executes the OCI runtime at ``path``: of the sealed copy, if there is one."""
+    fd = copy(path)
+    return path if fd is None else f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def copy(path: str) -> int | None:
+    """Return a descriptor of the sealed copy of the OCI runtime at ``path``, which stays open; None: it gets none.
 
     A program that was exchanged meanwhile gets a new one.
     """
     try:
         found = os.stat(path)
     except OSError:
-        return path  # who executes it says so
-    return _command(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+        return None  # who executes it says so
+    return _copy(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
 
 
 @functools.cache
-def _command(path: str, _identity: tuple[int, ...]) -> str:
+def _copy(path: str, _identity: tuple[int, ...]) -> int | None:
     # On a machine with SELinux the label of the file decides what the program may do.
     if Path(path).resolve().name not in _NAMES or lsm.selinux_enabled():
-        return path
+        return None
     try:
-        fd = _sealed(path)
+        return _sealed(path)
     except OSError as error:
         log.info("%s is executed as it is: no sealed copy could be made: %s", path, error)
-        return path
-    return path if fd is None else f"/proc/{os.getpid()}/fd/{fd}"
+        return None
 
 
 def _sealed(path: str) -> int | None:

@@ -29,7 +29,7 @@ _ELF = b"\x7fELF"
 
 
 def command(path: str) -> str:
-    """Return the path by which this process executes the OCI runtime at ``path``: of the sealed copy, if there is one."""
+    """Return by which path this process executes the OCI runtime at ``path``: of the sealed copy, if there is one."""
     fd = copy(path)
     return path if fd is None else f"/proc/{os.getpid()}/fd/{fd}"
 

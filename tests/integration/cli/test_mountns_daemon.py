@@ -246,7 +246,7 @@ def outcome(daemon: Daemon, commands: Sequence[Sequence[str]]) -> list[tuple[int
         texts = []
         for text in (done.stdout, done.stderr):
             text = text.replace(str(daemon.base), "BASE").replace(daemon.token, "TOKEN")
-            text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{64}", "ID", text)
+            text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|\b(?:[0-9a-f]{64}|[0-9a-f]{12})\b", "ID", text)
             text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+\d\d:\d\d)?|\d+\.\d+\.\d+\.\d+|\b\d+s\b", "VALUE", text)
             texts.append(re.sub(r'"(age)": [\d.]+', r'"\1": VALUE', text))
         found.append((done.returncode, *texts))

@@ -10,16 +10,18 @@ Not ``conmon --log-size-max``: what was written so far would be lost, and conmon
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import re
 import stat
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 
-from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import ContainerID
+from podkeep.base.tasks import Tasks
 from podkeep.kernel import openat
 from podkeep.runtime.container_log import LogFile
 
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 """Pause between looks: what a container writes in it is how far a log gets beyond the limit."""
-_TIME = re.compile(r"\d{8}-\d{6}")
+_TIME = re.compile(r"\d{8}-\d{6}(?:\.\d{6})?")
 
 
 class LogLimit:
@@ -47,17 +49,18 @@ class LogLimit:
         self._running = running
         self._reopen = reopen
         self._limit = limit
+        self._moving: set[ContainerID] = set()
 
     async def run(self) -> None:
         """Look until cancelled."""
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            logs = list(self._running())
-            for container, file in await asyncio.to_thread(self._oversized, logs):
-                try:
-                    await self._move_aside(container, file)
-                except (OSError, FailedPrecondition, NotFound) as error:
-                    log.warning("the log of container %s cannot be moved aside: %s", container, error)
+        async with Tasks("moving a log aside") as moving:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                logs = [(container, file) for container, file in self._running() if container not in self._moving]
+                for container, file in await asyncio.to_thread(self._oversized, logs):
+                    self._moving.add(container)
+                    # Each by itself: a conmon that does not answer is waited for.
+                    moving.start(self._bound(container, file))
 
     def _oversized(self, logs: Iterable[tuple[ContainerID, LogFile]]) -> list[tuple[ContainerID, LogFile]]:
         found = []
@@ -71,11 +74,19 @@ class LogLimit:
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
         return stat.S_ISREG(info.st_mode) and info.st_size >= self._limit
 
+    async def _bound(self, container: ContainerID, file: LogFile) -> None:
+        try:
+            await self._move_aside(container, file)
+        except (OSError, PodkeepError) as error:
+            log.warning("the log of container %s cannot be moved aside: %s", container, error)
+        finally:
+            self._moving.discard(container)
+
     async def _move_aside(self, container: ContainerID, file: LogFile) -> None:
-        aside = f"{file.name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
-        log.warning("the log of container %s has reached %s bytes; it is now %s", container, self._limit, aside)
         with openat.closing(await asyncio.to_thread(file.open_directory)) as directory:
-            await asyncio.to_thread(self._rename, directory, file.name, aside)
+            aside = await asyncio.to_thread(self._make_room, directory, file.name)
+            log.warning("the log of container %s has reached %s bytes; it is now %s", container, self._limit, aside)
+            os.rename(file.name, aside, src_dir_fd=directory, dst_dir_fd=directory)
             try:
                 await self._reopen(container)
             finally:
@@ -84,16 +95,28 @@ class LogLimit:
                     os.link(aside, file.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
                     os.unlink(aside, dir_fd=directory)
 
-    def _rename(self, directory: int, name: str, aside: str) -> None:
+    def _make_room(self, directory: int, name: str) -> str:
+        """Remove what was moved aside before, and return a name that nothing has: an agent uses the same ones.
+
+        :raises OSError: if there is none.
+        """
         with openat.closing(openat.reopen(directory, os.O_RDONLY | os.O_DIRECTORY)) as listed:
-            entries = _names(listed)
+            for entry in _names(listed):
+                if entry.startswith(f"{name}.") and _TIME.fullmatch(entry, len(name) + 1):
+                    with suppress(OSError):
+                        if self._is_oversized(directory, entry):
+                            os.unlink(entry, dir_fd=directory)
+        base = f"{name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        for aside in (base, *(f"{base}.{number:06}" for number in range(1, 1000))):
+            try:
+                os.stat(aside, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                return aside
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), base)
+
+
+def _names(directory: int) -> Iterator[str]:
+    """Yield the names in a directory; whoever writes to it may have made millions of them."""
+    with os.scandir(directory) as entries:
         for entry in entries:
-            if entry.startswith(f"{name}.") and _TIME.fullmatch(entry, len(name) + 1):
-                with suppress(OSError):
-                    if self._is_oversized(directory, entry):
-                        os.unlink(entry, dir_fd=directory)
-        os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
-
-
-def _names(directory: int) -> list[str]:
-    return os.listdir(directory)
+            yield entry.name

@@ -1,0 +1,72 @@
+"""The bound of logs that nobody rotates."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from podkeep.base.ids import ContainerID
+from podkeep.runtime.container_log import LogFile
+from podkeep.runtime.log_limit import LogLimit
+
+LIMIT = 100
+A, B = ContainerID("a"), ContainerID("b")
+
+
+def logs(directory: Path) -> list[tuple[ContainerID, LogFile]]:
+    return [(name, LogFile(directory=directory, path=Path(f"{name}.log"))) for name in (A, B)]
+
+
+def test_a_conmon_that_does_not_answer_keeps_no_other_log_from_its_bound(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("x" * LIMIT)
+    (tmp_path / "b.log").write_text("x")
+
+    async def scenario() -> None:
+        asked = {A: asyncio.Event(), B: asyncio.Event()}
+
+        async def reopen(container: str) -> None:
+            asked[ContainerID(container)].set()
+            if container == A:
+                await asyncio.Event().wait()
+            (tmp_path / f"{container}.log").touch()
+
+        running = asyncio.create_task(LogLimit(lambda: logs(tmp_path), reopen, LIMIT).run())
+        try:
+            async with asyncio.timeout(30):
+                await asked[A].wait()
+                (tmp_path / "b.log").write_text("y" * LIMIT)
+                await asked[B].wait()
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+    asyncio.run(scenario())
+    # Nobody has opened it anew: it is where it was.
+    assert (tmp_path / "a.log").read_text() == "x" * LIMIT
+    assert list(tmp_path.glob("a.log.*")) == []
+    assert [path.read_text() for path in tmp_path.glob("b.log.*")] == ["y" * LIMIT]
+
+
+def test_what_an_agent_moved_aside_in_the_same_second_stays(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("new" * LIMIT)
+    others = [tmp_path / f"a.log.{time.strftime('%Y%m%d-%H%M%S', time.gmtime(time.time() + n))}" for n in range(60)]
+    for path in others:
+        path.write_text("kept")
+
+    async def scenario() -> None:
+        done = asyncio.Event()
+
+        async def reopen(container: str) -> None:
+            (tmp_path / f"{container}.log").touch()
+            done.set()
+
+        running = asyncio.create_task(LogLimit(lambda: logs(tmp_path), reopen, LIMIT).run())
+        async with asyncio.timeout(30):
+            await done.wait()
+        running.cancel()
+        await asyncio.wait({running})
+
+    asyncio.run(scenario())
+    assert {path.read_text() for path in others} == {"kept"}
+    assert [path.read_text() for path in tmp_path.glob("a.log.*") if path not in others] == ["new" * LIMIT]

@@ -281,6 +281,7 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
         ("chdir `/etc/passwd`: Not a directory", InvalidArgument),
         ('chdir to cwd ("/etc/passwd") set in config.json failed: not a directory: unknown', InvalidArgument),
         ("chdir `/root`: Permission denied", InvalidArgument),
+        ("error during container init: mkdir /proc/self/fd/10: no such file or directory", InvalidArgument),
         ("mount `/etc` to `bin/busybox`: Not a directory", InvalidArgument),
         ('error mounting "/etc" to rootfs at "/bin/sh": mount /etc:/bin/sh: not a directory: unknown', InvalidArgument),
         ("mount `proc` to `proc`: Operation not permitted", Internal),

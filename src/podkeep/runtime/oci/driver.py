@@ -61,7 +61,7 @@ _REQUESTS_FAULT = re.compile(
     r"|(open|find) executable|stat .*: no such file or directory: unknown"
     r"|writ(e|ing) .*invalid argument|memory limit (could be )?too low"
     r"|unable to set memory limit|cpuset\.\w+.*(out of range|invalid argument)"
-    r"|(mkdir `?|/rootfs)/(proc|sys|dev/mqueue)/.*(operation not permitted|permission denied)"
+    r"|(mkdir `?|/rootfs)/(proc|sys|dev/mqueue)/.*(operation not permitted|permission denied|no such file)"
     r"|open\w* .*invalid cross-device link"
     r"|chdir .*(permission denied|too many .*symbolic links|no such file or directory)"
     r"|invalid seccomp (action|index|syscall)|seccomp unknown architecture|unknown seccomp (option|flag)"

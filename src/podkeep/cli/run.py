@@ -223,7 +223,10 @@ class _Supervisor:
         result = await self._to_its_end(worker)
         output.finish()
         await self._last_output(worker, output)
-        self._tell_failure(worker, result)
+        try:
+            self._tell_failure(worker, result)
+        except OSError as error:  # nobody reads our errors any more
+            self._fail(error)
         await self._clean_up(worker)
         return result
 
@@ -238,14 +241,16 @@ class _Supervisor:
             status = rejected(worker.pod, error)
             self._fail(self._located(worker.pod, error))
             return PodResult(exit_code=1, status=status)
-        except PodkeepError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was: no pod goes on alone
             self._fail(self._located(worker.pod, error))
             return None
 
-    def _located(self, pod: Pod, error: PodkeepError) -> PodkeepError:
+    def _located(self, pod: Pod, error: Exception) -> Exception:
         """Put the pod and the container in front of an error, as of their output, where there are others of them."""
         from podkeep.agent.events import StepFailed
 
+        if not isinstance(error, PodkeepError):
+            return error
         where = [pod.metadata.name] if len(self._pods) > 1 else []
         if isinstance(error, StepFailed) and len(pod.spec.containers) + len(pod.spec.init_containers) > 1:
             where += [error.container] if error.container else []
@@ -293,7 +298,7 @@ class _Supervisor:
             return
         try:
             await worker.tear_down()
-        except PodkeepError as error:
+        except (PodkeepError, OSError) as error:
             self._fail(self._located(worker.pod, error))
 
     def _fail(self, error: BaseException) -> None:

@@ -124,3 +124,22 @@ def test_a_signal_after_one_pod_was_removed_ends_the_others(runner: Runner, imag
         assert runner.daemon.run("rm", "one").returncode == 0
         assert interrupt(process, number)[0] == 128 + number
         assert runner.rows() == []
+
+
+@pytest.mark.parametrize("policy", ["Never", "Always"], ids=["its end", "its back-off"])
+def test_errors_that_nobody_reads_leave_no_pod(runner: Runner, image: str, policy: str) -> None:
+    """Why a container ended, or waits, cannot be told: that is the end of the run, and of all of its pods."""
+    fails = pod(shell(image, "echo why >/dev/termination-log; exit 3"), name="fails", restartPolicy=policy)
+    manifest = runner.file(fails, pod(shell(image, UNTIL_TOLD), name="stays"))
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as nowhere:
+        done = subprocess.run(
+            runner.daemon.command("run", str(manifest)),
+            stdout=subprocess.DEVNULL,
+            stderr=nowhere,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert done.returncode != 0
+    assert names(runner) == []

@@ -459,7 +459,10 @@ CONTAINER_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     (lambda c: c.ClearField("image"), InvalidArgument, "config.image.image"),
     (lambda c: c.windows.SetInParent(), InvalidArgument, "windows"),
     (lambda c: c.CDI_devices.add(name="a.b/c"), InvalidArgument, "CDI"),
-    *((set_field("log_path", bad), InvalidArgument, "log_path") for bad in ("/abs", "../a", "a/../../b", "a\0b", "..")),
+    *(
+        (set_field("log_path", bad), InvalidArgument, "log_path")
+        for bad in ("/abs", "../a", "a/../../b", "a\0b", "..", "a:b")
+    ),
     *((set_field("working_dir", bad), InvalidArgument, "working_dir") for bad in ("rel", "/a/../..", "/\0")),
     (set_field("command", ["a\0b"]), InvalidArgument, "config.command"),
     (set_field("args", ["ok", "a\0b"]), InvalidArgument, "config.args"),

@@ -42,6 +42,8 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
     path_text("config.log_path", config.log_path)
     if config.log_path.startswith("/") or ".." in config.log_path.split("/"):
         raise InvalidArgument(f"config.log_path: {quote(config.log_path)} leaves the sandbox's log directory")
+    if ":" in config.log_path.rpartition("/")[2]:
+        raise InvalidArgument(f"config.log_path: {quote(config.log_path)}: conmon writes to no file with a colon")
     refuse_nul("config.command", *config.command)
     refuse_nul("config.args", *config.args)
     context = config.linux.security_context

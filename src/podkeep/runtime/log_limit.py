@@ -90,10 +90,10 @@ class LogLimit:
             try:
                 await self._reopen(container)
             finally:
-                # A container that has just ended, or that somebody attached keeps waiting, has nobody to open it.
+                # A container that has just ended has nobody to open it. A conmon that somebody attached keeps waiting
+                # does so later, and puts an empty file there: what was written has the other name, too.
                 with suppress(OSError):
                     os.link(aside, file.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
-                    os.unlink(aside, dir_fd=directory)
 
     def _make_room(self, directory: int, name: str) -> str:
         """Remove what was moved aside before, and return a name that nothing has: an agent uses the same ones.

@@ -239,6 +239,20 @@ def test_conmon_works_in_the_bundle(tmp_path: Path) -> None:
     assert (tmp_path / "where").read_text() == f"{bundle}\n"
 
 
+def test_a_refused_container_leaves_the_socket_of_its_terminal_in_the_bundle(tmp_path: Path) -> None:
+    """conmon removes that socket only when the terminal comes; in /tmp it would stay, and a pod may be given /tmp."""
+    bundle, program = tmp_path / "bundle", tmp_path / "runtime"
+    bundle.mkdir()
+    script = '#!/bin/sh\nwhile [ "$1" != --console-socket ]; do shift; done\n'
+    program.write_text(f'{script}echo "$(realpath "$2") $TMPDIR" > {tmp_path}/where\necho refused >&2\nexit 1\n')
+    program.chmod(0o755)
+    launch = handler(str(program), tmp_path).launch(ContainerID("c"), bundle, tmp_path, Stdio(log=None, tty=True))
+    with pytest.raises(Internal, match="refused"):
+        launch.create()
+    (left,) = bundle.glob("conmon-term.*")
+    assert (tmp_path / "where").read_text() == f"{left} \n"
+
+
 @pytest.mark.parametrize("tty", [False, True])
 def test_conmon_creates_nothing_before_it_is_told(tmp_path: Path, tty: bool) -> None:
     """Nor if nobody ever tells it."""

@@ -192,6 +192,9 @@ class Driver:
             inherited = [write_end, told, *nowhere[:1], *([] if copy is None else [copy])]
             # Otherwise conmon takes no path that is not ASCII.
             env = {**_ENVIRONMENT, "LC_ALL": "C.UTF-8", "_OCI_SYNCPIPE": str(write_end), "_OCI_STARTPIPE": str(told)}
+            if nowhere:
+                # There conmon makes the terminal's socket; in /tmp, a pod that was given /tmp could put its own there.
+                env["TMPDIR"] = "."
             # conmon notes that memory ran out in its working directory too, whichever that is.
             # What conmon inherits the OCI runtime inherits: no directory, which a working directory may lead to.
             process = spawn.begin(argv, env=env, cwd=str(bundle), pass_fds=inherited)
@@ -433,10 +436,10 @@ def _redirected(command: list[str], pipe: int) -> list[str]:
 
     For a container with a terminal conmon gives the OCI runtime the machine's /dev/null. See ``null_device.py``. A null
     device of our own would not do, for crun exchanges it for what is at /dev/null in the container, and gives that to
-    the container's user: where the machine's /dev is mounted, the machine's.
+    the container's user: where the machine's /dev is mounted, the machine's. TMPDIR is conmon's alone.
     """
     path = _inherited(pipe)
-    return ["/bin/sh", "-c", f'exec "$0" "$@" <{path} >{path}', *command]
+    return ["/bin/sh", "-c", f'unset TMPDIR; exec "$0" "$@" <{path} >{path}', *command]
 
 
 def _inherited(fd: int) -> str:

@@ -131,7 +131,8 @@ class ContainerExecutor:
                 config["annotations"] = {**config.get("annotations", {}), **passed}
             config = cdi_edits.apply(config, cdi_nodes.prepare(edits, copies))
             check_device_nodes(config)
-            config = self._staging.lock(container, plan.sandbox, config)
+            whole = {place for copy in copies.values() for place in copy.values()}
+            config = self._staging.lock(container, plan.sandbox, config, whole=whole)
             failpoints.reach("container.locked")
             config = qos.edit_of_pod(plan.sandbox.status.class_resources, config)
             config = self.classes.edit(container.status.class_resources, config)

@@ -96,7 +96,9 @@ class Staging:
             os.close(userns)
         return {source: {"": str(target)} for source, (_, target) in staged.items()}
 
-    def lock(self, container: Container, sandbox: Sandbox, config: dict[str, Any]) -> dict[str, Any]:
+    def lock(
+        self, container: Container, sandbox: Sandbox, config: dict[str, Any], *, whole: Collection[str] = ()
+    ) -> dict[str, Any]:
         """Return the OCI configuration with bind mounts that keep their protection, whatever the pod does.
 
         Where the pod has the machine's users it can do nothing to a mount once it is made; see :meth:`_make_protected`.
@@ -111,6 +113,7 @@ class Staging:
         crun 1.8.1 cannot copy such a mount with what is below it before it is in the pod's user namespace, and then
         binds it inside, where the kernel lets it have all of it.
 
+        :param whole: sources whose flags are for what is mounted below them, too: those of CDI (:meth:`stage_sources`).
         :raises FailedPrecondition: naming a mount that passes mounts on to the machine, which the kernel does not lock.
         """
         idmap = sandbox.config.namespaces.userns
@@ -129,7 +132,9 @@ class Staging:
             for number, item in enumerate(result):
                 # Others are not copied: the end of a copy is a wait for the kernel.
                 if is_bind(item) and _is_to_lock(item, deep):
-                    copies[number] = opened(_protected_copy(item, recursive=item["source"] in deep))
+                    copies[number] = opened(
+                        _protected_copy(item, recursive=item["source"] in deep, whole=item["source"] in whole)
+                    )
                     item["options"] = protected(item["options"], _protection_of(copies[number]))
             if not copies:
                 return config
@@ -141,8 +146,7 @@ class Staging:
                 opened(fd)
             for number, fd in zip(copies, locked, strict=True):
                 target = directory / f"locked-{number}"
-                _make_mount_point(target, directory=stat.S_ISDIR(os.fstat(fd).st_mode))
-                mounts.attach(fd, target)
+                _attach(fd, target)
                 result[number]["source"] = str(target)
         return {**config, "mounts": result}
 
@@ -161,8 +165,7 @@ class Staging:
             if chosen and any(place != above and is_below(place, above) for above in places.values()):
                 with openat.closing(_protected_copy(item, recursive="rbind" in item["options"])) as copy:
                     target = self.directory(container, sandbox) / f"protected-{number}"
-                    _make_mount_point(target, directory=stat.S_ISDIR(os.fstat(copy).st_mode))
-                    mounts.attach(copy, target)
+                    _attach(copy, target)
                 item = {**item, "source": str(target)}
             result.append(item)
         return {**config, "mounts": result}
@@ -211,8 +214,7 @@ def _copy(mount: Mount, target: Path, userns: int | None) -> None:
     try:
         if mount.readonly and not mount.recursive_read_only:
             mounts.mount_setattr(copy, set_=MountAttr.RDONLY)
-        _make_mount_point(target, directory=stat.S_ISDIR(os.fstat(copy).st_mode))
-        mounts.attach(copy, target)
+        _attach(copy, target)
     finally:
         os.close(copy)
 
@@ -271,9 +273,11 @@ def _is_to_lock(item: Mapping[str, Any], deep: Collection[str]) -> bool:
     return item["source"] in deep or bool(protection(item["options"]) | _protection_of(item["source"]))
 
 
-def _protected_copy(item: Mapping[str, Any], *, recursive: bool) -> int:
-    """Return a detached copy of a bind mount's source with the flags that it asks for, which are not for what is
-    mounted below.
+def _protected_copy(item: Mapping[str, Any], *, recursive: bool, whole: bool = False) -> int:
+    """Return a detached copy of a bind mount's source with the flags that it asks for.
+
+    :param recursive: with what is mounted below.
+    :param whole: the flags are for that, too.
     """
     private = "rprivate" in item["options"]
     copy = mounts.clone_tree(
@@ -282,9 +286,7 @@ def _protected_copy(item: Mapping[str, Any], *, recursive: bool) -> int:
         propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
     )
     try:
-        # What is mounted below a mount of CDI (``stage_sources``) is as protected as that.
-        all_below = recursive and Path(item["source"]).name.startswith("source-")
-        mounts.mount_setattr(copy, set_=_attributes(protection(item["options"])), recursive=all_below)
+        mounts.mount_setattr(copy, set_=_attributes(protection(item["options"])), recursive=recursive and whole)
     except BaseException:
         os.close(copy)
         raise
@@ -322,8 +324,10 @@ def _check_lockable(items: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _make_mount_point(target: Path, *, directory: bool) -> None:
-    if directory:
+def _attach(copy: int, target: Path) -> None:
+    """Attach a detached mount at ``target``, which is made."""
+    if stat.S_ISDIR(os.fstat(copy).st_mode):
         target.mkdir()
     else:
         target.touch()
+    mounts.attach(copy, target)

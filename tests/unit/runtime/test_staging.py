@@ -32,6 +32,26 @@ def volume(tmp_path: Path) -> Iterator[Path]:
     unmount_below(tmp_path)
 
 
+def test_flags_of_a_volume_are_its_own_whatever_its_name(tmp_path: Path, volume: Path) -> None:
+    """Not those of what is mounted below, unless it is a mount of CDI: copies of those had been told by their names."""
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    layout.bundle(container().id).mkdir(parents=True)
+    layout.rootfs(container().id).joinpath("data/code").mkdir(parents=True)
+    named = volume.rename(tmp_path / "source-code")
+    config = {
+        "mounts": [
+            bind("/data", str(tmp_path), "rprivate", "rw"),
+            bind("/data/code", str(named), "rprivate", "ro"),
+        ]
+    }
+    pod = sandbox(namespaces=NamespaceOptions())
+    with NamespaceHelper() as helper:
+        source = Path(Staging(layout, helper).lock(container(), pod, config)["mounts"][1]["source"])
+    assert source.parent == layout.staged_mounts(container().id)
+    flags = {path.name: bool(os.statvfs(path).f_flag & os.ST_RDONLY) for path in (source, source / "above" / "mount")}
+    assert flags == {source.name: True, "mount": False}
+
+
 def test_what_is_mounted_inside_of_a_volume_comes_with_it_whatever_is_exchanged_meanwhile(
     tmp_path: Path, volume: Path
 ) -> None:

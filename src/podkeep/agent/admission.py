@@ -22,7 +22,7 @@ from podkeep.agent import cgroup_names, class_resources, kubelets, podcgroups, t
 from podkeep.agent.convert import names
 from podkeep.agent.events import PodRejected, StepFailed
 from podkeep.agent.node import Node
-from podkeep.agent.poddirs import PodDir, PodDirs, PodIdentity, former
+from podkeep.agent.poddirs import PodDir, PodIdentity, places
 from podkeep.api.pod import Pod
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
 from podkeep.base.failpoints import reach
@@ -181,9 +181,7 @@ async def _require_new(pod: Pod, node: Node, identity: PodIdentity) -> None:
 
 def _found(node: Node, identity: PodIdentity) -> bool:
     """Say whether a pod of this name has a directory, also where they were by default before."""
-    before = former(node.config)
-    dirs = [node.dirs, *([PodDirs(Path(before.agent.root), before.runtime.socket)] if before else [])]
-    return any(item.find(identity) for item in dirs)
+    return any(dirs.find(identity) for _, dirs in places(node.config))
 
 
 async def _require_classes(pod: Pod, node: Node) -> None:

@@ -109,6 +109,11 @@ class PodDirs:
         self._runtime = os.path.realpath(runtime.removeprefix("unix://"))
         self.pods = root / "pods"
 
+    @classmethod
+    def of(cls, config: Config) -> PodDirs:
+        """Return those that a configuration names."""
+        return cls(Path(config.agent.root), config.runtime.socket)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the agent's root, waiting for whoever holds it now."""
@@ -266,3 +271,8 @@ def _remove(directory: Path) -> None:
     for entry in entries:
         remove_tree(directory / entry)
     directory.rmdir()
+
+
+def places(config: Config) -> list[tuple[Config, PodDirs]]:
+    """Return where pods have their directories, or had them by default before, each with the configuration for it."""
+    return [(item, PodDirs.of(item)) for item in (config, former(config)) if item is not None]

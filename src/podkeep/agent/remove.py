@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 
 from podkeep.agent import teardown
 from podkeep.agent.convert import names
-from podkeep.agent.poddirs import PodDirs, PodIdentity, former
+from podkeep.agent.poddirs import PodDirs, PodIdentity, places
 from podkeep.base import waiting
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, NotFound
@@ -61,22 +60,16 @@ async def list_pods(client: CriClient, config: Config) -> list[tuple[str, str]]:
     }
 
     def identities_of_directories() -> list[PodIdentity | None]:
-        return [dirs.identity(uid) for _, dirs in _places(config) for uid in dirs.all()]
+        return [dirs.identity(uid) for _, dirs in places(config) for uid in dirs.all()]
 
     identities = await asyncio.to_thread(identities_of_directories)
     return sorted(found | {(item.namespace, item.name) for item in identities if item is not None})
 
 
-def _places(config: Config) -> list[tuple[Config, PodDirs]]:
-    """Return where pods have their directories, each with the configuration that says so."""
-    generations = [item for item in (config, former(config)) if item is not None]
-    return [(item, PodDirs(Path(item.agent.root), item.runtime.socket)) for item in generations]
-
-
 def _place(config: Config, uid: PodUID) -> tuple[Config, PodDirs]:
     """Return where the directory of pod ``uid`` is, or would be."""
-    places = _places(config)
-    return next((place for place in places if place[1].identity(uid) is not None), places[0])
+    found = places(config)
+    return next((place for place in found if place[1].identity(uid) is not None), found[0])
 
 
 async def _find(client: CriClient, config: Config, identity: PodIdentity) -> list[PodUID]:
@@ -86,7 +79,7 @@ async def _find(client: CriClient, config: Config, identity: PodIdentity) -> lis
     # A sandbox without the label is another client's, who knows what else belongs to it.
     labels = [sandbox.labels.get(names.POD_UID) for sandbox in listed.items]
     found = [parse_pod_uid(label) for label in labels if label]
-    found += await asyncio.to_thread(lambda: [uid for _, dirs in _places(config) for uid in dirs.find(identity)])
+    found += await asyncio.to_thread(lambda: [uid for _, dirs in places(config) for uid in dirs.find(identity)])
     return list(dict.fromkeys(found))
 
 

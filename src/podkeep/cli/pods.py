@@ -105,7 +105,7 @@ async def _without_sandbox(config: Config, target: Target) -> str:
     """Return what a pod waits for of which the runtime knows nothing yet; empty if its agent does not, either."""
     from podkeep.agent.poddirs import PodDirs, PodIdentity
 
-    dirs = PodDirs(Path(config.agent.root), config.runtime.socket)
+    dirs = PodDirs.of(config)
     for uid in dirs.find(PodIdentity(namespace=target.namespace, name=target.pod)):
         said = waiting.read(dirs.directory(uid).path)
         if said.followed:

@@ -12,20 +12,16 @@ its ID is another's. So the runtime that answers is asked in the end, over the c
 from __future__ import annotations
 
 import json
-import socket
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from podkeep.base import peer
 from podkeep.cri.v1 import api_pb2
 from podkeep.mountns.sync import require_same
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
-
-_PEER = struct.Struct("3i")
-"""struct ucred, unix(7): process, user and group ID."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +56,7 @@ def told(info: str) -> Whereabouts | None:
 
 def seen(path: Path) -> Whereabouts | None:
     """Return where the process is that listens on a unix socket (unix(7), SO_PEERCRED); None: that cannot be seen."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-            pid, _, _ = _PEER.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-            return Whereabouts(inode=Path(f"/proc/{pid}/ns/mnt").stat().st_ino)
-        except OSError:
-            return None
+    try:
+        return Whereabouts(inode=Path(f"/proc/{peer.listener(str(path))}/ns/mnt").stat().st_ino)
+    except OSError:
+        return None

@@ -8,22 +8,18 @@ first (``podkeep run``); verbose Status tells the same. Does not own: what is do
 from __future__ import annotations
 
 import os
-import socket
-import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from podkeep.base import atomicfile
+from podkeep.base import atomicfile, peer
 from podkeep.base.config import Config
 
 FILE_NAME = "configuration.json"
 _NOT_OF_THE_RUNTIME = frozenset({"agent", "log"})
 """Tables whose values make no difference to what a runtime does for its clients."""
-_PEER = struct.Struct("3i")
-"""struct ucred, unix(7): process, user and group ID."""
 _MOST_BYTES = 4 << 20
 
 
@@ -52,10 +48,10 @@ def read(run: Path, path: str) -> InForce | None:
     try:
         with (run / FILE_NAME).open("rb") as file:
             told = msgspec.json.decode(file.read(_MOST_BYTES), type=InForce)
+        # The file may be that of a runtime that was killed.
+        return told if told.pid == peer.listener(path.removeprefix("unix://")) else None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    # The file may be that of a runtime that was killed.
-    return told if told.pid == _listener(path) else None
 
 
 def differences(told: InForce, config: Config) -> tuple[str, ...]:
@@ -85,14 +81,3 @@ def _changed(prefix: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> I
             yield from _changed(f"{prefix}{key}.", first, second)
         elif first != second:
             yield f"{prefix}{key}"
-
-
-def _listener(path: str) -> int:
-    """Return the ID of the process that listens on a unix socket, 0 if that cannot be told."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path.removeprefix("unix://"))
-            pid, _, _ = _PEER.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        except OSError:
-            return 0
-    return int(pid)

@@ -561,14 +561,14 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         yield InvalidArgument(
             f"images.progress_timeout: {config.images.progress_timeout:g} is no time", hint="use 60, in seconds"
         )
-    yield from _problems_of(config.agent.log_max_bytes)
-    yield from _problems_of(config.runtime.log_limit)
+    yield from problems_of(config.agent.log_max_bytes)
+    yield from problems_of(config.runtime.log_limit)
     if config.agent.container_log_max_files < 2:
         yield InvalidArgument(
             f"agent.container_log_max_files: {config.agent.container_log_max_files} is less than 2",
             hint="one is written and one was rotated: use 2 or more",
         )
-    yield from _problems_of(config.metrics.endpoint)
+    yield from problems_of(config.metrics.endpoint)
     try:
         IPv4Network(config.network.subnet)
     except ValueError as error:
@@ -601,7 +601,8 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         )
 
 
-def _problems_of(check: Callable[[], object]) -> Iterator[InvalidArgument]:
+def problems_of(check: Callable[[], object]) -> Iterator[InvalidArgument]:
+    """Yield what ``check`` raises of a value, if it raises."""
     try:
         check()
     except InvalidArgument as error:

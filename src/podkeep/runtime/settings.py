@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from podkeep.base.config import Config
+from podkeep.base.config import Config, problems_of
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri import transport
 from podkeep.images import credentials, endpoints, referrer_names
@@ -51,10 +51,7 @@ def problems(config: Config) -> Iterator[InvalidArgument]:
         partial(loading.check, config.class_resources),
     ]
     for item in checks:
-        try:
-            item()
-        except InvalidArgument as error:
-            yield error
+        yield from problems_of(item)
 
 
 def cgroup_parent(config: Config) -> str:

@@ -366,6 +366,11 @@ class Container(Record, frozen=True, kw_only=True, omit_defaults=True, weakref=T
     status: ContainerStatus
 
     @property
+    def reported_image(self) -> str:
+        """The name by which its image is reported; a record of an older podkeep has no ``image_name``."""
+        return self.image_name or self.config.user_specified_image or self.config.image
+
+    @property
     def images(self) -> frozenset[ImageID]:
         """The images that cannot be removed while there is this container: its own and those of its volumes."""
         return frozenset((self.image_id, *self.volume_images.values()))

@@ -167,10 +167,7 @@ def _stop_signal(container: Container) -> api.Signal.ValueType:
 
 def _status_image(container: Container) -> api.ImageSpec:
     """Return what the kubelet shows as the container's image: a name, while its own requests have the ID."""
-    config = container.config
-    # A record of an older podkeep has no name.
-    name = container.image_name or config.user_specified_image or config.image
-    return api.ImageSpec(image=name, user_specified_image=config.user_specified_image)
+    return api.ImageSpec(image=container.reported_image, user_specified_image=container.config.user_specified_image)
 
 
 def _required(text: str) -> str:

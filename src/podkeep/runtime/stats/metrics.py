@@ -45,8 +45,7 @@ def sandbox_labels(sandbox: Sandbox) -> tuple[str, ...]:
 def container_labels(container: Container, sandbox: Sandbox) -> tuple[str, ...]:
     """Return the values of the base labels of a container's metrics."""
     config, pod = container.config, sandbox.config
-    image = container.image_name or config.user_specified_image or config.image
-    return (config.name, container.id, image, container.id, pod.namespace, pod.name)
+    return (config.name, container.id, container.reported_image, container.id, pod.namespace, pod.name)
 
 
 def network_samples(interfaces: tuple[Interface, ...]) -> Iterator[MetricSample]:

@@ -1,8 +1,8 @@
 """Logs of containers within bounds, as a kubelet keeps them: rotated by size, compressed, the oldest removed.
 
-Owns: the names of rotated files (``0.log`` becomes ``0.log.20260131-080000``, later ``0.log.20260131-080000.gz``), and
-which file is removed when. Does not own: what writes a log (the runtime, told by CRI's ReopenContainerLog), or reading
-one (``cli``).
+Owns: which file is rotated, compressed (``0.log.20260131-080000.gz``) and removed when. Does not own: the names of
+rotated files (``base.log_names``), what writes a log (the runtime, told by CRI's ReopenContainerLog), or reading one
+(``cli``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import gzip
 import logging
 import os
-import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -20,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from podkeep.base.errors import PodkeepError
+from podkeep.base.log_names import is_rotated, numbered, rotated_name
 from podkeep.base.tasks import Tasks, finished
 from podkeep.kernel import openat
 
@@ -29,7 +29,6 @@ _LOOK_S = 0.1
 """Pause between looks at sizes: what a container writes in it is how far a file gets beyond its limit. A kubelet looks
 every 10 s, in which one container can fill gigabytes."""
 _BLOCK = 256 * 1024
-_SUFFIX = re.compile(r"\d{8}-\d{6}(?:\.\d{6})?")
 _COMPRESSED, _UNFINISHED = ".gz", ".tmp"
 
 
@@ -60,7 +59,7 @@ def rotated(path: Path) -> list[RotatedLog]:
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
         for entry in entries:
             stem = entry.name.removesuffix(_COMPRESSED)
-            if not stem.startswith(f"{path.name}.") or not _SUFFIX.fullmatch(stem[len(path.name) + 1 :]):
+            if not is_rotated(stem, path.name):
                 continue
             compressed = stem != entry.name
             if compressed and stem in found:
@@ -79,12 +78,12 @@ def rotated(path: Path) -> list[RotatedLog]:
 
 def next_name(path: Path, others: Iterable[RotatedLog], now: datetime) -> str:
     """Return what ``path`` is renamed to; it comes after ``others``, whatever was done to the clock."""
-    name = f"{path.name}.{now:%Y%m%d-%H%M%S}"
+    name = rotated_name(path.name, now)
     last = max((other.stem for other in others), default="")
     if name > last:
         return name
     base, _, count = last.removeprefix(f"{path.name}.").partition(".")
-    return f"{path.name}.{base}.{int(count or 0) + 1:06}"
+    return numbered(f"{path.name}.{base}", int(count or 0) + 1)
 
 
 class LogRotation:

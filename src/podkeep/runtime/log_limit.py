@@ -13,14 +13,14 @@ import asyncio
 import errno
 import logging
 import os
-import re
 import stat
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import ContainerID
+from podkeep.base.log_names import is_rotated, numbered, rotated_name
 from podkeep.base.tasks import Tasks
 from podkeep.kernel import openat
 from podkeep.runtime.container_log import LogFile
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 """Pause between looks: what a container writes in it is how far a log gets beyond the limit."""
-_TIME = re.compile(r"\d{8}-\d{6}(?:\.\d{6})?")
 
 
 class LogLimit:
@@ -102,12 +101,12 @@ class LogLimit:
         """
         with openat.closing(openat.reopen(directory, os.O_RDONLY | os.O_DIRECTORY)) as listed:
             for entry in _names(listed):
-                if entry.startswith(f"{name}.") and _TIME.fullmatch(entry, len(name) + 1):
+                if is_rotated(entry, name):
                     with suppress(OSError):
                         if self._is_oversized(directory, entry):
                             os.unlink(entry, dir_fd=directory)
-        base = f"{name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
-        for aside in (base, *(f"{base}.{number:06}" for number in range(1, 1000))):
+        base = rotated_name(name, datetime.now(UTC))
+        for aside in (base, *(numbered(base, number) for number in range(1, 1000))):
             try:
                 os.stat(aside, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:

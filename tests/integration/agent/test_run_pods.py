@@ -147,7 +147,7 @@ def test_run_as_user_counts_from_the_pods_block(runner: Runner, image: str) -> N
         on_disk = (data / "started").stat().st_uid
         (data / "go").touch()
         process.communicate(timeout=60)
-    assert found.count("sh") == 1
+    assert "sh" in found
     assert on_disk == 1000
 
 

@@ -107,10 +107,20 @@ def test_a_parent_that_a_client_made_stays(mortal: Mortal) -> None:
 
 # programs at work
 
+_STOPS = """#!/bin/sh
+/usr/bin/crun "$@" || exit
+case " $* " in *" probe-"*) ;; *" create "*) kill -STOP $$;; esac
+"""
+"""An OCI runtime that stops when it has created what it was asked for, unless that is the daemon's own probe."""
+
 
 def test_the_oci_runtime_that_was_at_work_is_ended_before_its_work_is_undone(mortal: Mortal) -> None:
-    pods = mortal.start()
-    daemon, before = mortal.daemon, mortal.daemon.resources()
+    daemon, stops = mortal.daemon, mortal.daemon.base / "stops"
+    stops.write_text(_STOPS)
+    stops.chmod(0o755)
+    daemon.extra += f'[runtime.handlers.crun]\npath = "{stops}"\n'
+    daemon.write()
+    pods, before = mortal.start(), daemon.resources()
     state = f"--root={daemon.layout.handler_root(HandlerName('crun'))}"
 
     def run() -> None:
@@ -119,10 +129,12 @@ def test_the_oci_runtime_that_was_at_work_is_ended_before_its_work_is_undone(mor
 
     thread = threading.Thread(target=run)
     thread.start()
-    found = wait_for(lambda: procfs.find_by_arguments(state, "create"), "crun create")
-    assert found is not None
-    stray = found[0]
-    assert procfs.kill(stray, signal.SIGSTOP)
+
+    def stopped() -> list[procfs.ProcessId]:
+        found = procfs.find_by_arguments(str(stops), state, "create")
+        return [process for process in found if "State:\tT" in Path(f"/proc/{process.pid}/status").read_text()]
+
+    (stray,) = wait_for(stopped, "crun create") or ()
     daemon.kill()
     thread.join()
     assert procfs.alive(stray)

@@ -104,7 +104,7 @@ class LogReader:
     def __init__(self, path: Path, *, tail: int | None = None, rotated: bool = False) -> None:
         self._path = path
         oldest = next(iter(rotated_logs(path)), None) if rotated else None
-        self._file = _open(path) if oldest is None else _open_rotated(oldest, path)
+        self._file = _open_newest(path) if oldest is None else _open_rotated(oldest, path)
         self._rest = b""
         self.gap = False
         """Whether records were removed before they were read; whoever tells of it sets it back."""
@@ -179,6 +179,16 @@ class LogReader:
         self._file.close()
         self._file, self._rest = replacement, b""
         return True
+
+
+def _open_newest(path: Path) -> IO[bytes]:
+    """Open the log, or between its rename and the new one what was renamed."""
+    try:
+        return _open(path)
+    except NotFound:
+        if not (rotated := rotated_logs(path)):
+            raise
+        return _open_rotated(rotated[-1], path)
 
 
 def _open(path: Path, *, compressed: bool = False) -> IO[bytes]:

@@ -414,8 +414,9 @@ def read_until(fd: int, wanted: str) -> str:
 @pytest.mark.requirement("M33")
 def test_enter_is_an_interactive_shell_on_the_terminal(made: Host, tmp_path: Path) -> None:
     inode = made.pin.stat().st_ino
-    prompt = "ready:"
-    environment = {"SHELL": "/bin/bash", "PROMPT_COMMAND": f"printf {prompt}", "ENV": "", "HOME": str(tmp_path)}
+    # The shell has the terminal to itself, and takes an interruption for the line, once it asks for bracketed pastes.
+    prompt = re.escape("ready:\x1b[?2004h")
+    environment = {"SHELL": "/bin/bash", "PROMPT_COMMAND": "printf ready:", "ENV": "", "HOME": str(tmp_path)}
     with terminal(made.command("enter"), **environment) as (shell, person):
         read_until(person, prompt)
         os.write(person, b"echo $- at $(tty) in $(readlink /proc/self/ns/mnt) $((40 + 2)) done\n")

@@ -67,10 +67,15 @@ def test_the_end_of_input_ends_that_of_a_container_with_stdin_once(pods: Pods, t
 def test_two_clients_see_the_same(pods: Pods, transport: Transport) -> None:
     container = pods.launch(pods.run(), *ECHO, stdin=True)
     first, second = attach(pods, transport, container), attach(pods, transport, container, stdin=False)
-    # conmon takes connections one after the other: the second is there when it shows what the first said.
-    say(pods, first, b"hello\n", b"got hello")
-    say(pods, first, b"again\n", b"got again")
-    assert b"got again" in pods.wait(streams.read_until(second, b"got again"))
+
+    async def go() -> bytes:
+        seen = asyncio.ensure_future(streams.read_until(second, b"got again"))
+        while not seen.done():  # what is said before conmon has taken the second connection, only the first is shown
+            await first.send_input(b"again\n")
+            await streams.read_until(first, b"got again")
+        return await seen
+
+    assert b"got again" in pods.wait(go())
     for client in (first, second):
         streams.abort(client)
 

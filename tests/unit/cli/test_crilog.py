@@ -73,6 +73,16 @@ def test_missing_log_is_named(tmp_path: Path) -> None:
         crilog.LogReader(tmp_path / "0.log")
 
 
+def test_between_the_rename_of_a_log_and_the_new_one_the_renamed_one_is_the_newest(tmp_path: Path) -> None:
+    for name, text in (("0.log.20260101-000000", b"old"), ("0.log.20260101-000001", b"new")):
+        (tmp_path / name).write_bytes(line(text))
+    reader = crilog.LogReader(tmp_path / "0.log", tail=1)
+    assert [record.text for record in reader.read()] == [b"new\n"]
+    (tmp_path / "0.log").write_bytes(line(b"next"))
+    assert [record.text for record in reader.read()] == [b"next\n"]
+    reader.close()
+
+
 @given(
     texts=st.lists(st.tuples(st.binary(max_size=9).map(lambda text: text.replace(b"\n", b"")), st.booleans())),
     count=st.integers(min_value=0, max_value=12),

@@ -239,6 +239,18 @@ def test_conmon_works_in_the_bundle(tmp_path: Path) -> None:
     assert (tmp_path / "where").read_text() == f"{bundle}\n"
 
 
+def test_a_refused_container_is_told_of_when_its_conmon_has_ended(tmp_path: Path) -> None:
+    """It was there a moment longer than CreateContainer took, and was taken for one that is left."""
+    program, ended = tmp_path / "conmon", tmp_path / "ended"
+    says = """printf '{"pid": -1, "message": "refused"}\\n' >&"$_OCI_SYNCPIPE"; sleep 0.3; touch"""
+    program.write_text(f"#!/bin/bash\n( {says} {ended} ) >/dev/null 2>&1 </dev/null &\n")
+    program.chmod(0o755)
+    made = Driver(handler=Handler(name=HandlerName("h"), path="/usr/bin/crun", root=tmp_path), conmon=str(program))
+    with pytest.raises(Internal, match="refused"):
+        made.launch(ContainerID("c"), tmp_path, tmp_path, Stdio(log=None)).create()
+    assert ended.exists()
+
+
 def test_a_refused_container_leaves_the_socket_of_its_terminal_in_the_bundle(tmp_path: Path) -> None:
     """conmon removes that socket only when the terminal comes; in /tmp it would stay, and a pod may be given /tmp."""
     bundle, program = tmp_path / "bundle", tmp_path / "runtime"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import select
@@ -47,8 +48,12 @@ from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.exec import ExecCommand, ExecProcess, ExecStdio
 from podkeep.runtime.oci.null_device import open_null
 
+log = logging.getLogger(__name__)
+
 CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
+END_TIMEOUT_S = 5.0
+"""How long a conmon may take to end after it has said that there is no container."""
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
 """Bytes of both output streams together that ExecSync returns: what one message holds; the rest is dropped."""
 OWN_OUTPUT_BYTES = 64 * 1024
@@ -417,8 +422,17 @@ class Launch:
             ) from error
         pid = int(answer.get("pid", answer.get("data", -1)))
         if pid <= 0:
+            self._await_end()
             raise create_error(_said(str(answer.get("message", "")).encode()))
         return pid
+
+    def _await_end(self) -> None:
+        """Wait until a conmon that has nothing to watch has ended, which is no child of this process."""
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while (left := deadline - time.monotonic()) > 0 and _readable(self._answer, left):
+            if not os.read(self._answer, 65536):
+                return
+        log.warning("conmon of container %s did not end within %g s of its answer", self._container, END_TIMEOUT_S)
 
 
 def create_error(said: str) -> PodkeepError:

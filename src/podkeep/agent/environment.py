@@ -15,6 +15,10 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
 
 
+MAX_BYTES = 1 << 20
+"""Of the environment of a container, of its command and its arguments; Linux takes 128 KiB of one, 6 MiB of all."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PodFacts:
     """What only the node knows about a pod: its addresses and the node's own name and address."""
@@ -25,13 +29,20 @@ class PodFacts:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` by the value of NAME; an unknown name stays as it is, ``$$`` is one dollar sign."""
+    """Replace ``$(NAME)`` by the value of NAME; an unknown name stays as it is, ``$$`` is one dollar sign.
+
+    :raises InvalidArgument: if more than :data:`MAX_BYTES` characters come of it: values may refer to values.
+    """
+    left = MAX_BYTES - len(text)
 
     def replacement(match: re.Match[str]) -> str:
+        nonlocal left
         name = match[1]
-        if name is None:
-            return "$"
-        return variables.get(name, match[0])
+        value = "$" if name is None else variables.get(name, match[0])
+        left -= len(value)
+        if left < 0:
+            raise InvalidArgument(f"{text[:64]!r} expands to more than {MAX_BYTES} characters")
+        return value
 
     return _REFERENCE.sub(replacement, text)
 
@@ -48,8 +59,20 @@ def expand_known(text: str, variables: Mapping[str, str]) -> str:
 
 
 def expand_all(texts: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """Apply :func:`expand` to each of ``texts``."""
-    return [expand(text, variables) for text in texts]
+    """Apply :func:`expand` to each of ``texts``.
+
+    :raises InvalidArgument: if more than :data:`MAX_BYTES` characters come of them together.
+    """
+    result: list[str] = []
+    for text in texts:
+        result.append(expand(text, variables))
+        _check_size(sum(map(len, result)), "the command or its arguments")
+    return result
+
+
+def _check_size(size: int, what: str) -> None:
+    if size > MAX_BYTES:
+        raise InvalidArgument(f"{what} have more than {MAX_BYTES} characters, with what they refer to")
 
 
 def environment(pod: Pod, container: Container, sources: Sources, facts: PodFacts) -> dict[str, str]:
@@ -58,7 +81,8 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
     Later definitions win; ``env`` wins over ``envFrom``; a value may refer to variables defined before it.
 
     :raises NotFound: if a ConfigMap, a Secret or a key in one is missing and not optional.
-    :raises InvalidArgument: if a value cannot be a variable, such as a Secret that holds binary data.
+    :raises InvalidArgument: if a value cannot be a variable, such as a Secret that holds binary data, or if they are
+        more than :data:`MAX_BYTES`.
     """
     variables: dict[str, str] = {}
     namespace = pod.metadata.namespace
@@ -71,13 +95,16 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
         else:
             continue
         variables |= {source.prefix + key: _text(content, key) for key, content in sorted(data.items())}
+    size = sum(map(len, variables.values()))
     for variable in container.env:
         if variable.value_from is None:
-            variables[variable.name] = expand(variable.value, variables)
-            continue
-        value = _referenced(variable.value_from, pod, sources, facts)
+            value: str | None = expand(variable.value, variables)
+        else:
+            value = _referenced(variable.value_from, pod, sources, facts)
         if value is not None:
             variables[variable.name] = value
+            size += len(value)
+            _check_size(size, "its environment variables")
     return variables
 
 

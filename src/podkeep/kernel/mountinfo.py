@@ -14,6 +14,7 @@ from pathlib import Path
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
 from podkeep.kernel import libc
+from podkeep.kernel.tables import lines
 
 _AT_FDCWD = -100
 _ESCAPED = re.compile(rb"[ \t\n\\]")
@@ -60,7 +61,7 @@ def parse(data: bytes) -> list[MountEntry]:
 
     :raises Internal: if a line does not have the documented shape.
     """
-    return [_parse_line(line) for line in data.splitlines()]
+    return [_parse_line(line) for line in lines(data)]
 
 
 def under(directory: Path | str, pid: int | None = None) -> list[MountEntry]:
@@ -116,7 +117,7 @@ def holding(path: Path | str) -> MountEntry:
     finally:
         os.close(fd)
     start = b"%d " % wanted
-    for line in _table(None).splitlines():
+    for line in lines(_table(None)):
         if line.startswith(start):
             return _parse_line(line)
     raise NotFound(f"{path} is on a mount that is not in this process's mount namespace")
@@ -125,7 +126,7 @@ def holding(path: Path | str) -> MountEntry:
 def _mentioning(path: str, pid: int | None) -> list[MountEntry]:
     """Return the entries in whose line ``path`` stands; a machine with many pods has thousands of others."""
     needle = _ESCAPED.sub(lambda match: b"\\%03o" % match[0][0], os.fsencode(path))
-    return [_parse_line(line) for line in _table(pid).splitlines() if needle in line]
+    return [_parse_line(line) for line in lines(_table(pid)) if needle in line]
 
 
 def _parse_line(line: bytes) -> MountEntry:

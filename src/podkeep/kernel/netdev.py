@@ -12,13 +12,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from podkeep.base.errors import Internal, KernelCallError
+from podkeep.base.errors import Internal, PodkeepError
 from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.tables import lines
 
 _OWN_TABLE = "/proc/thread-self/net/dev"
 _COLUMNS = 16
 _READ_BYTES = 16 << 10
+MAX_TABLE_BYTES = 64 << 10
+"""Bytes of a table that are read: some 400 interfaces, of which a pod with CAP_NET_ADMIN may make any number."""
+MAX_INTERFACES = 64
+"""Interfaces of a pod that are told of."""
+_POD_INTERFACE = "eth0"
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -36,14 +42,16 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def parse(text: str) -> tuple[Interface, ...]:
-    """Return the interfaces in ``/proc/net/dev``, in its order, without loopback.
+    """Return the interfaces in ``/proc/net/dev``, in its order, without loopback: the pod's own and the first others.
+
+    Left out is what has a name that no message could have: a pod with CAP_NET_ADMIN names interfaces as it likes.
 
     :raises Internal: if a line has another shape.
     """
     found = []
-    for line in text.splitlines()[2:]:
+    for line in lines(text)[2:]:
         name, separator, rest = line.rpartition(":")
-        if name.strip() == "lo":
+        if name.strip(" ") == "lo":
             continue
         try:
             values = [int(word) for word in rest.split()]
@@ -51,9 +59,11 @@ def parse(text: str) -> tuple[Interface, ...]:
             raise Internal(f"/proc/net/dev has an unknown line: {line!r}") from error
         if not separator or len(values) < _COLUMNS:
             raise Internal(f"/proc/net/dev has an unknown line: {line!r}")
+        if not name.strip(" ").isprintable():
+            continue
         found.append(
             Interface(
-                name=name.strip(),
+                name=name.strip(" "),
                 rx_bytes=values[0],
                 rx_packets=values[1],
                 rx_errors=values[2],
@@ -64,7 +74,8 @@ def parse(text: str) -> tuple[Interface, ...]:
                 tx_dropped=values[11],
             )
         )
-    return tuple(found)
+    found.sort(key=lambda interface: interface.name != _POD_INTERFACE)
+    return tuple(found[:MAX_INTERFACES])
 
 
 def read_all(pins: Sequence[str]) -> list[tuple[Interface, ...] | None]:
@@ -96,11 +107,14 @@ def _own_table() -> str:
     content = bytearray()
     fd = os.open(_OWN_TABLE, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        while part := os.read(fd, _READ_BYTES):
+        while len(content) < MAX_TABLE_BYTES and (part := os.read(fd, _READ_BYTES)):
             content += part
     finally:
         os.close(fd)
-    return os.fsdecode(bytes(content))
+    whole = bytes(content)
+    if len(whole) >= MAX_TABLE_BYTES:
+        whole = whole[: whole.rindex(b"\n") + 1]
+    return os.fsdecode(whole)
 
 
 def _read(pin: str) -> tuple[Interface, ...] | None:
@@ -111,5 +125,5 @@ def _read(pin: str) -> tuple[Interface, ...] | None:
         finally:
             os.close(fd)
         return parse(_own_table())
-    except (OSError, KernelCallError):
+    except (OSError, PodkeepError):
         return None

@@ -6,16 +6,21 @@ process may hand out, and the boot ID. Does not own: cgroups.
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
 
 _PROC = Path("/proc")
+_COMMAND_LINE_BYTES = 64 << 10
+"""Of a command line that are looked at; those of conmon and an OCI runtime have less than 4 KiB."""
+_OWN_NAMESPACES = ("pid", "user", "mnt")
+MAX_DESCRIPTORS = 1024
 _MAX_PASSES = 100
 """How often it is looked for processes that others start while they are stopped."""
 _STATE, _PARENT, _GROUP, _SESSION, _START_TIME = 0, 1, 2, 3, 19
@@ -113,38 +118,62 @@ def kill(process: ProcessId, number: int) -> bool:
 
 
 def find_by_argument(text: str) -> list[ProcessId]:
-    """Return the processes, except this one, with ``text`` in their command line (arguments separated by NUL)."""
+    """Return the processes, except this one, with ``text`` in their command line (arguments separated by NUL).
+
+    Whoever runs a process says what its command line is: see :func:`find_by_arguments`.
+    """
     needle = os.fsencode(text)
+    return _find(lambda entry: needle in command_line(entry))
+
+
+def find_by_arguments(*texts: str) -> list[ProcessId]:
+    """Return the living processes of the machine, except this one, that have each of ``texts`` as a whole argument.
+
+    Unlike ``/proc/<pid>/exe``, arguments survive a program that executes a copy of itself in memory, as crun does.
+    Processes of pods are not among them, which may have any arguments: only root's that are in the PID, user and mount
+    namespaces of this one.
+    """
+    wanted = {os.fsencode(text) for text in texts}
+    found = _find(lambda entry: _is_machines(entry) and wanted <= set(command_line(entry).split(b"\0")))
+    return [process for process in found if alive(process)]
+
+
+def _find(chosen: Callable[[Path], bool]) -> list[ProcessId]:
     found = []
     for entry in os.listdir(_PROC):
         if not entry.isdecimal() or int(entry) == os.getpid():
             continue
         try:
-            if needle in (_PROC / entry / "cmdline").read_bytes():
+            if chosen(_PROC / entry):
                 found.append(identify(int(entry)))
         except (OSError, NotFound):
             continue  # it ended while we looked
     return found
 
 
-def find_by_arguments(*texts: str) -> list[ProcessId]:
-    """Return the living processes, except this one, that have each of ``texts`` as a whole argument.
+def command_line(directory: Path) -> bytes:
+    """Return the arguments of the process at ``directory`` of /proc, each with a NUL at its end: the first bytes.
 
-    Unlike ``/proc/<pid>/exe``, arguments survive a program that executes a copy of itself in memory, as crun does.
+    A process may have them in memory of any size (prctl(2), PR_SET_MM_MAP).
+
+    :raises OSError: if it is gone.
     """
-    wanted = {os.fsencode(text) for text in texts}
-    found = []
-    for entry in os.listdir(_PROC):
-        if not entry.isdecimal() or int(entry) == os.getpid():
-            continue
-        try:
-            if wanted <= set((_PROC / entry / "cmdline").read_bytes().split(b"\0")):
-                process = identify(int(entry))
-                if alive(process):
-                    found.append(process)
-        except (OSError, NotFound):
-            continue  # it ended while we looked
-    return found
+    with (directory / "cmdline").open("rb", buffering=0) as file:
+        data = b""
+        while len(data) < _COMMAND_LINE_BYTES and (part := file.read(_COMMAND_LINE_BYTES - len(data))):
+            data += part
+        return data
+
+
+def _is_machines(directory: Path) -> bool:
+    """Return whether a process is root's and in the namespaces of this one.
+
+    :raises OSError: if it is gone.
+    """
+    if directory.stat().st_uid != 0:
+        return False
+    own = _PROC / "self" / "ns"
+    return all(os.path.samestat((directory / "ns" / kind).stat(), (own / kind).stat()) for kind in _OWN_NAMESPACES)
 
 
 def executable(process: ProcessId) -> str:
@@ -237,20 +266,25 @@ def wait(process: ProcessId, timeout: float) -> bool:
         os.close(fd)
 
 
-def descriptors(pid: int) -> Descriptors:
-    """Return what a process has open; nothing if it is gone."""
+def descriptors(pid: int, *, most: int = MAX_DESCRIPTORS) -> Descriptors:
+    """Return what a process has open; nothing if it is gone.
+
+    :param most: descriptors that are looked at; of others only their number is known (Linux 6.2), or nothing.
+    """
     count = sockets = 0
     try:
         fd = os.open(_PROC / str(pid) / "fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return Descriptors()
     try:
-        for name in os.listdir(fd):
-            count += 1
-            try:
-                sockets += os.readlink(name, dir_fd=fd).startswith("socket:")
-            except OSError:
-                continue  # closed meanwhile
+        with os.scandir(fd) as entries:
+            for entry in itertools.islice(entries, most):
+                count += 1
+                try:
+                    sockets += os.readlink(entry.name, dir_fd=fd).startswith("socket:")
+                except OSError:
+                    continue  # closed meanwhile
+        count = max(count, os.fstat(fd).st_size)
     except OSError:
         return Descriptors()  # it ended meanwhile
     finally:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from podkeep.base.errors import NotFound
-from podkeep.kernel import mountinfo
+from podkeep.kernel import mountinfo, procfs
+from podkeep.kernel.tables import lines
 
 PROC = Path("/proc")
 KUBELET = "kubelet"
@@ -141,7 +142,7 @@ def _name(directory: Path) -> str:
 
 
 def _arguments(directory: Path) -> list[str]:
-    return os.fsdecode((directory / "cmdline").read_bytes()).split("\0")[:-1]
+    return os.fsdecode(procfs.command_line(directory)).split("\0")[:-1]
 
 
 def podkeep_daemon(argv: Sequence[str]) -> str:
@@ -160,7 +161,7 @@ def podkeep_daemon(argv: Sequence[str]) -> str:
 
 def unit_of(cgroup: str) -> str:
     """Return the systemd service that a process is in by its ``/proc/<pid>/cgroup``, or an empty text."""
-    for line in cgroup.splitlines():
+    for line in lines(cgroup):
         number, controllers, path = line.split(":", 2)
         if (controllers == "name=systemd" or number == "0") and path.startswith("/system.slice/"):
             # Below the service there may be what it delegates.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from podkeep.base.errors import InvalidArgument, KernelCallError
@@ -18,7 +18,7 @@ from podkeep.kernel import openat
 from podkeep.kernel.idmap import IdMap
 from podkeep.kernel.openat import Resolve
 from podkeep.runtime.copy_up import copy_directory
-from podkeep.runtime.oci.mounts import normal
+from podkeep.runtime.oci.mounts import is_below, normal
 
 _REFUSED = frozenset({"/", "/dev"})
 _REFUSED_TREES = ("/proc", "/sys")
@@ -36,6 +36,20 @@ def wanted(volumes: Iterable[str], mounted: Iterable[str]) -> tuple[str, ...]:
         if path in _REFUSED or any(PurePosixPath(path).is_relative_to(tree) for tree in _REFUSED_TREES):
             raise InvalidArgument(f"VOLUME {path} of the image: no volume can be there", hint="build it without it")
     return tuple(found)
+
+
+def distinct(volumes: Iterable[str], targets: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the volumes, but one for each place and none below another one, to which links of an image may lead.
+
+    What is below a volume is in it, copied with it. So an image's content is never copied twice.
+
+    :param targets: paths to where the links of the image lead.
+    """
+    chosen: dict[str, str] = {}
+    for place, path in sorted((targets.get(path, path), path) for path in volumes):
+        if not any(is_below(place, other) for other in chosen):
+            chosen[place] = path
+    return tuple(sorted(chosen.values()))
 
 
 def make(paths: Iterable[str], *, rootfs: Path, directory: Path, idmap: IdMap | None) -> dict[str, str]:

@@ -305,6 +305,7 @@ class ContainerExecutor:
         try:
             targets.check_virtual(root)
             found = targets.resolve_all(root, (*mounted, *volumes, *POD_FILES))
+            volumes = anonymous_volumes.distinct(volumes, found)
         finally:
             os.close(root)
         directory, idmap = self.layout.volumes(container.id), plan.sandbox.config.namespaces.userns

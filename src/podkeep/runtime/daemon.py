@@ -387,23 +387,26 @@ class _Daemon:
             return unary
 
         async def stream(request: Any) -> Any:
-            with self._serving(), self._counting.operation(name, streams=True):
+            with self._serving(), self._counting.operation(name, streams=True), working_for(type(request).__name__):
                 async for item in handler(request):
                     yield item
 
         return stream
 
     def _owner(self, request: Any) -> Hashable:
-        """Return whose threads a request uses: those of the pod that it is about."""
+        """Return whose threads a request uses: those of the pod that it is about, else those of its kind.
+
+        What asks for all pods may take long, as the statistics of many do; Status is not to wait for that.
+        """
         if text := getattr(request, "container_id", ""):
             container = self._state.find_container(text)
-            return container.sandbox_id if container is not None else None
+            return container.sandbox_id if container is not None else type(request).__name__
         if text := getattr(request, "pod_sandbox_id", ""):
             sandbox = self._state.find_sandbox(text)
-            return sandbox.id if sandbox is not None else None
+            return sandbox.id if sandbox is not None else type(request).__name__
         if isinstance(request, api.RunPodSandboxRequest):
             return request.config.metadata.uid
-        return None
+        return type(request).__name__
 
     @contextmanager
     def _serving(self) -> Iterator[None]:

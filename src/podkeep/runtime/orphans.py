@@ -40,7 +40,7 @@ def remove_orphan(path: Path) -> None:
     :raises KernelCallError: if something cannot be unmounted; nothing is removed then.
     :raises OSError: if the file system refuses.
     """
-    if processes := procfs.find_by_argument(path.name):
+    if processes := procfs.find_by_arguments(path.name):
         raise FailedPrecondition(
             f"{path} has no record, but process {processes[0].pid} works on it",
             hint="end the process, and the next start removes the directory",

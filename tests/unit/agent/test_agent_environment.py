@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from podkeep.agent import dns, hosts
-from podkeep.agent.environment import PodFacts, environment, expand, expand_known
+from podkeep.agent.environment import PodFacts, environment, expand, expand_all, expand_known
 from podkeep.agent.sources import Sources
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
@@ -64,6 +64,20 @@ def test_expansion_of_what_must_be_known() -> None:
 def test_values_refer_to_what_was_defined_before() -> None:
     found = variables({"name": "A", "value": "1"}, {"name": "B", "value": "$(A)2"}, {"name": "C", "value": "$(D)"})
     assert found == {"A": "1", "B": "12", "C": "$(D)"}
+
+
+def test_values_that_refer_to_values_do_not_grow_without_end() -> None:
+    """A manifest of 2 KiB took a gibibyte."""
+    env = [{"name": "A0", "value": "x" * 100}]
+    env += [{"name": f"A{n}", "value": f"$(A{n - 1})" * 10} for n in range(1, 13)]
+    with pytest.raises(InvalidArgument, match="more than 1048576 characters"):
+        variables(*env)
+    wide = [{"name": f"B{n}", "value": "x" * 100_000} for n in range(11)]
+    with pytest.raises(InvalidArgument, match="environment variables have more than 1048576 characters"):
+        variables(*wide)
+    for texts in (["$(A)" * 11], ["$(A)"] * 11):
+        with pytest.raises(InvalidArgument, match="more than 1048576 characters"):
+            expand_all(texts, {"A": "x" * 100_000})
 
 
 def test_config_maps_and_secrets() -> None:

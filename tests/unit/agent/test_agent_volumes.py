@@ -14,7 +14,7 @@ from podkeep.agent.container_files import mounts as container_mounts
 from podkeep.agent.container_files import termination_log, termination_message
 from podkeep.agent.poddirs import PodDir, PodDirs, PodIdentity
 from podkeep.agent.sources import Sources
-from podkeep.agent.volumes import host_path, projection, sub_path
+from podkeep.agent.volumes import host_path, payload, projection, sub_path
 from podkeep.agent.volumes.payload import File
 from podkeep.agent.volumes.setup import MountedVolume, mount_points_inside, set_up
 from podkeep.api import manifest
@@ -134,6 +134,22 @@ def test_a_secret_is_in_memory_and_keeps_its_exact_mode(tmp_path: Path) -> None:
     assert owner_and_mode(volume.path / "key") == (0, 0, 0o400)
     again = ready(tmp_path, {"secret": {"secretName": "s", "defaultMode": 0o400}})
     assert len([entry for entry in mountinfo.read() if entry.mount_point == str(again.path)]) == 1
+
+
+@pytest.mark.parametrize("source", [{"secret": {"secretName": "s"}}, {"configMap": {"name": "m"}}])
+def test_paths_that_name_one_key_again_and_again_do_not_fill_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: dict[str, Any]
+) -> None:
+    """A secret of a megabyte had 287 of them in memory, by three hundred items of one key."""
+    monkeypatch.setattr(payload, "MAX_BYTES", 3)
+    with pytest.raises(FailedPrecondition, match=r"the files made of \w+ \"\w\" have \d+ bytes, more than 3"):
+        ready(tmp_path, source)
+
+
+@in_new_namespaces()
+def test_the_file_system_of_a_secret_has_a_size(tmp_path: Path) -> None:
+    volume = ready(tmp_path, {"secret": {"secretName": "s"}})
+    assert os.statvfs(volume.path).f_blocks * os.statvfs(volume.path).f_frsize == 4 * payload.MAX_BYTES
 
 
 @pytest.mark.requirement("U70", "U71")

@@ -87,3 +87,12 @@ def test_a_mount_point_is_told_without_the_table(tmp_path: Path) -> None:
     mounts.unmount(directory)
     assert not mountinfo.is_mount_point(file)
     assert not mountinfo.is_mount_point(directory)
+
+
+def test_only_a_newline_ends_a_line() -> None:
+    """A sub path with a carriage return kept the runtime of a node from starting."""
+    line = b"36 35 98:0 /a\rb\x0c\x1c\x85c /mnt rw - ext4 /dev/root rw\n"
+    (entry, again) = mountinfo.parse(line + line)
+    assert entry == again
+    assert entry.root == "/a\rb\x0c\x1c\udc85c"
+    assert mountinfo.parse(b"") == []

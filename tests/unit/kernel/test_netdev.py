@@ -22,6 +22,14 @@ net1.100:       1       2    3    4    0     0          0         0        5    
 """
 
 
+def test_names_that_end_lines_elsewhere_and_interfaces_without_number() -> None:
+    """A pod with CAP_NET_ADMIN took the statistics of all pods with one name."""
+    row = ": 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"
+    names = ["x\x1cy", "\x85", "\udcff", *(f"b{number}" for number in range(netdev.MAX_INTERFACES)), "eth0"]
+    found = netdev.parse("\n".join(["head", "head", *(name + row for name in names)]) + "\n")
+    assert [item.name for item in found] == ["eth0", *(f"b{number}" for number in range(netdev.MAX_INTERFACES - 1))]
+
+
 def test_the_table() -> None:
     assert netdev.parse(TEXT) == (
         Interface(

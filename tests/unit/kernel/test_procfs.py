@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -110,3 +111,45 @@ def test_processes_of_a_group_are_found_until_they_are_dead(nothing_leaks: None)
         process.kill()
         assert procfs.wait(procfs.identify(process.pid), 10)
         assert procfs.find_by_group(process.pid) == [], "a zombie is not among them"
+
+
+_LONG = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+start = libc.mmap(None, ctypes.c_size_t(64 << 20), 1, 0x4022, -1, 0)
+fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+value = lambda number: int(fields[number - 3])
+brk = libc.sbrk
+brk.restype = ctypes.c_void_p
+numbers = [value(26), value(27), value(45), value(46), value(47), brk(0), value(28), start, start + (64 << 20),
+           value(50), value(51), 0]
+class Map(ctypes.Structure):
+    _fields_ = [(f"n{n}", ctypes.c_uint64) for n in range(12)] + [("size", ctypes.c_uint32), ("fd", ctypes.c_uint32)]
+given = Map(*numbers, 0, 0xFFFFFFFF)
+if libc.prctl(35, 14, ctypes.byref(given), ctypes.c_ulong(ctypes.sizeof(given)), 0):
+    sys.exit(os.strerror(ctypes.get_errno()))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_command_line_of_any_size_is_read_in_part() -> None:
+    """A daemon that looked for what a killed one had left read all of it, and had ten times as much in memory."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _LONG], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n", process.communicate()[1]
+        assert len(procfs.command_line(Path(f"/proc/{process.pid}"))) == 64 << 10
+        process.communicate()
+
+
+def test_descriptors_are_looked_at_up_to_a_number() -> None:
+    script = "import os, sys; [os.dup(0) for _ in range(500)]; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert procfs.descriptors(process.pid).count == 503
+        assert procfs.descriptors(process.pid, most=10).count in {10, 503}  # Linux 6.2 tells their number
+        process.communicate()

@@ -15,7 +15,7 @@ from pathlib import Path
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.sources import Sources
 from podkeep.agent.volumes import host_path, ownership, projection
-from podkeep.agent.volumes.payload import payload
+from podkeep.agent.volumes.payload import MAX_BYTES, payload
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import EmptyDirVolumeSource, Volume
 from podkeep.base import quantity
@@ -25,6 +25,8 @@ from podkeep.kernel import mountinfo, mounts
 _EMPTY_DIR = "kubernetes.io~empty-dir"
 _CONFIG_MAP = "kubernetes.io~configmap"
 _SECRET = "kubernetes.io~secret"
+_SECRET_BYTES = 4 * MAX_BYTES
+"""Of the file system of a secret: of its files, of the next ones beside them, and of what they take in pages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources) -> Mo
     elif volume.secret is not None:
         path = directory.volume(_SECRET, volume.name)
         # Secrets never touch a disk.
-        _mount_tmpfs(path, "mode=0755", mode=0o755)
+        _mount_tmpfs(path, f"mode=0755,size={_SECRET_BYTES}", mode=0o755)
     else:
         raise Unimplemented("this kind of volume is not supported by this version")
     path.chmod(0o755)

@@ -15,6 +15,7 @@ from pathlib import Path
 from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.tables import lines
 from podkeep.runtime.class_resources.model import Target
 
 _MAX_PASSES = 100
@@ -75,8 +76,8 @@ def _hierarchies(pid: int, cgroup: str) -> frozenset[str] | None:
     On its way in it is in some and not in others, and it may be looked for in any. None: it has ended.
     """
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        table = lines(Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape"))
     except (FileNotFoundError, ProcessLookupError):
         return None
-    places = (line.split(":", 2) for line in lines)
+    places = (line.split(":", 2) for line in table)
     return frozenset(number for number, _, path in places if f"{path}/".startswith(f"{cgroup}/"))

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+MAX_DESCRIPTORS = 4096
+"""Descriptors of a container that are looked at one by one, for which are sockets."""
+MAX_PROCESSES = 1000
+"""Processes of a container whose descriptors are counted."""
 
 
 class ContainerReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -204,7 +208,7 @@ class Collector:
         reading, detail = self._container(target), self._reader.detail(target.cgroup)
         if reading.usage is None or detail is None:
             return None
-        held = [procfs.descriptors(pid) for pid in detail.processes]
+        held = _descriptors(detail.processes)
         process = target.container.status.process
         return ContainerMetrics(
             reading=reading,
@@ -223,6 +227,16 @@ class Collector:
         from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 
         return Monitoring(Resctrl(self._resctrl)).usage(class_name, container.id)
+
+
+def _descriptors(processes: Sequence[int]) -> list[Descriptors]:
+    """Return what the processes of a container have open, in bounded time: they may share a table that is full."""
+    found: list[Descriptors] = []
+    left = MAX_DESCRIPTORS
+    for pid in processes[:MAX_PROCESSES]:
+        found.append(procfs.descriptors(pid, most=left))
+        left = max(left - found[-1].count, 0)
+    return found
 
 
 def _sum(held: Sequence[Descriptors], open_files_limit: int | None) -> Processes:

@@ -44,7 +44,11 @@ def identifier(field: str, value: int) -> int:
 
 def bounded(field: str, text: str) -> str:
     """Return a text that lists or statuses echo to everybody: all of a list shares one message."""
-    if len(text) > MAX_TEXT_BYTES or len(text.encode()) > MAX_TEXT_BYTES:
+    try:
+        size = len(text) if len(text) > MAX_TEXT_BYTES else len(text.encode())
+    except UnicodeEncodeError:  # of a name on the machine, to which a link of a pod may lead
+        raise InvalidArgument(f"{field}: {quote(text)} is not UTF-8 text") from None
+    if size > MAX_TEXT_BYTES:
         raise InvalidArgument(f"{field}: {quote(text)} has more than {MAX_TEXT_BYTES} bytes")
     return text
 

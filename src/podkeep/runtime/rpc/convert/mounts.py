@@ -54,9 +54,11 @@ def _host_path(field: str, mount: api.Mount) -> str:
         raise InvalidArgument(f"{field}.host_path: {quote(mount.host_path)} is not absolute")
     path_text(f"{field}.host_path", mount.host_path)
     try:
-        return os.path.realpath(mount.host_path, strict=True)
+        path = os.path.realpath(mount.host_path, strict=True)
     except OSError as error:
         raise InvalidArgument(f"{field}.host_path: {quote(mount.host_path)}: {error.strerror}") from error
+    # A link of a pod may lead to a name that no record could hold.
+    return path_text(f"{field}.host_path", path)
 
 
 def mount_message(mount: records.Mount, image_id: ImageID | None = None) -> api.Mount:

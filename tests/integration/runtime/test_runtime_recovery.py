@@ -131,7 +131,7 @@ def test_the_oci_runtime_that_was_at_work_is_ended_before_its_work_is_undone(mor
     thread.start()
 
     def stopped() -> list[procfs.ProcessId]:
-        found = procfs.find_by_arguments(str(stops), state, "create")
+        found = procfs.find_by_argument(f"{stops}\0{state}")
         return [process for process in found if "State:\tT" in Path(f"/proc/{process.pid}/status").read_text()]
 
     (stray,) = wait_for(stopped, "crun create") or ()

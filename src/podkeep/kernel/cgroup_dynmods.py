@@ -27,6 +27,7 @@ from pathlib import Path
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import mounts
 from podkeep.kernel.cgroups import CgroupLayout
+from podkeep.kernel.tables import lines
 
 HIERARCHY = "podkeep-favordynmods"
 """The name of the hierarchy; ``/proc/PID/cgroup`` shows it while it is there."""
@@ -126,7 +127,7 @@ def own_cgroup(layout: CgroupLayout, text: str) -> Path:
     """
     hierarchy = layout.hierarchies[0]
     controllers = set(hierarchy.name.split(",")) if layout.version == 1 else {""}
-    for line in text.splitlines():
+    for line in lines(text):
         _, names, path = line.split(":", 2)
         if controllers & {name.removeprefix("name=") for name in names.split(",")}:
             return hierarchy / path.lstrip("/")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from podkeep.base.errors import Internal
+from podkeep.kernel import tables
 
 UNLIMITED = 1 << 62
 """Version 1 writes "no limit" as the largest multiple of the page size; above this no limit is meant (cAdvisor)."""
@@ -102,7 +103,7 @@ def psi(text: bytes) -> Psi | None:
     """
     lines: dict[bytes, PsiLine] = {}
     try:
-        for line in text.splitlines():
+        for line in tables.lines(text):
             kind, *fields = line.split()
             values = dict(field.split(b"=", 1) for field in fields)
             lines[kind] = PsiLine(
@@ -123,7 +124,7 @@ def io_stat(text: bytes) -> tuple[DeviceIo, ...]:
     :raises Internal: if it has another shape.
     """
     found = []
-    for line in text.splitlines():
+    for line in tables.lines(text):
         device, *fields = line.split()
         try:
             values = dict(field.split(b"=", 1) for field in fields)
@@ -166,7 +167,7 @@ def blkio(bytes_text: bytes, operations_text: bytes) -> tuple[DeviceIo, ...]:
 
 def _by_device(text: bytes) -> dict[tuple[int, int], dict[bytes, int]]:
     found: dict[tuple[int, int], dict[bytes, int]] = {}
-    for line in text.splitlines():
+    for line in tables.lines(text):
         fields = line.split()
         if len(fields) == 2:
             continue  # "Total 4096": the sum of all devices

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from podkeep.kernel import mountinfo
+from podkeep.kernel.tables import lines
 
 APPARMOR_SWITCH = Path("/sys/module/apparmor/parameters/enabled")
 APPARMOR_PROFILES = Path("/sys/kernel/security/apparmor/profiles")
@@ -43,10 +44,10 @@ def apparmor_profiles(table: Path = APPARMOR_PROFILES) -> frozenset[str]:
     A line of the table is ``name (mode)``; the name may hold spaces and parentheses.
     """
     try:
-        lines = table.read_text().splitlines()
+        names = lines(table.read_text())
     except OSError:
         return frozenset()
-    return frozenset(line.rpartition(" (")[0] for line in lines if " (" in line)
+    return frozenset(line.rpartition(" (")[0] for line in names if " (" in line)
 
 
 def selinux_enabled() -> bool:
@@ -65,8 +66,8 @@ def selinux_contexts(policies: Path = SELINUX_POLICIES) -> dict[str, str]:
 
 def _settings(path: Path) -> dict[str, str]:
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        found = lines(path.read_text(errors="replace"))
     except OSError:
         return {}
-    pairs = (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
+    pairs = (line.partition("=") for line in found if not line.lstrip().startswith("#"))
     return {key.strip(): value.strip() for key, separator, value in pairs if separator}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
+from podkeep.kernel.tables import lines
 
 _PROC = Path("/proc")
 _COMMAND_LINE_BYTES = 64 << 10
@@ -299,7 +300,7 @@ def open_files_limit(pid: int) -> int | None:
         text = (_PROC / str(pid) / "limits").read_text()
     except OSError:
         return None
-    for line in text.splitlines():
+    for line in lines(text):
         name = "Max open files"
         if line.startswith(name):
             soft = line.removeprefix(name).split()[0]
@@ -335,7 +336,7 @@ def set_oom_score_adj(pid: int, score: int) -> None:
 
 def capability_bounding_set() -> frozenset[str]:
     """Return the names of the capabilities that this process, and so anything it starts, can ever have."""
-    for line in (_PROC / "self" / "status").read_text().splitlines():
+    for line in lines((_PROC / "self" / "status").read_text()):
         key, _, value = line.partition(":")
         if key == "CapBnd":
             mask = int(value, 16)

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.kernel import mountinfo
+from podkeep.kernel.tables import lines
 
 DEFAULT_ROOT = Path("/sys/fs/resctrl")
 PATIENCE_S = 10.0
@@ -341,7 +342,7 @@ class Resctrl:
             said = _read(self.root / "info" / "last_cmd_status").strip()
         except ResctrlError:
             return ""
-        return "" if said == _OK else "; ".join(said.splitlines())
+        return "" if said == _OK else "; ".join(lines(said))
 
 
 def _component(name: str) -> str:

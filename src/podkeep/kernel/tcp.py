@@ -10,6 +10,8 @@ import socket
 import struct
 from pathlib import Path
 
+from podkeep.kernel.tables import lines
+
 _PROC_NET = Path("/proc/thread-self/net")
 _ESTABLISHED = 1
 """include/net/tcp_states.h."""
@@ -25,7 +27,7 @@ def peer_has_closed(own: tuple[str, int], peer: tuple[str, int]) -> bool:
         table = (_PROC_NET / ("tcp6" if ":" in own[0] else "tcp")).read_text()
     except (OSError, ValueError):
         return False
-    for line in table.splitlines()[1:]:
+    for line in lines(table)[1:]:
         fields = line.split()
         if (fields[1], fields[2]) == wanted:
             return int(fields[3], 16) != _ESTABLISHED

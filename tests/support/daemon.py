@@ -22,7 +22,7 @@ from podkeep.kernel import mountinfo, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.mountns import lifecycle
-from podkeep.runtime.layout import Layout
+from podkeep.runtime.model.layout import Layout
 from support import container_mounts, scratch
 from support.container_mounts import ContainerMounts
 from support.patience import PATIENCE_S

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.ids import Digest
-from podkeep.images import file_layers
-from podkeep.images.layers import file_layer_id
 from podkeep.images.snapshots.choice import open_drivers
 from podkeep.images.snapshots.driver import SnapshotDriver
+from podkeep.images.worker import file_layers
+from podkeep.images.worker.layers import file_layer_id
 from podkeep.kernel import mounts
 from support import erofs
 from support.unpacking import unpack

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from podkeep.images.image import Image
-from podkeep.images.store import ImageStore
+from podkeep.images.formats.image import Image
+from podkeep.images.store.store import ImageStore
 from podkeep.kernel import mounts, overlay
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podkeep.images.layers import mark_opaque
-from podkeep.images.programs import command
+from podkeep.images.layers.programs import command
+from podkeep.images.worker.layers import mark_opaque
 from podkeep.kernel import mounts
 from podkeep.kernel.erofs import mount_erofs
 
@@ -51,7 +51,7 @@ def unpack(root: Path, archive: bytes | Iterable[bytes], *, timeout: float = 60,
     """
     root.mkdir(mode=0o755)
     process = subprocess.Popen(
-        command("podkeep.images.unpack"),
+        command("podkeep.images.layers.unpack"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -27,14 +27,14 @@ ALLOWED = {
         "cli/pullprogress.py",
         "cli/run.py",
         "cli/terminal.py",
-        "images/checking.py",
-        "images/workers.py",
+        "images/store/checking.py",
+        "images/store/workers.py",
         "runtime/streaming/budget.py",
         "runtime/streaming/exec.py",
         "runtime/streaming/port_forward.py",
     ),
     "An object keeps it, logs each failure inside of it, and ends it when it is closed.": (
-        "runtime/reload.py",
+        "runtime/daemon/reload.py",
         "runtime/stats/sampler.py",
     ),
 }

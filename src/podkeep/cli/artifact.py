@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from podkeep.base.docker_config import Credentials
     from podkeep.base.reference import Reference
     from podkeep.cli.pullprogress import Display
-    from podkeep.images.packing import Blob, Compression
-    from podkeep.images.pushing import Artifact, Subject
-    from podkeep.images.referrers import Referrer
-    from podkeep.images.registry import Registry
+    from podkeep.images.publish.packing import Blob, Compression
+    from podkeep.images.publish.pushing import Artifact, Subject
+    from podkeep.images.registry.referrers import Referrer
+    from podkeep.images.registry.registry import Registry
 
 HEADER = ("DIGEST", "ARTIFACT TYPE", "SIZE", "CREATED")
 _CREATED = "org.opencontainers.image.created"
@@ -69,7 +69,7 @@ def push(invocation: Invocation, /, reference: str, paths: tuple[str, ...], outp
     --subject and without a tag in REFERENCE the artifact gets no tag: it is found by what it refers to.
     """
     from podkeep.base.reference import parse
-    from podkeep.images import packing, pushing
+    from podkeep.images.publish import packing, pushing
 
     target, wanted = parse(reference), _Options(**options)
     if target.digest or target.artifact_type:
@@ -193,7 +193,7 @@ def _echo_pushed(target: Reference, tag: str, digest: str, artifact: Artifact, *
 def referrers(invocation: Invocation, reference: str, artifact_type: str, output: str) -> None:
     """List the artifacts in a registry that refer to an image: to its index and to its manifest for this machine."""
     from podkeep.base.reference import parse
-    from podkeep.images import referrers as listing
+    from podkeep.images.registry import referrers as listing
 
     name = parse(reference)
     registry = _registry(invocation, name, "pull")
@@ -256,7 +256,7 @@ def _epoch() -> int | None:
 
 
 def _configuration(text: str) -> Blob | None:
-    from podkeep.images import packing
+    from podkeep.images.publish import packing
 
     if not text:
         return None
@@ -266,7 +266,7 @@ def _configuration(text: str) -> Blob | None:
 
 def _subject(invocation: Invocation, text: str, registry: Registry, target: Reference) -> Subject:
     from podkeep.base.reference import parse
-    from podkeep.images import pushing
+    from podkeep.images.publish import pushing
 
     name = parse(text)
     place = registry if name.name == target.name else _registry(invocation, name, "pull")
@@ -275,8 +275,8 @@ def _subject(invocation: Invocation, text: str, registry: Registry, target: Refe
 
 def _registry(invocation: Invocation, name: Reference, actions: str) -> Registry:
     """Return the registry of a name, without its mirrors, with the credentials that this user has for it."""
-    from podkeep.images import endpoints
-    from podkeep.images.registry import Registry
+    from podkeep.images.registry import endpoints
+    from podkeep.images.registry.registry import Registry
 
     endpoint = endpoints.for_worker(name, invocation.config.registries, progress_timeout=_PATIENCE_S)[-1]
     auths = [asdict(credentials) for credentials in _credentials(name)]
@@ -285,7 +285,7 @@ def _registry(invocation: Invocation, name: Reference, actions: str) -> Registry
 
 def _credentials(name: Reference) -> tuple[Credentials, ...]:
     """Return what the user is logged in with: the files of podman, skopeo and docker, the first that knows the name."""
-    from podkeep.images.credentials import from_docker
+    from podkeep.images.registry.credentials import from_docker
 
     for path in _login_files():
         if path.exists() and (found := from_docker(path, name.name, what=str(path))):

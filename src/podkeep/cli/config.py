@@ -30,7 +30,7 @@ def check(invocation: Invocation, file: Path | None) -> None:
     from podkeep.api import feature_gates
     from podkeep.base.config import DEFAULT_PATH, attributed, read
     from podkeep.cli.diagnosis import class_resources, finding, programs
-    from podkeep.runtime import settings
+    from podkeep.runtime.daemon import settings
 
     path = invocation.config_path or DEFAULT_PATH
     config, problems = read(invocation.config_path, invocation.settings)

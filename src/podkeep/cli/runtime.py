@@ -32,7 +32,7 @@ from podkeep.cli.invocation import Invocation, pass_invocation
 from podkeep.kernel import procfs
 
 if TYPE_CHECKING:
-    from podkeep.runtime.layout import Layout
+    from podkeep.runtime.model.layout import Layout
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +167,8 @@ def serve(
         if where is not None:
             unified.detach()
         # From here on threads may start: gRPC is imported only now.
-        from podkeep.runtime import daemon
-        from podkeep.runtime.layout import Layout
+        from podkeep.runtime.daemon import daemon
+        from podkeep.runtime.model.layout import Layout
 
         options = daemon.Options(idle_exit=idle_exit, load=invocation.load, membership=joined)
         empty = daemon.serve(config, options)

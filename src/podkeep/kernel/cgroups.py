@@ -1,9 +1,9 @@
 """Cgroup directories on version 1, version 2 and hybrid machines, under one set of paths.
 
 Owns: creating, removing and listing cgroups, the processes in them, reading and writing their files. Does not own:
-what limits mean (``runtime/resource_plan.py``; those a container starts with are the OCI runtime's). A path such as
-``/podkeep/pod1/ctr`` names the same cgroup in every version 1 hierarchy, or in the one version 2 tree. On a hybrid
-machine the version 2 tree beside the version 1 hierarchies is left out: the controllers are with version 1
+what limits mean (``runtime/lifecycle/resource_plan.py``; those a container starts with are the OCI runtime's). A path
+such as ``/podkeep/pod1/ctr`` names the same cgroup in every version 1 hierarchy, or in the one version 2 tree. On a
+hybrid machine the version 2 tree beside the version 1 hierarchies is left out: the controllers are with version 1
 (cgroups(7)), and crun refuses to work with both.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.images.store import ImageStore
+from podkeep.images.store.store import ImageStore
 from support import erofs
 from support.images import Layout, busybox_layout
 from support.registry import Registry

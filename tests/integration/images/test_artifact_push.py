@@ -18,9 +18,10 @@ from conftest import OpenStore
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, RegistryUnavailable
 from podkeep.base.reference import parse
-from podkeep.images import endpoints, packing, pushing
-from podkeep.images.packing import Blob
-from podkeep.images.registry import Registry as Pushed
+from podkeep.images.publish import packing, pushing
+from podkeep.images.publish.packing import Blob
+from podkeep.images.registry import endpoints
+from podkeep.images.registry.registry import Registry as Pushed
 from support.breaking import BreakingProxy
 from support.images import OCI_INDEX, OCI_MANIFEST, Layout
 from support.mounted import content_of

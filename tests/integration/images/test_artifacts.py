@@ -24,9 +24,9 @@ from podkeep.base.errors import (
     ResourceExhausted,
     Unimplemented,
 )
-from podkeep.images.image import Image, PullProgress
-from podkeep.images.manifest import node_architecture
-from podkeep.images.store import ImageStore
+from podkeep.images.formats.image import Image, PullProgress
+from podkeep.images.formats.manifest import node_architecture
+from podkeep.images.store.store import ImageStore
 from podkeep.kernel import mounts
 from support.artifacts import (
     SEED_CONFIG,

@@ -27,7 +27,7 @@ from podkeep.base.errors import (
     RegistryUnavailable,
     Unimplemented,
 )
-from podkeep.images.image import RegistryAuth
+from podkeep.images.formats.image import RegistryAuth
 from support.images import Layout, LayoutBuilder, busybox_layout, digest, file, tar
 from support.registry import Answer, Decide, HostileRegistry, free_port
 

@@ -16,9 +16,9 @@ from conftest import OpenStore, children, leftovers
 
 from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import DataLoss, FailedPrecondition, Internal
-from podkeep.images import store as image_store
-from podkeep.images.image import Image
-from podkeep.images.store import ImageStore
+from podkeep.images.formats.image import Image
+from podkeep.images.store import store as image_store
+from podkeep.images.store.store import ImageStore
 from podkeep.kernel import mountinfo
 from support.images import BUSYBOX, Layout, busybox_layout, file
 from support.registry import Answer, HostileRegistry, Registry

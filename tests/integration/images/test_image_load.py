@@ -13,7 +13,7 @@ import pytest
 from conftest import OpenStore, layer_directory
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
-from podkeep.images.image import PullProgress
+from podkeep.images.formats.image import PullProgress
 from support.images import BUSYBOX, OCI_CONFIG, OCI_MANIFEST, Layout, LayoutBuilder, busybox_layout, compress, file, tar
 
 

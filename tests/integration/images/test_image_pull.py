@@ -13,8 +13,8 @@ from conftest import OpenStore, du, layer_directory, layers_bytes
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import NotFound, PermissionDenied, RegistryUnavailable
-from podkeep.images.image import PullProgress, RegistryAuth
-from podkeep.images.manifest import node_architecture
+from podkeep.images.formats.image import PullProgress, RegistryAuth
+from podkeep.images.formats.manifest import node_architecture
 from podkeep.kernel.idmap import block
 from podkeep.kernel.namespaces import NamespaceHelper
 from support.images import BUSYBOX, Layout, LayoutBuilder, busybox_layout, directory, file, layers_layout, tar

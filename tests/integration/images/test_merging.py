@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from conftest import OpenStore
 
-from podkeep.images.image import Image
-from podkeep.images.store import ImageStore
+from podkeep.images.formats.image import Image
+from podkeep.images.store.store import ImageStore
 from podkeep.kernel import mounts
 from podkeep.kernel.overlay import overlay_readonly
 from support.images import Member, directory, file, layers_layout, symlink

@@ -17,11 +17,11 @@ from podkeep.base.config import ReferrersConfig, RegistryConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, RegistryUnavailable
 from podkeep.base.ids import Digest
 from podkeep.base.reference import parse
-from podkeep.images import endpoints, referrers
-from podkeep.images.image import Image
-from podkeep.images.manifest import node_architecture
-from podkeep.images.registry import Registry as Client
-from podkeep.images.store import ImageStore
+from podkeep.images.formats.image import Image
+from podkeep.images.formats.manifest import node_architecture
+from podkeep.images.registry import endpoints, referrers
+from podkeep.images.registry.registry import Registry as Client
+from podkeep.images.store.store import ImageStore
 from support.artifacts import Artifact, artifact, file_part
 from support.images import OCI_INDEX, OCI_MANIFEST, Layout, LayoutBuilder, file, tar
 from support.mounted import content_of

@@ -13,9 +13,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, ip_address
 import pytest
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.images.client import Client, parse_url
-from podkeep.images.dialing import Allowed, Tls, forbidden
-from podkeep.images.http1 import TransferError
+from podkeep.images.registry.client import Client, parse_url
+from podkeep.images.registry.dialing import Allowed, Tls, forbidden
+from podkeep.images.registry.http1 import TransferError
 from podkeep.kernel import netlink, routes
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
 from podkeep.kernel.netlink import Endpoint

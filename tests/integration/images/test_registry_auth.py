@@ -17,7 +17,7 @@ from conftest import OpenStore, children
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError, RegistryUnavailable
-from podkeep.images.image import RegistryAuth
+from podkeep.images.formats.image import RegistryAuth
 from support.images import Layout, file, layers_layout
 from support.registry import Answer, Decide, HostileRegistry
 

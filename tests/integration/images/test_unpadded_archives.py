@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import OpenStore
 
-from podkeep.images.stored import StoredLayers
+from podkeep.images.worker.stored import StoredLayers
 from support.artifacts import artifact, tar_part
 from support.images import digest, file, tar
 from support.mounted import content_of

@@ -11,10 +11,10 @@ import pytest
 
 from podkeep.base.config import ImagesConfig
 from podkeep.base.ids import Digest
-from podkeep.images.checking import Damage, Step, Summary
-from podkeep.images.erofs.fingerprint import metadata_digest
-from podkeep.images.store import ImageStore
-from podkeep.images.upkeep import Upkeep
+from podkeep.images.layers.erofs.fingerprint import metadata_digest
+from podkeep.images.store.checking import Damage, Step, Summary
+from podkeep.images.store.store import ImageStore
+from podkeep.images.store.upkeep import Upkeep
 from support.images import file, layers_layout
 
 
@@ -116,7 +116,7 @@ def test_every_byte_of_a_superblock_may_be_damaged(tmp_path: Path, snapshot_driv
     made = layers_layout(tmp_path / "layout", [[file("a", "x")], [file("b", "y")]], name="localhost/damaged:1")
     store = ImageStore.open(tmp_path / "images", config=config, registries={})
     asyncio.run(store.load(made.path))
-    metadata = tmp_path / "images/erofs" / made.diff_ids[0].replace(":", "-") / "meta.erofs"
+    metadata = tmp_path / "images/layers/erofs" / made.diff_ids[0].replace(":", "-") / "meta.erofs"
     whole = metadata.read_bytes()
     for noted in (True, False):
         for start in range(1024, 1152, 16):

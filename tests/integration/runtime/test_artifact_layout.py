@@ -12,7 +12,7 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument, PodkeepError, Unimplemented
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.images.manifest import node_architecture
+from podkeep.images.formats.manifest import node_architecture
 from podkeep.kernel import mountinfo
 from support.artifacts import EMPTY, TITLE, Part, artifact, directory_part, file_part, index, tar_part
 from support.cri import BLOCK, Pods, namespaces, pod

@@ -16,7 +16,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, P
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.layout import container_cgroup
+from podkeep.runtime.model.layout import container_cgroup
 from support import streams
 from support.class_types import (
     BIG,

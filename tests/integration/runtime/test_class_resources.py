@@ -15,7 +15,7 @@ from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.layout import container_cgroup
+from podkeep.runtime.model.layout import container_cgroup
 from support.cri import Pods, error_of, pod, wait_for
 from support.mortal import Mortal
 

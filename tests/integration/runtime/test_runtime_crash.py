@@ -20,7 +20,7 @@ from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mountinfo, mounts, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.layout import veth_name
+from podkeep.runtime.model.layout import veth_name
 from support.cri import BLOCK, SLEEP, Pods, bind, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal

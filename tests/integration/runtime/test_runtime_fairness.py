@@ -14,8 +14,8 @@ import pytest
 from podkeep.base.errors import ResourceExhausted
 from podkeep.base.ids import ContainerID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.containers import COMMANDS_OF_POD
-from podkeep.runtime.daemon import THREADS_OF_ONE
+from podkeep.runtime.daemon.daemon import THREADS_OF_ONE
+from podkeep.runtime.lifecycle.containers import COMMANDS_OF_POD
 from support.cri import HOUR_S, Pods, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal

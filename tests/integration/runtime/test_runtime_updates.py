@@ -12,8 +12,8 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, P
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime import resource_plan
-from podkeep.runtime.layout import container_cgroup, sandbox_cgroup
+from podkeep.runtime.lifecycle import resource_plan
+from podkeep.runtime.model.layout import container_cgroup, sandbox_cgroup
 from support.cri import Pods, error_of, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podkeep.images.challenges import parse, usable
+from podkeep.images.registry.challenges import parse, usable
 
 HUB = 'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:library/busybox:pull"'
 

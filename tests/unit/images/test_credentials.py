@@ -12,9 +12,9 @@ import pytest
 from podkeep.base.config import ImagesConfig
 from podkeep.base.docker_config import Credentials
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.images import credential_providers
-from podkeep.images.credential_providers import Provider, Providers, load, parse_duration
-from podkeep.images.credentials import NodeCredentials, check, from_docker, from_helper
+from podkeep.images.registry import credential_providers
+from podkeep.images.registry.credential_providers import Provider, Providers, load, parse_duration
+from podkeep.images.registry.credentials import NodeCredentials, check, from_docker, from_helper
 
 VERSION = "credentialprovider.kubelet.k8s.io/v1"
 CONFIG_VERSION = "kubelet.config.k8s.io/v1"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.images import datafile
-from podkeep.images.datafile import DataFile
+from podkeep.images.layers import datafile
+from podkeep.images.layers.datafile import DataFile
 
 MIB = 1 << 20
 

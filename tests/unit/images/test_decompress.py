@@ -12,8 +12,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podkeep.images.decompress import CompressionError, decompressor
-from podkeep.images.zstdframes import FrameWatcher
+from podkeep.images.layers.decompress import CompressionError, decompressor
+from podkeep.images.layers.zstdframes import FrameWatcher
 
 PLAIN = b"hello" * 1000
 GZIP = gzip.compress(PLAIN, mtime=0)

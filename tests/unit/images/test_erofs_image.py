@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.images.erofs import image, layout
-from podkeep.images.erofs.tree import TooLarge, Tree
-from podkeep.images.rules import TreeError
-from podkeep.images.tarstream import Entry, EntryKind
+from podkeep.images.layers.erofs import image, layout
+from podkeep.images.layers.erofs.tree import TooLarge, Tree
+from podkeep.images.layers.rules import TreeError
+from podkeep.images.layers.tarstream import Entry, EntryKind
 from podkeep.kernel import mountinfo, mounts
 from podkeep.kernel.erofs import mount_erofs
 from support import erofs

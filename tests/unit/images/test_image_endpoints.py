@@ -7,8 +7,8 @@ import pytest
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import InvalidArgument, PermissionDenied
 from podkeep.base.reference import parse
-from podkeep.images.endpoints import check, check_allowed, endpoints_of, for_worker, meant_for
-from podkeep.images.image import RegistryAuth
+from podkeep.images.formats.image import RegistryAuth
+from podkeep.images.registry.endpoints import check, check_allowed, endpoints_of, for_worker, meant_for
 
 
 def test_a_registry_nobody_configured_is_asked_over_tls_only() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError, Unimplemented
-from podkeep.images import manifest
+from podkeep.images.formats import manifest
 
 D0 = "sha256:" + "0" * 64
 D1 = "sha256:" + "1" * 64

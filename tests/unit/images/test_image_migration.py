@@ -11,9 +11,9 @@ import pytest
 from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.ids import Digest, ImageID
-from podkeep.images.catalog import disk_usage
-from podkeep.images.database import BlobRecord, ImageDatabase, LayerRecord, NewImage
-from podkeep.images.store import ImageStore
+from podkeep.images.store.catalog import disk_usage
+from podkeep.images.store.database import BlobRecord, ImageDatabase, LayerRecord, NewImage
+from podkeep.images.store.store import ImageStore
 
 VERSION_1 = """
 CREATE TABLE layers (diff_id TEXT PRIMARY KEY, bytes INTEGER NOT NULL, inodes INTEGER NOT NULL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.ids import ImageID
-from podkeep.images.image import Image, ImageRunConfig
+from podkeep.images.formats.image import Image, ImageRunConfig
 
 ID = "sha256:" + "ab" * 32
 DIGEST = "sha256:" + "1" * 64

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.config import ImagesConfig
-from podkeep.images.store import ImageStore
+from podkeep.images.store.store import ImageStore
 
 
 @pytest.mark.parametrize("turns", range(4))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.images import manifest, referrers, texts
+from podkeep.images.formats import manifest, texts
+from podkeep.images.registry import referrers
 
 DIGEST = "sha256:" + "0" * 64
 LONG = "x" * (5 << 20)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.images.erofs.tree import Directory, Tree
-from podkeep.images.rules import TreeError
-from podkeep.images.tarstream import ByteSource, TarError, TarReader
-from podkeep.images.tree import TreeWriter
+from podkeep.images.layers.erofs.tree import Directory, Tree
+from podkeep.images.layers.rules import TreeError
+from podkeep.images.layers.tarstream import ByteSource, TarError, TarReader
+from podkeep.images.layers.tree import TreeWriter
 from support import tarmaker
 from support.unpacking import census, outline
 

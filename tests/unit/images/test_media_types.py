@@ -9,10 +9,10 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError, Unimplemented
 from podkeep.base.ids import Digest
-from podkeep.images import manifest, media_types
-from podkeep.images.layers import LayerJob, file_layer_id
-from podkeep.images.media_types import ORAS_DIGEST, ORAS_UNPACK, TITLE, Policy
-from podkeep.images.selection import Selection, select
+from podkeep.images.formats import manifest, media_types
+from podkeep.images.formats.media_types import ORAS_DIGEST, ORAS_UNPACK, TITLE, Policy
+from podkeep.images.worker.layers import LayerJob, file_layer_id
+from podkeep.images.worker.selection import Selection, select
 
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 D0 = Digest("sha256:" + "0" * 64)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.images import openfile
+from podkeep.images.formats import openfile
 
 
 def test_a_nameless_file_is_opened_again(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import zstandard
 from isal import igzip
 
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
-from podkeep.images import directory_tar, packing
-from podkeep.images.packing import Blob, Compression, Source
+from podkeep.images.publish import directory_tar, packing
+from podkeep.images.publish.packing import Blob, Compression, Source
 
 
 def ignore(_: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.images.proxies import proxy_for
+from podkeep.images.registry.proxies import proxy_for
 
 PROXY = {"HTTPS_PROXY": "http://proxy.example:3128"}
 

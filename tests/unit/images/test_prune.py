@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from podkeep.base.ids import Digest, ImageID
-from podkeep.images import prune
-from podkeep.images.database import LayerRecord
-from podkeep.images.image import Image, ImageRunConfig
+from podkeep.images.formats.image import Image, ImageRunConfig
+from podkeep.images.store import prune
+from podkeep.images.store.database import LayerRecord
 
 
 def image(

@@ -10,8 +10,9 @@ from podkeep.base.config import ReferrersConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.base.ids import Digest
 from podkeep.base.reference import parse
-from podkeep.images import referrer_names, referrers
-from podkeep.images.referrers import Referrer
+from podkeep.images.formats import referrer_names
+from podkeep.images.registry import referrers
+from podkeep.images.registry.referrers import Referrer
 
 SBOM = "application/spdx+json"
 

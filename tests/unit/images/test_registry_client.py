@@ -12,9 +12,16 @@ from ipaddress import ip_address
 import pytest
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.images.client import Client, parse_url
-from podkeep.images.dialing import Allowed, Tls, forbidden
-from podkeep.images.http1 import Answer, BadAnswer, BrokenOff, Connection, Stalled, TransferError
+from podkeep.images.registry.client import Client, parse_url
+from podkeep.images.registry.dialing import Allowed, Tls, forbidden
+from podkeep.images.registry.http1 import (
+    Answer,
+    BadAnswer,
+    BrokenOff,
+    Connection,
+    Stalled,
+    TransferError,
+)
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n"
 ANYBODY = Allowed(loopback=False, link_local=False)

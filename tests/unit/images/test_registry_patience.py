@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from podkeep.images.http1 import Answer, Connection
-from podkeep.images.patience import TRIES, pause, seconds_to_wait
+from podkeep.images.registry.http1 import Answer, Connection
+from podkeep.images.registry.patience import TRIES, pause, seconds_to_wait
 
 
 def answer(status: int, later: str = "") -> Answer:

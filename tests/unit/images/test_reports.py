@@ -7,7 +7,7 @@ import json
 import pytest
 
 from podkeep.base.errors import Internal
-from podkeep.images import reports
+from podkeep.images.layers import reports
 
 DIGEST = f"sha256:{'0' * 64}"
 GOOD = {"kind": "tar", "digest": DIGEST, "opaque": [], "implied": ["a"], "data_bytes": 0, "driver": "erofs", "path": ""}

@@ -14,7 +14,7 @@ import pytest
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from podkeep.base.ids import Digest
-from podkeep.images import saving
+from podkeep.images.worker import saving
 
 CONFIG = b'{"architecture":"amd64","os":"linux"}'
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from podkeep.images.stages import Ahead, Aside
+from podkeep.images.layers.stages import Ahead, Aside
 
 
 def test_pieces_come_in_order_and_the_end_stays_the_end() -> None:

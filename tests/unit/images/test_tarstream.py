@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podkeep.images.tarstream import ByteSource, Entry, EntryKind, TarError, TarReader
+from podkeep.images.layers.tarstream import ByteSource, Entry, EntryKind, TarError, TarReader
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 KINDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podkeep.images.tree_memory import WHOLE, shares
+from podkeep.images.layers.tree_memory import WHOLE, shares
 
 ENTRY = 300
 """Bytes of a tree per file, about."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.images.programs import command
+from podkeep.images.layers.programs import command
 from podkeep.kernel import mountinfo
 from podkeep.kernel.confine import Capability
 from support.images import file, tar
@@ -73,7 +73,7 @@ def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -
     root.mkdir()
     request = REQUEST | {"root": str(root)}
     process = subprocess.Popen(
-        command("podkeep.images.unpack"),
+        command("podkeep.images.layers.unpack"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"PODKEEP_FAILPOINTS": "unpack-confined=stop"},
@@ -135,7 +135,11 @@ def test_a_process_that_refuses_a_layer_ends_in_peace(tmp_path: Path) -> None:
         root.mkdir()
         request = json.dumps(REQUEST | {"root": str(root), "compression": "gzip"}).encode() + b"\n"
         done = subprocess.run(
-            command("podkeep.images.unpack"), input=request + refused, capture_output=True, check=False, timeout=60
+            command("podkeep.images.layers.unpack"),
+            input=request + refused,
+            capture_output=True,
+            check=False,
+            timeout=60,
         )
         assert "holds '..'" in json.loads(done.stdout)["error"]
         assert (done.returncode, done.stderr) == (0, b"")

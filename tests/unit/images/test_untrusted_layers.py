@@ -10,11 +10,11 @@ import pytest
 
 from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest
-from podkeep.images import merging
-from podkeep.images.erofs import keeping, layout
-from podkeep.images.layers import mark_opaque
+from podkeep.images.layers.erofs import keeping, layout
+from podkeep.images.snapshots import merging
 from podkeep.images.snapshots.directories import DirectoriesDriver
 from podkeep.images.snapshots.erofs import ErofsDriver
+from podkeep.images.worker.layers import mark_opaque
 
 LAYER = Digest(f"sha256:{'1' * 64}")
 

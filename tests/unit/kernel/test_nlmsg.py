@@ -142,7 +142,7 @@ def test_the_requests_for_a_marked_bridge_have_the_bytes_that_pyroute2_makes() -
 
 
 def test_the_runtime_does_not_load_pyroute2() -> None:
-    code = "import sys, podkeep.runtime.daemon, podkeep.runtime.network.networks; print(*sys.modules)"
+    code = "import sys, podkeep.runtime.daemon.daemon, podkeep.runtime.network.networks; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "podkeep.kernel.netlink" in done.stdout.split()
     assert "pyroute2" not in done.stdout.split()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from podkeep.base.ids import ContainerID, ImageID, SandboxID
-from podkeep.images.image import ImageRunConfig
+from podkeep.images.formats.image import ImageRunConfig
 from podkeep.kernel.idmap import block
-from podkeep.runtime.oci.spec import HostFacts, PodFiles, SpecInput
-from podkeep.runtime.oci.users import User
-from podkeep.runtime.records import (
+from podkeep.runtime.model.records import (
     Container,
     ContainerConfig,
     ContainerState,
@@ -20,6 +18,8 @@ from podkeep.runtime.records import (
     SandboxState,
     SandboxStatus,
 )
+from podkeep.runtime.oci.spec import HostFacts, PodFiles, SpecInput
+from podkeep.runtime.oci.users import User
 
 CAPABILITIES = frozenset({"CAP_CHOWN", "CAP_KILL", "CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_MKNOD"})
 """What the daemon of these tests holds."""

@@ -11,10 +11,9 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel import lsm
-from podkeep.runtime import apparmor_loader
-from podkeep.runtime.oci import apparmor
+from podkeep.runtime.model.records import AppArmor, ProfileKind
+from podkeep.runtime.oci import apparmor, apparmor_loader
 from podkeep.runtime.oci.apparmor import AppArmorSupport
-from podkeep.runtime.records import AppArmor, ProfileKind
 
 DEFAULT, UNCONFINED = AppArmor(kind=ProfileKind.RUNTIME_DEFAULT), AppArmor(kind=ProfileKind.UNCONFINED)
 WEB = AppArmor(kind=ProfileKind.LOCALHOST, profile="web")

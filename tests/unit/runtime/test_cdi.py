@@ -14,13 +14,20 @@ from hypothesis import strategies as st
 from runtime_values import container_config, in_own_userns, spec_input
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
-from podkeep.runtime import cdi
-from podkeep.runtime.cdi import DeviceNode, Edits, Hook, IntelRdt, Mount, NetDevice, Spec
-from podkeep.runtime.cdi_nodes import is_bind, prepare
-from podkeep.runtime.cdi_registry import MAX_SPEC_BYTES, Registry
-from podkeep.runtime.oci import cdi_edits, spec
+from podkeep.runtime.model.records import Mount as RequestMount
+from podkeep.runtime.oci import cdi, cdi_edits, spec
+from podkeep.runtime.oci.cdi import (
+    DeviceNode,
+    Edits,
+    Hook,
+    IntelRdt,
+    Mount,
+    NetDevice,
+    Spec,
+)
 from podkeep.runtime.oci.cdi_edits import Prepared
-from podkeep.runtime.records import Mount as RequestMount
+from podkeep.runtime.oci.cdi_nodes import is_bind, prepare
+from podkeep.runtime.oci.cdi_registry import MAX_SPEC_BYTES, Registry
 
 WHOLE = """
 cdiVersion: "1.1.0"

@@ -15,11 +15,11 @@ from runtime_values import sandbox_config
 
 from podkeep.base.errors import DeadlineExceeded, InvalidArgument, PodkeepError, Unavailable
 from podkeep.base.ids import SandboxID
+from podkeep.runtime.model.records import Dns, HostPort
 from podkeep.runtime.network.cni import capabilities, result
 from podkeep.runtime.network.cni.conflist import ConfDirectory, parse, read
 from podkeep.runtime.network.cni.network import CniNetwork, Pod
 from podkeep.runtime.network.cni.plugin import PluginFailed
-from podkeep.runtime.records import Dns, HostPort
 from support.cniplugin import Plugin, write_list
 from support.cri import wait_for
 

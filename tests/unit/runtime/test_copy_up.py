@@ -13,9 +13,9 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument, KernelCallError
 from podkeep.kernel.idmap import block
-from podkeep.runtime import anonymous_volumes
-from podkeep.runtime.anonymous_volumes import wanted
-from podkeep.runtime.copy_up import copy_directory
+from podkeep.runtime.bundle import anonymous_volumes
+from podkeep.runtime.bundle.anonymous_volumes import wanted
+from podkeep.runtime.bundle.copy_up import copy_directory
 
 CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")
 """security.capability of a file with cap_net_bind_service+ep (vfs_cap_data of version 2)."""

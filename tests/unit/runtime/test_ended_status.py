@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from runtime_values import container
 
-from podkeep.runtime.containers import ended_status
-from podkeep.runtime.layout import Layout
+from podkeep.runtime.lifecycle.containers import ended_status
+from podkeep.runtime.model.layout import Layout
 
 
 @pytest.mark.parametrize(("noted", "expected"), [(3_000, 5_000), (5_000, 5_000), (7_000, 7_000)])

@@ -12,9 +12,16 @@ import msgspec
 import pytest
 from runtime_values import container, sandbox
 
-from podkeep.runtime.events import QUEUE_BYTES, Event, EventHub, EventKind, EventReader, kinds_between
-from podkeep.runtime.records import ContainerState, SandboxState
-from podkeep.runtime.state import State
+from podkeep.runtime.lifecycle.events import (
+    QUEUE_BYTES,
+    Event,
+    EventHub,
+    EventKind,
+    EventReader,
+    kinds_between,
+)
+from podkeep.runtime.model.records import ContainerState, SandboxState
+from podkeep.runtime.model.state import State
 
 
 def event(number: int, *, at: int | None = None) -> Event:

@@ -13,10 +13,10 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.kernel import procfs
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime.container_executor import _read_inside, _read_profile, _target_namespace, exit_code_of
-from podkeep.runtime.devices import machine_devices
-from podkeep.runtime.records import NamespaceMode, NamespaceOptions
-from podkeep.runtime.sandbox_executor import namespace_kinds
+from podkeep.runtime.lifecycle.container_executor import _read_inside, _read_profile, _target_namespace, exit_code_of
+from podkeep.runtime.lifecycle.sandbox_executor import namespace_kinds
+from podkeep.runtime.model.records import NamespaceMode, NamespaceOptions
+from podkeep.runtime.oci.devices import machine_devices
 
 NODE, CONTAINER = NamespaceMode.NODE, NamespaceMode.CONTAINER
 NET, UTS, IPC, PID, USER = (NamespaceKind[name] for name in ("NET", "UTS", "IPC", "PID", "USER"))

@@ -9,8 +9,8 @@ import pytest
 from podkeep.base.config import Config, HandlerConfig, RuntimeConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import HandlerName
-from podkeep.runtime.handlers import Features, HandlerTable
-from podkeep.runtime.layout import Layout
+from podkeep.runtime.lifecycle.handlers import Features, HandlerTable
+from podkeep.runtime.model.layout import Layout
 
 LAYOUT = Layout(root=Path("/r"), run=Path("/n"))
 

@@ -15,13 +15,13 @@ from runtime_values import container, container_config, spec_input
 from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.images.image import Image, ImageRunConfig
+from podkeep.images.formats.image import Image, ImageRunConfig
 from podkeep.kernel import mounts, overlay
 from podkeep.kernel.mounts import MountAttr
-from podkeep.runtime.image_volumes import FAILED, Policy, check_kind, find_images, narrow
+from podkeep.runtime.bundle.image_volumes import FAILED, Policy, check_kind, find_images, narrow
+from podkeep.runtime.model.records import Container, Mount, Propagation, SELinuxOptions, VolumeImage
 from podkeep.runtime.oci import selinux, spec
 from podkeep.runtime.oci.selinux import SELinux
-from podkeep.runtime.records import Container, Mount, Propagation, SELinuxOptions, VolumeImage
 from podkeep.runtime.rpc.convert.mounts import mount_message, mount_record
 from support.exchange import exchanging
 from unit.kernel.isolation import in_new_namespaces

@@ -8,7 +8,7 @@ import pytest
 
 from podkeep.base.ids import ContainerID, HandlerName, SandboxID, new_id
 from podkeep.kernel.namespaces import NamespaceKind
-from podkeep.runtime.layout import Layout, container_cgroup, sandbox_cgroup, veth_name
+from podkeep.runtime.model.layout import Layout, container_cgroup, sandbox_cgroup, veth_name
 
 LAYOUT = Layout(root=Path("/r"), run=Path("/n"))
 POD, ONE = SandboxID("a" * 64), ContainerID("c" * 64)

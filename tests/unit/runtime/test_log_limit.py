@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from podkeep.base.ids import ContainerID
-from podkeep.runtime.container_log import LogFile
-from podkeep.runtime.log_limit import LogLimit
+from podkeep.runtime.bundle.container_log import LogFile
+from podkeep.runtime.daemon.log_limit import LogLimit
 
 LIMIT = 100
 A, B = ContainerID("a"), ContainerID("b")

@@ -16,10 +16,10 @@ import pytest
 from runtime_values import container, sandbox
 
 from podkeep.base.errors import FailedPrecondition, NotFound
-from podkeep.runtime.metrics import Metrics
-from podkeep.runtime.metrics_endpoint import MAX_CONNECTIONS, MAX_REQUEST_BYTES, MetricsEndpoint
-from podkeep.runtime.records import ContainerState
-from podkeep.runtime.state import State
+from podkeep.runtime.daemon.metrics import Metrics
+from podkeep.runtime.daemon.metrics_endpoint import MAX_CONNECTIONS, MAX_REQUEST_BYTES, MetricsEndpoint
+from podkeep.runtime.model.records import ContainerState
+from podkeep.runtime.model.state import State
 
 
 @pytest.fixture
@@ -194,6 +194,6 @@ def test_connections_that_ask_nothing_keep_nobody_out(state: State, tmp_path: Pa
 
 
 def test_a_daemon_without_metrics_does_not_load_their_library() -> None:
-    script = "import sys, podkeep.runtime.daemon, podkeep.cli.main; print('prometheus_client' in sys.modules)"
+    script = "import sys, podkeep.runtime.daemon.daemon, podkeep.cli.main; print('prometheus_client' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"

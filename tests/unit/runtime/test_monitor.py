@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from podkeep.base.ids import ContainerID
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime.monitor import ExitMonitor, Watched
+from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
 
 ONE = ContainerID("one")
 PATIENCE_S = 60.0

@@ -18,8 +18,8 @@ from podkeep.mountns import daemons
 from podkeep.mountns.membership import Membership
 from podkeep.mountns.pin import HostRoot, own
 from podkeep.mountns.place import Place
-from podkeep.runtime import namespace_watch
-from podkeep.runtime.namespace_watch import SCAN_PERIOD_S, Description, NamespaceWatch
+from podkeep.runtime.rpc import namespace_watch
+from podkeep.runtime.rpc.namespace_watch import SCAN_PERIOD_S, Description, NamespaceWatch
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root's processes are daemons")
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.kernel import procfs
+from podkeep.runtime.model.records import Security
 from podkeep.runtime.oci.capabilities import DEFAULT, KNOWN, container_set, parse
-from podkeep.runtime.records import Security
 
 names = st.sampled_from(sorted(KNOWN))
 requests = st.lists(names | st.sampled_from(["ALL", "CAP_ALL", "all"]) | names.map(lambda name: name[4:].lower()))

@@ -19,14 +19,9 @@ from runtime_values import (
 )
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.images.image import ImageRunConfig
+from podkeep.images.formats.image import ImageRunConfig
 from podkeep.kernel.idmap import IdMap, IdMapping
-from podkeep.runtime.oci import spec
-from podkeep.runtime.oci.mounts import check_device_nodes, normal, protected, protection
-from podkeep.runtime.oci.resources import ResourceFacts
-from podkeep.runtime.oci.spec import PodFiles
-from podkeep.runtime.oci.users import User
-from podkeep.runtime.records import (
+from podkeep.runtime.model.records import (
     Mount,
     NamespaceMode,
     NamespaceOptions,
@@ -34,6 +29,11 @@ from podkeep.runtime.records import (
     Resources,
     Security,
 )
+from podkeep.runtime.oci import spec
+from podkeep.runtime.oci.mounts import check_device_nodes, normal, protected, protection
+from podkeep.runtime.oci.resources import ResourceFacts
+from podkeep.runtime.oci.spec import PodFiles
+from podkeep.runtime.oci.users import User
 
 
 def build(**fields: Any) -> dict[str, Any]:

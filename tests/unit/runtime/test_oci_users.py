@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.model.records import GroupsPolicy, Security
 from podkeep.runtime.oci.users import User, number_of, resolve
-from podkeep.runtime.records import GroupsPolicy, Security
 
 PASSWD = """root:x:0:0:root:/root:/bin/sh
 daemon:x:1:1::/usr/sbin:/usr/sbin/nologin

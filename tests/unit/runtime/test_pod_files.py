@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from runtime_values import sandbox_config
 
-from podkeep.runtime import pod_files
-from podkeep.runtime.records import Dns, NamespaceMode, NamespaceOptions
+from podkeep.runtime.bundle import pod_files
+from podkeep.runtime.model.records import Dns, NamespaceMode, NamespaceOptions
 
 HOST = NamespaceOptions(network=NamespaceMode.NODE)
 MACHINE = "nameserver 9.9.9.9\n"

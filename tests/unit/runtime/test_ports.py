@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from runtime_values import sandbox
 
 from podkeep.base.errors import AlreadyExists, InvalidArgument
+from podkeep.runtime.model.records import HostPort, NetworkAttachment
 from podkeep.runtime.network import ports
-from podkeep.runtime.records import HostPort, NetworkAttachment
 
 ADDRESSES = ("", "0.0.0.0", "::", "127.0.0.1", "192.0.2.1", "2001:db8::1")
 

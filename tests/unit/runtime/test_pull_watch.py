@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from podkeep.images.image import PullProgress
-from podkeep.runtime.pull_watch import PullWatch
+from podkeep.images.formats.image import PullProgress
+from podkeep.runtime.rpc.pull_watch import PullWatch
 
 
 def step(image: str, done: int = 0, *, blob: int = 0, phase: str = "downloading") -> PullProgress:

@@ -17,15 +17,16 @@ from runtime_values import container, sandbox
 from podkeep.base.config import HandlerConfig, ImagesConfig, NetworkConfig
 from podkeep.base.errors import PodkeepError
 from podkeep.base.ids import ContainerID, SandboxID
-from podkeep.images.store import ImageStore
+from podkeep.images.store.store import ImageStore
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
-from podkeep.runtime.container_executor import ContainerExecutor
-from podkeep.runtime.handlers import HandlerTable
-from podkeep.runtime.layout import Layout
-from podkeep.runtime.network.networks import Networks
-from podkeep.runtime.records import (
+from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
+from podkeep.runtime.lifecycle.handlers import HandlerTable
+from podkeep.runtime.lifecycle.recovery import Recovery
+from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.records import (
     ContainerState,
     NamespaceMode,
     NamespaceOptions,
@@ -33,9 +34,8 @@ from podkeep.runtime.records import (
     Sandbox,
     SandboxState,
 )
-from podkeep.runtime.recovery import Recovery
-from podkeep.runtime.sandbox_executor import SandboxExecutor
-from podkeep.runtime.state import State
+from podkeep.runtime.model.state import State
+from podkeep.runtime.network.networks import Networks
 
 ORPHAN = "d" * 64
 

@@ -11,9 +11,9 @@ import pytest
 from runtime_values import container
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.container_executor import relabel_mounts
-from podkeep.runtime.records import Mount, VolumeImage
-from podkeep.runtime.relabel import ATTRIBUTE, relabel
+from podkeep.runtime.bundle.relabel import ATTRIBUTE, relabel
+from podkeep.runtime.lifecycle.container_executor import relabel_mounts
+from podkeep.runtime.model.records import Mount, VolumeImage
 
 LABEL = "system_u:object_r:container_file_t:s0:c1,c2"
 
@@ -60,10 +60,8 @@ def test_what_has_the_label_is_not_written(volume: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["ramfs", "mqueue"])
 def test_a_file_system_without_labels_is_passed_over(tmp_path: Path, kind: str) -> None:
-    script = (
-        f"mount -t {kind} none {tmp_path} && exec {sys.executable} -c 'import sys; from podkeep.runtime.relabel import"
-    )
-    script += f' relabel; relabel("{tmp_path}", "{LABEL}"); print("done")\''
+    script = f"mount -t {kind} none {tmp_path} && exec {sys.executable} -c 'import sys;"
+    script += f' from podkeep.runtime.bundle.relabel import relabel; relabel("{tmp_path}", "{LABEL}"); print("done")\''
     found = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False)
     assert (found.stdout, found.stderr) == ("done\n", "")
 

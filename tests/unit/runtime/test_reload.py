@@ -9,8 +9,8 @@ import pytest
 
 from podkeep.base import config
 from podkeep.base.in_force import changed_keys
-from podkeep.images.store import ImageStore
-from podkeep.runtime.reload import Reload
+from podkeep.images.store.store import ImageStore
+from podkeep.runtime.daemon.reload import Reload
 
 
 def test_equal_configurations_differ_in_nothing() -> None:

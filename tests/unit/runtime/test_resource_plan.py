@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel.cgroups import CgroupLayout, Cgroups
-from podkeep.runtime import resource_plan, updates
-from podkeep.runtime.records import Resources
-from podkeep.runtime.resource_plan import Write
+from podkeep.runtime.lifecycle import resource_plan, updates
+from podkeep.runtime.lifecycle.resource_plan import Write
+from podkeep.runtime.model.records import Resources
 
 MIB = 1 << 20
 V1 = {

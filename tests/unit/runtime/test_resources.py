@@ -10,10 +10,9 @@ import pytest
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroups import CgroupLayout, Cgroups
-from podkeep.runtime import confinement
-from podkeep.runtime.oci import resources
+from podkeep.runtime.model.records import Resources
+from podkeep.runtime.oci import confinement, resources
 from podkeep.runtime.oci.resources import ResourceFacts
-from podkeep.runtime.records import Resources
 from podkeep.runtime.rpc.convert.resources import resources_record
 
 GIB = 1 << 30

@@ -13,8 +13,9 @@ from runtime_values import IDMAP, in_own_userns, sandbox_config
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.idmap import IdMap, IdMapping
-from podkeep.runtime import records
-from podkeep.runtime.records import (
+from podkeep.runtime.lifecycle.sandboxes import check_namespaces
+from podkeep.runtime.model import records
+from podkeep.runtime.model.records import (
     GroupsPolicy,
     NamespaceMode,
     NamespaceOptions,
@@ -30,7 +31,6 @@ from podkeep.runtime.rpc.convert.mounts import mount_message
 from podkeep.runtime.rpc.convert.namespaces import mapping_messages, namespace_message, namespace_options
 from podkeep.runtime.rpc.convert.resources import resources_message
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config as to_sandbox_config
-from podkeep.runtime.sandboxes import check_namespaces
 
 UNKNOWN = 7
 """A number that none of the enums has."""

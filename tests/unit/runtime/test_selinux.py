@@ -14,14 +14,14 @@ from podkeep.base.errors import InvalidArgument, ResourceExhausted
 from podkeep.base.ids import SandboxID
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
-from podkeep.runtime.confinement import Confinement
-from podkeep.runtime.layout import Layout
+from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.records import Sandbox, SandboxState, SandboxStatus, SELinuxOptions
+from podkeep.runtime.model.state import State
 from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.oci import selinux
+from podkeep.runtime.oci.confinement import Confinement
 from podkeep.runtime.oci.selinux import Labels, SELinux
-from podkeep.runtime.records import Sandbox, SandboxState, SandboxStatus, SELinuxOptions
-from podkeep.runtime.sandbox_executor import SandboxExecutor
-from podkeep.runtime.state import State
 
 NOTHING = SELinuxOptions()
 ON = SELinux(enabled=True)

@@ -11,7 +11,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import systemd
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.cgroup_driver.slices import Place
-from podkeep.runtime.layout import cgroup_parents, container_cgroup, sandbox_cgroup
+from podkeep.runtime.model.layout import cgroup_parents, container_cgroup, sandbox_cgroup
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 
 POD = "kubepods-burstable-podab_cd.slice"

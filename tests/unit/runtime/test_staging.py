@@ -13,10 +13,10 @@ from podkeep.kernel import mountinfo, mounts
 from podkeep.kernel.mounts import MountFlag
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, pin
 from podkeep.kernel.removal import unmount_below
-from podkeep.runtime.layout import Layout
+from podkeep.runtime.bundle.staging import Staging
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.records import Mount, NamespaceOptions
 from podkeep.runtime.oci.mounts import bind
-from podkeep.runtime.records import Mount, NamespaceOptions
-from podkeep.runtime.staging import Staging
 
 POD = sandbox(namespaces=NamespaceOptions(userns=IDMAP))
 

@@ -15,9 +15,9 @@ from runtime_values import IDMAP, container, sandbox
 from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime import state as state_module
-from podkeep.runtime.records import ContainerState, Mount, NamespaceOptions, SandboxState
-from podkeep.runtime.state import State
+from podkeep.runtime.model import state as state_module
+from podkeep.runtime.model.records import ContainerState, Mount, NamespaceOptions, SandboxState
+from podkeep.runtime.model.state import State
 
 SUBNET = IPv4Network("10.0.0.0/29")
 

@@ -9,7 +9,7 @@ import pytest
 from runtime_values import container
 
 from podkeep.base.ids import ContainerID
-from podkeep.runtime.records import Container
+from podkeep.runtime.model.records import Container
 from podkeep.runtime.stats.layers import Layers
 from podkeep.runtime.stats.targets import ContainerTarget
 

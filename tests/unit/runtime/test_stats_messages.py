@@ -15,7 +15,7 @@ from podkeep.kernel.cgroup_stats import Detail, Memory, Pressure, Usage
 from podkeep.kernel.netdev import Interface
 from podkeep.kernel.tree_size import TreeSize
 from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
-from podkeep.runtime.records import ContainerState, Resources
+from podkeep.runtime.model.records import ContainerState, Resources
 from podkeep.runtime.rpc.chunks import LIST_BYTES
 from podkeep.runtime.rpc.convert.metrics import descriptor_messages, fill_sandbox_metrics
 from podkeep.runtime.rpc.convert.stats import StatsMessages

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from runtime_values import container, sandbox
 
-from podkeep.runtime.layout import Layout
-from podkeep.runtime.records import ContainerState, NamespaceMode, NamespaceOptions
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.records import ContainerState, NamespaceMode, NamespaceOptions
 from podkeep.runtime.stats.targets import Targets, pod_cgroup
 
 UID = "8b7a2f1e-0c1d-4f0e-9a57-aaaaaaaaaaaa"

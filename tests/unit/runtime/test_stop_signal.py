@@ -10,7 +10,7 @@ from runtime_values import container
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime import stop_signal
+from podkeep.runtime.model import stop_signal
 from podkeep.runtime.rpc.container import status_message
 
 

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from podkeep.base.ids import HandlerName
+from podkeep.runtime.lifecycle.strays import kill_strays
 from podkeep.runtime.oci.driver import Driver, Handler
-from podkeep.runtime.strays import kill_strays
 
 ID = "f" * 64
 DRIVER = Driver(handler=Handler(name=HandlerName("crun"), path="crun", root=Path("/nowhere/handlers/crun")), conmon="")

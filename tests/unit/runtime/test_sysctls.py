@@ -6,8 +6,8 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.kernel.idmap import IdMap, IdMapping, block
-from podkeep.runtime import sysctls
-from podkeep.runtime.sysctls import PING_GROUPS, PORT_START, DefaultSysctls
+from podkeep.runtime.oci import sysctls
+from podkeep.runtime.oci.sysctls import PING_GROUPS, PORT_START, DefaultSysctls
 
 ALL = {"NET", "IPC", "UTS"}
 NONE = DefaultSysctls(unprivileged_ports=False, unprivileged_icmp=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime import targets
+from podkeep.runtime.bundle import targets
 
 
 @pytest.fixture

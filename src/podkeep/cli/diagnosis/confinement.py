@@ -9,7 +9,7 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 from podkeep.kernel import lsm, systemd
-from podkeep.runtime.apparmor_loader import PARSER
+from podkeep.runtime.oci.apparmor_loader import PARSER
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config

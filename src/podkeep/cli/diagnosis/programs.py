@@ -139,7 +139,7 @@ def _examine_credentials(config: Config) -> list[Finding]:
         else:
             found.append(finding.ok(name, path))
     if config.images.credential_providers:
-        from podkeep.images import credential_providers
+        from podkeep.images.registry import credential_providers
 
         images = config.images
         try:

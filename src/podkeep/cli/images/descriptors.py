@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from podkeep.cri.v1 import podkeep_pb2
-from podkeep.images import openfile
+from podkeep.images.formats import openfile
 
 _PIECE = 1 << 18
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest
-from podkeep.images.recording import SUFFIX, record_file, replay
+from podkeep.images.layers.recording import SUFFIX, record_file, replay
 from podkeep.images.snapshots.shelf import Shelf, file_name, gone
 from podkeep.kernel import tree_size
 from podkeep.kernel.removal import remove_tree

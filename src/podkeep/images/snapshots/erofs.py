@@ -13,8 +13,8 @@ from pathlib import Path
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, Internal, PodkeepError
 from podkeep.base.ids import Digest
-from podkeep.images.erofs import keeping, layout
-from podkeep.images.erofs.fingerprint import METADATA, metadata_digest
+from podkeep.images.layers.erofs import keeping, layout
+from podkeep.images.layers.erofs.fingerprint import METADATA, metadata_digest
 from podkeep.images.snapshots.layermounts import LayerMounts
 from podkeep.images.snapshots.shelf import Shelf, file_name, gone
 from podkeep.kernel import mounts

@@ -20,7 +20,7 @@ from podkeep.runtime.class_resources.model import BLOCKIO, OOM, QOS, RDT, RDT_NO
 from podkeep.runtime.class_resources.oom import Oom
 from podkeep.runtime.class_resources.qos import Qos
 from podkeep.runtime.class_resources.registry import ClassResources
-from podkeep.runtime.confinement import oom_score_floor
+from podkeep.runtime.oci.confinement import oom_score_floor
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """Containers and pods in their classes, over all types of this node.
 
 Owns: all-or-nothing over several types, who is in a class, and replacing the configuration while they are. Does not
-own: what is configured (``catalog.py``), what a class means (each type), records (``runtime/containers.py``,
-``runtime/sandboxes.py``) or reading the configuration (``loading.py``). Everything but looking up names blocks; it is
-called on threads.
+own: what is configured (``catalog.py``), what a class means (each type), records (``runtime/lifecycle/containers.py``,
+``runtime/lifecycle/sandboxes.py``) or reading the configuration (``loading.py``). Everything but looking up names
+blocks; it is called on threads.
 """
 
 from __future__ import annotations

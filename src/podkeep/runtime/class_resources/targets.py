@@ -5,8 +5,8 @@ from __future__ import annotations
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.cgroup_driver.pod_cgroups import limited
 from podkeep.runtime.class_resources.model import Level, Target
-from podkeep.runtime.layout import container_cgroup, sandbox_cgroup
-from podkeep.runtime.records import Container, Sandbox
+from podkeep.runtime.model.layout import container_cgroup, sandbox_cgroup
+from podkeep.runtime.model.records import Container, Sandbox
 
 
 def container_target(cgroups: Cgroups, sandbox: Sandbox, container: Container) -> Target:

@@ -21,12 +21,12 @@ from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
 from podkeep.base.ids import SandboxID
 from podkeep.kernel import netlink, routes
 from podkeep.kernel.netlink import Endpoint
-from podkeep.runtime.layout import veth_name
+from podkeep.runtime.model.layout import veth_name
+from podkeep.runtime.model.records import HostPort
 from podkeep.runtime.network import ports, subnets
 from podkeep.runtime.network.ports import Forward
 from podkeep.runtime.network.rules import Rules
 from podkeep.runtime.network.subnets import Subnet
-from podkeep.runtime.records import HostPort
 
 log = logging.getLogger(__name__)
 

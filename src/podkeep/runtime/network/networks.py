@@ -24,12 +24,8 @@ from podkeep.base.ids import SandboxID
 from podkeep.base.tasks import Tasks
 from podkeep.kernel import namespaces, nfnetlink
 from podkeep.kernel.namespaces import NamespaceKind
-from podkeep.runtime.layout import Layout, sandbox_cgroup
-from podkeep.runtime.network import ports
-from podkeep.runtime.network.bridge import Bridge
-from podkeep.runtime.network.cni.network import CniNetwork, Pod
-from podkeep.runtime.network.subnets import of_pod_cidr, text
-from podkeep.runtime.records import (
+from podkeep.runtime.model.layout import Layout, sandbox_cgroup
+from podkeep.runtime.model.records import (
     NamespaceMode,
     NetworkAttachment,
     NetworkMaker,
@@ -38,7 +34,11 @@ from podkeep.runtime.records import (
     SandboxState,
     SandboxStatus,
 )
-from podkeep.runtime.state import State
+from podkeep.runtime.model.state import State
+from podkeep.runtime.network import ports
+from podkeep.runtime.network.bridge import Bridge
+from podkeep.runtime.network.cni.network import CniNetwork, Pod
+from podkeep.runtime.network.subnets import of_pod_cidr, text
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from podkeep.base.errors import AlreadyExists, InvalidArgument
-from podkeep.runtime.records import HostPort, Sandbox
+from podkeep.runtime.model.records import HostPort, Sandbox
 
 PROTOCOLS = ("tcp", "udp", "sctp")
 MAX_PORT = 65535

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.runtime.records import AppArmor, ProfileKind
+from podkeep.runtime.model.records import AppArmor, ProfileKind
 
 DEFAULT_PROFILE = "podkeep-default"
 UNCONFINED = "unconfined"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.records import Security
+from podkeep.runtime.model.records import Security
 
 DEFAULT = frozenset(
     f"CAP_{name}"

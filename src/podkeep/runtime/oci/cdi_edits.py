@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.cdi import Edits, Hook, IntelRdt
+from podkeep.runtime.oci.cdi import Edits, Hook, IntelRdt
 from podkeep.runtime.oci.mounts import is_virtual, normal
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.records import ContainerConfig, Mount, NamespaceMode, Propagation
+from podkeep.runtime.model.records import ContainerConfig, Mount, NamespaceMode, Propagation
 
 _VIRTUAL = ("/dev", "/proc", "/sys")
 """Where the kernel's own file systems are."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.records import Resources
+from podkeep.runtime.model.records import Resources
 
 MIN_CPU_QUOTA_US = 1000
 CPU_PERIOD_US = range(1000, 1_000_001)

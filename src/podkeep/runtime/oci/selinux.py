@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
-from podkeep.runtime.records import SELinuxOptions
+from podkeep.runtime.model.records import SELinuxOptions
 
 CATEGORIES = 1024
 """Categories of the targeted policy: c0 to c1023."""

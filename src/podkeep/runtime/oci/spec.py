@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.images.image import ImageRunConfig
+from podkeep.images.formats.image import ImageRunConfig
 from podkeep.kernel.idmap import IdMap, IdMapping
+from podkeep.runtime.model.records import ContainerConfig, Resources, SandboxConfig
 from podkeep.runtime.oci import capabilities, mounts, resources, seccomp
 from podkeep.runtime.oci.mounts import PodFiles, normal
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.users import User
-from podkeep.runtime.records import ContainerConfig, Resources, SandboxConfig
 
 OCI_VERSION = "1.0.2"
 """The newest version that every supported runtime reads (Debian's crun 1.8.1 refuses newer ones)."""

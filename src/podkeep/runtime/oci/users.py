@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.records import GroupsPolicy, Security
+from podkeep.runtime.model.records import GroupsPolicy, Security
 
 _SHOWN = 80
 

@@ -8,11 +8,13 @@ import msgspec
 
 from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime import stop_signal
-from podkeep.runtime.checkpoint import Checkpoints
 from podkeep.runtime.class_resources.registry import ClassResources
-from podkeep.runtime.containers import Containers
-from podkeep.runtime.records import Container, ContainerState
+from podkeep.runtime.lifecycle.checkpoint import Checkpoints
+from podkeep.runtime.lifecycle.containers import Containers
+from podkeep.runtime.lifecycle.updates import Updates
+from podkeep.runtime.model import stop_signal
+from podkeep.runtime.model.records import Container, ContainerState
+from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.chunks import in_chunks
 from podkeep.runtime.rpc.convert.checks import path_text, seconds
 from podkeep.runtime.rpc.convert.class_resources import class_names
@@ -21,8 +23,6 @@ from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
 from podkeep.runtime.rpc.convert.resources import resources_message, resources_record
 from podkeep.runtime.rpc.encoded import Encoded
-from podkeep.runtime.state import State
-from podkeep.runtime.updates import Updates
 
 _STATES = {
     ContainerState.CREATED: api.CONTAINER_CREATED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.container_log import log_file
-from podkeep.runtime.events import Event, EventHub, EventKind
+from podkeep.runtime.bundle.container_log import log_file
+from podkeep.runtime.lifecycle.events import Event, EventHub, EventKind
 from podkeep.runtime.rpc.container import status_message as container_status_message
 from podkeep.runtime.rpc.sandbox import status_message as sandbox_status_message
 

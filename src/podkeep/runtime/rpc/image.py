@@ -10,12 +10,12 @@ import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.images.image import Image, PullProgress, RegistryAuth
-from podkeep.images.store import ImageStore
+from podkeep.images.formats.image import Image, PullProgress, RegistryAuth
+from podkeep.images.store.store import ImageStore
+from podkeep.runtime.model.state import State
 from podkeep.runtime.oci import users
-from podkeep.runtime.pull_watch import PullWatch
 from podkeep.runtime.rpc.chunks import Fitting, in_chunks
-from podkeep.runtime.state import State
+from podkeep.runtime.rpc.pull_watch import PullWatch
 
 
 class ImageRpc:

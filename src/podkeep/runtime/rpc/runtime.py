@@ -14,11 +14,11 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.mountns import sync
 from podkeep.mountns.sync import Mismatch
 from podkeep.runtime.class_resources.registry import ClassResources
-from podkeep.runtime.confinement import Confinement
-from podkeep.runtime.handlers import Features, HandlerTable
-from podkeep.runtime.namespace_watch import NamespaceWatch
+from podkeep.runtime.lifecycle.handlers import Features, HandlerTable
 from podkeep.runtime.network.networks import Networks
+from podkeep.runtime.oci.confinement import Confinement
 from podkeep.runtime.rpc.convert.class_resources import Discovery
+from podkeep.runtime.rpc.namespace_watch import NamespaceWatch
 
 RUNTIME_NAME = "podkeep"
 API_VERSION = "v1"

@@ -9,8 +9,11 @@ import msgspec
 
 from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.containers import Containers
-from podkeep.runtime.records import Sandbox, SandboxState
+from podkeep.runtime.lifecycle.containers import Containers
+from podkeep.runtime.lifecycle.sandboxes import Sandboxes, check_namespaces
+from podkeep.runtime.lifecycle.updates import Updates
+from podkeep.runtime.model.records import Sandbox, SandboxState
+from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.chunks import in_chunks
 from podkeep.runtime.rpc.container import status_message as container_status_message
 from podkeep.runtime.rpc.convert.labels import labels_match
@@ -19,9 +22,6 @@ from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 from podkeep.runtime.rpc.convert.sandbox_update import changed_classes
 from podkeep.runtime.rpc.encoded import Encoded
-from podkeep.runtime.sandboxes import Sandboxes, check_namespaces
-from podkeep.runtime.state import State
-from podkeep.runtime.updates import Updates
 
 _SHOWN = frozenset({SandboxState.READY, SandboxState.NOTREADY})
 

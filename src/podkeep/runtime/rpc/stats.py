@@ -16,12 +16,12 @@ from podkeep.base.ids import SandboxID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.blockdev import device_name
 from podkeep.runtime.class_resources.model import RDT
-from podkeep.runtime.records import Container, ContainerState, Sandbox, SandboxState
+from podkeep.runtime.model.records import Container, ContainerState, Sandbox, SandboxState
+from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.chunks import CHUNK_ITEMS, in_chunks
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.metrics import descriptor_messages, fill_sandbox_metrics
 from podkeep.runtime.rpc.convert.stats import StatsMessages
-from podkeep.runtime.state import State
 from podkeep.runtime.stats.collector import Collector
 from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget, Targets
 

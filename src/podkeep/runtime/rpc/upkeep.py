@@ -9,14 +9,14 @@ from contextlib import aclosing
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import podkeep_pb2 as node
-from podkeep.images.checking import Damage, Step, Summary
-from podkeep.images.documents import Document
-from podkeep.images.openfile import OpenFile
-from podkeep.images.store import ImageStore
-from podkeep.images.upkeep import Description, ImageUser, Upkeep
-from podkeep.runtime.pull_watch import PullWatch
+from podkeep.images.formats.openfile import OpenFile
+from podkeep.images.store.checking import Damage, Step, Summary
+from podkeep.images.store.documents import Document
+from podkeep.images.store.store import ImageStore
+from podkeep.images.store.upkeep import Description, ImageUser, Upkeep
+from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.chunks import Fitting
-from podkeep.runtime.state import State
+from podkeep.runtime.rpc.pull_watch import PullWatch
 
 log = logging.getLogger(__name__)
 

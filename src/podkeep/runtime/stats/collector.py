@@ -21,7 +21,7 @@ from podkeep.kernel.cgroup_stats import Detail, StatsReader, Usage
 from podkeep.kernel.netdev import Interface
 from podkeep.kernel.procfs import Descriptors
 from podkeep.runtime.class_resources.model import RDT
-from podkeep.runtime.records import Container, Sandbox
+from podkeep.runtime.model.records import Container, Sandbox
 from podkeep.runtime.stats.layers import Layers, LayerSize
 from podkeep.runtime.stats.rates import Rates, Sample, now
 from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from podkeep.base.errors import PodkeepError
-from podkeep.runtime.records import ContainerState, SandboxState
-from podkeep.runtime.state import State
+from podkeep.runtime.model.records import ContainerState, SandboxState
+from podkeep.runtime.model.state import State
 from podkeep.runtime.stats.collector import Collector
 from podkeep.runtime.stats.layers import Layers
 from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget, Targets

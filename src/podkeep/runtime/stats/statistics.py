@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from podkeep.kernel.cgroup_stats import StatsReader
-from podkeep.runtime.layout import Layout
-from podkeep.runtime.records import Container, ContainerState, Sandbox
-from podkeep.runtime.state import State
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.records import Container, ContainerState, Sandbox
+from podkeep.runtime.model.state import State
 from podkeep.runtime.stats.collector import Collector
 from podkeep.runtime.stats.layers import Layers
 from podkeep.runtime.stats.rates import Rates

@@ -14,8 +14,8 @@ import msgspec
 
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.kernel.namespaces import NamespaceKind
-from podkeep.runtime.layout import Layout, container_cgroup, sandbox_cgroup
-from podkeep.runtime.records import Container, ContainerState, NamespaceMode, Sandbox
+from podkeep.runtime.model.layout import Layout, container_cgroup, sandbox_cgroup
+from podkeep.runtime.model.records import Container, ContainerState, NamespaceMode, Sandbox
 
 _LIVE = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
 _REMEMBERED = 1024

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podkeep.kernel.namespaces import NamespaceKind, open_pinned, run_in_netns
-from podkeep.runtime.layout import Layout
+from podkeep.runtime.lifecycle.sandboxes import Sandboxes
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.records import NamespaceMode, Sandbox, SandboxState
+from podkeep.runtime.model.state import State
 from podkeep.runtime.oci import spec
 from podkeep.runtime.oci.exec import ExecProcess, ExecStdio
-from podkeep.runtime.records import NamespaceMode, Sandbox, SandboxState
-from podkeep.runtime.sandboxes import Sandboxes
-from podkeep.runtime.state import State
 from podkeep.runtime.streaming import attach
 from podkeep.runtime.streaming import exec as exec_session
 from podkeep.runtime.streaming.attach import Attachment

@@ -7,7 +7,7 @@ import pytest
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.class_resources.annotations import find
 from podkeep.runtime.class_resources.model import Origin
-from podkeep.runtime.records import SandboxConfig
+from podkeep.runtime.model.records import SandboxConfig
 from podkeep.runtime.rpc.convert.container import container_config
 
 CONTAINER = {"rdt": "io.kubernetes.cri.rdt-class", "blockio": "io.kubernetes.cri.blockio-class"}

@@ -12,10 +12,10 @@ import pytest
 from podkeep.base.config import ClassResourcesConfig, Config, CustomClass, CustomType
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime import settings
 from podkeep.runtime.class_resources import loading, qos
 from podkeep.runtime.class_resources.model import Level, Target
 from podkeep.runtime.class_resources.registry import ClassResources
+from podkeep.runtime.daemon import settings
 
 DEMO = CustomType(levels=("pod",), hook="/bin/true", classes={"a": CustomClass()})
 
@@ -148,7 +148,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, key: str) -> None:
 
 
 def test_a_daemon_without_them_does_not_load_what_reads_them() -> None:
-    script = "import sys, podkeep.runtime.daemon; print(*sys.modules)"
+    script = "import sys, podkeep.runtime.daemon.daemon; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     package = "podkeep.runtime.class_resources"

@@ -10,7 +10,7 @@ import pytest
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import HandlerName, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.records import Resources, Sandbox, SandboxState, SandboxStatus
+from podkeep.runtime.model.records import Resources, Sandbox, SandboxState, SandboxStatus
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 from podkeep.runtime.rpc.convert.sandbox_update import changed_classes
 

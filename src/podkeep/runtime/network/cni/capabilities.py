@@ -9,8 +9,8 @@ import re
 from decimal import Decimal
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.model.records import SandboxConfig
 from podkeep.runtime.network.cni.conflist import Json
-from podkeep.runtime.records import SandboxConfig
 
 INGRESS = "kubernetes.io/ingress-bandwidth"
 EGRESS = "kubernetes.io/egress-bandwidth"

@@ -19,11 +19,11 @@ from pathlib import Path
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.base.ids import SandboxID
+from podkeep.runtime.model.records import SandboxConfig
 from podkeep.runtime.network.cni import plugin, result
 from podkeep.runtime.network.cni.capabilities import arguments, capabilities
 from podkeep.runtime.network.cni.conflist import VERSIONS, ConfDirectory, Json, NetworkList, parse
 from podkeep.runtime.network.cni.plugin import Call, PluginFailed
-from podkeep.runtime.records import SandboxConfig
 
 log = logging.getLogger(__name__)
 

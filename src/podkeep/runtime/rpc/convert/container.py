@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime import cdi, records
 from podkeep.runtime.class_resources.annotations import Annotation
 from podkeep.runtime.class_resources.annotations import find as annotations_of
-from podkeep.runtime.oci import resources
-from podkeep.runtime.records import SandboxConfig
+from podkeep.runtime.model import records
+from podkeep.runtime.model.records import SandboxConfig
+from podkeep.runtime.oci import cdi, resources
 from podkeep.runtime.rpc.convert.checks import (
     absolute,
     bounded,

@@ -10,8 +10,8 @@ from typing import NoReturn
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.image_volumes import FAILED
-from podkeep.runtime.records import VolumeImage
+from podkeep.runtime.bundle.image_volumes import FAILED
+from podkeep.runtime.model.records import VolumeImage
 from podkeep.runtime.rpc.convert.checks import MAX_TEXT_BYTES, quote
 
 MAX_SUB_PATH = 4096

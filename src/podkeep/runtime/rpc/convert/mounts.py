@@ -7,8 +7,8 @@ import os
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime import records
-from podkeep.runtime.records import Propagation
+from podkeep.runtime.model import records
+from podkeep.runtime.model.records import Propagation
 from podkeep.runtime.rpc.convert.checks import enum_value, path_text, quote
 from podkeep.runtime.rpc.convert.image_volumes import volume_image_message, volume_image_record
 from podkeep.runtime.rpc.convert.namespaces import id_map, mapping_messages

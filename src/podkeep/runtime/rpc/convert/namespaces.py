@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.idmap import IdMap, IdMapping
-from podkeep.runtime import records
-from podkeep.runtime.records import NamespaceMode, SandboxConfig
+from podkeep.runtime.model import records
+from podkeep.runtime.model.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.rpc.convert.checks import enum_value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime import records
+from podkeep.runtime.model import records
 from podkeep.runtime.oci import resources as limits
 
 

@@ -6,10 +6,10 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import systemd
-from podkeep.runtime import records
 from podkeep.runtime.cgroup_driver import slices
+from podkeep.runtime.model import records
+from podkeep.runtime.model.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.network import ports
-from podkeep.runtime.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, check_metadata, quote, refuse_no_name, token
 from podkeep.runtime.rpc.convert.class_resources import class_names
 from podkeep.runtime.rpc.convert.namespaces import namespace_options

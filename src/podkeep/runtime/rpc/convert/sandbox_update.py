@@ -11,7 +11,7 @@ from typing import Any
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.records import Sandbox, SandboxConfig
+from podkeep.runtime.model.records import Sandbox, SandboxConfig
 from podkeep.runtime.rpc.convert.namespaces import namespace_message
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 

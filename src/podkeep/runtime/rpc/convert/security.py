@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime import records
+from podkeep.runtime.model import records
+from podkeep.runtime.model.records import AppArmor, ProfileKind, Seccomp, SELinuxOptions
 from podkeep.runtime.oci import apparmor, capabilities, selinux
 from podkeep.runtime.oci.mounts import OF_RUNTIME, normal
-from podkeep.runtime.records import AppArmor, ProfileKind, Seccomp, SELinuxOptions
 from podkeep.runtime.rpc.convert.checks import enum_value, identifier, path_text, quote, refuse_plain_text
 
 

@@ -9,7 +9,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup_files import Psi, PsiLine
 from podkeep.kernel.cgroup_stats import Memory, Usage
 from podkeep.kernel.netdev import Interface
-from podkeep.runtime.records import Container, Sandbox
+from podkeep.runtime.model.records import Container, Sandbox
 from podkeep.runtime.rpc.encoded import Encoded
 from podkeep.runtime.stats.collector import ContainerReading, SandboxReading
 from podkeep.runtime.stats.layers import LayerSize

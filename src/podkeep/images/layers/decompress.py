@@ -1,0 +1,96 @@
+"""Decompression of layer streams in bounded memory. Runs inside the confined unpack process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from podkeep.images.layers.zstdframes import FrameWatcher
+
+CHUNK = 1 << 18
+"""Bytes handed on at a time, at most."""
+_MAX_WINDOW = 128 << 20
+"""Bytes of history a zstd frame may ask for (RFC 8878, section 3.1.1.1.2 leaves the limit to the decoder)."""
+
+
+class CompressionError(Exception):
+    """The stream is damaged, ends too early, or asks for too much memory."""
+
+
+def decompressor(kind: str, read: Callable[[int], bytes]) -> Callable[[], bytes]:
+    """Return a function that yields the next piece of plain data, empty at the end.
+
+    :param kind: ``none``, ``gzip`` or ``zstd``.
+    :param read: returns up to n bytes of the compressed stream, empty at its end.
+    """
+    if kind == "none":
+        return lambda: read(CHUNK)
+    return {"gzip": _gzip, "zstd": _zstd}[kind](read)
+
+
+def _gzip(read: Callable[[int], bytes]) -> Callable[[], bytes]:
+    from isal import igzip_lib  # imported only where a layer is gzip: start-up time counts
+
+    def new() -> igzip_lib.IgzipDecompressor:
+        return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+
+    current = new()
+    pending = b""
+    fresh = True
+
+    def pull() -> bytes:
+        nonlocal current, pending, fresh
+        while True:
+            if not pending and current.needs_input and not current.eof:
+                pending = read(CHUNK)
+                if not pending:
+                    if fresh:
+                        return b""
+                    raise CompressionError("the gzip stream ends too early")
+            if current.eof:  # another member may follow (RFC 1952, section 2.2)
+                pending = current.unused_data + pending or read(CHUNK)
+                if not pending:
+                    return b""
+                current = new()
+            data, pending = pending, b""
+            fresh = False
+            try:
+                piece = current.decompress(data, CHUNK)
+            except igzip_lib.error as error:  # type: ignore[misc]
+                raise CompressionError(f"the gzip stream is damaged: {error}") from error
+            if piece:
+                return piece
+
+    return pull
+
+
+def _zstd(read: Callable[[int], bytes]) -> Callable[[], bytes]:
+    import zstandard  # imported only where a layer is zstd: start-up time counts
+
+    watcher = FrameWatcher()
+
+    class Source:
+        """The one method zstandard asks for."""
+
+        def read(self, count: int) -> bytes:
+            data = read(min(count, CHUNK) if count > 0 else CHUNK)
+            watcher.feed(data)
+            return data
+
+    factory = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+    reader = factory.stream_reader(Source(), read_across_frames=True)  # type: ignore[arg-type]
+
+    def pull() -> bytes:
+        try:
+            piece = reader.read(CHUNK)
+        except zstandard.ZstdError as error:
+            raise CompressionError(f"the zstd stream is damaged: {error}") from error
+        if not piece and not watcher.between_frames:
+            raise CompressionError("the zstd stream ends too early")
+        return piece
+
+    return pull
+
+
+def preload(kind: str) -> None:
+    """Import what ``kind`` needs; afterwards the process may lose sight of its libraries."""
+    decompressor(kind, lambda _: b"")

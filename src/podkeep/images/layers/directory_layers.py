@@ -1,0 +1,104 @@
+"""Making a directory of a layer, and beside it the record of what of the tar is not in the directory.
+
+Runs in the confined process. ``tree`` makes the files, ``recording`` the record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from podkeep.images.layers.recording import Recorder, record_file
+from podkeep.images.layers.rules import TreeError
+from podkeep.images.layers.tarstream import ByteSource, TarReader
+from podkeep.images.layers.tree import BLOCK_BYTES, TreeWriter
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a layer may have: entries, bytes of files with their holes, and bytes of memory for a tree in memory."""
+
+    inodes: int
+    bytes: int
+    memory: int
+
+
+def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) -> dict[str, Any]:
+    """Make files of a tar in the empty directory ``tree``; return what the unpack process reports of it.
+
+    :param record: descriptor of an empty file.
+    :raises TarError: if it is none.
+    :raises TreeError: if an entry breaks a rule, or cannot be written.
+    """
+    recorder = Recorder(record)
+    source = ByteSource(recorder.passing(pull))
+    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    writer: TreeWriter | None = None
+    try:
+        writer = TreeWriter(root, max_inodes=bounds.inodes, max_bytes=bounds.bytes)
+        reader = TarReader(source)
+        for entry in reader:
+            parts = [(0, entry.size)] if entry.parts is None else entry.parts
+            stored = sum(length for _, length in parts)
+            path = writer.apply(entry, recorder.taken(source.position, stored, reader.content()))
+            if path is not None:
+                recorder.content(path, parts)
+            if writer.lost:
+                recorder.give_up()
+        writer.finish()
+        implied = writer.implied_directories()
+        source.drain()  # the digest covers what follows the archive's end, too
+        recorded = recorder.finish()
+    except OSError as error:
+        raise TreeError(f"the layer cannot be written: {error.strerror}") from error
+    finally:
+        if writer is not None:
+            writer.close()
+        os.close(root)
+    return {
+        "kind": "tar",
+        "driver": "directories",
+        "path": "",
+        "bytes": writer.size + rounded(recorded),
+        "inodes": writer.inodes + 1,
+        "data_bytes": 0,
+        "opaque": [os.fsdecode(path) for path in writer.opaque],
+        "implied": [os.fsdecode(path) for path in implied],
+    }
+
+
+def keep_file(tree: str, record: int, title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
+    """Keep a stream as one file named ``title``, as it is."""
+    try:
+        fd = os.open(f"{tree}/{title}", _CREATE, 0o644)
+        try:
+            while piece := pull():
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(fd, view) :]
+            size = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        for path in (f"{tree}/{title}", tree):  # the registry knows no times
+            os.utime(path, (0, 0))
+        recorded = record_file(record, os.fsencode(title), size)
+    except OSError as error:
+        raise TreeError(f"{title!r}: {error.strerror}") from error
+    return {
+        "kind": "file",
+        "driver": "directories",
+        "path": "",
+        "bytes": BLOCK_BYTES + rounded(size) + rounded(recorded),
+        "inodes": 3,
+        "data_bytes": rounded(size),
+        "opaque": [],
+    }
+
+
+def rounded(size: int) -> int:
+    """Return what a file of ``size`` bytes takes on disk."""
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES

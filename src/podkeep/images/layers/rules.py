@@ -1,0 +1,228 @@
+"""What a layer may hold, whatever keeps it: names, whiteouts, devices, extended attributes. Pure.
+
+Owns the decisions (OCI image-spec, layer.md); what follows from them is done by ``tree`` (files below a directory) and
+``erofs`` (a metadata image). Both raise :class:`TreeError` and with the same words.
+"""
+
+from __future__ import annotations
+
+import os
+
+from podkeep.images.layers.tarstream import Entry, EntryKind
+
+WHITEOUT = b".wh."
+OPAQUE = b".wh..wh..opq"
+_AUFS_METADATA = b".wh..wh."
+_HARMLESS_DEVICES = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)})
+"""null, zero, full, random, urandom, tty, console, ptmx (kernel, devices.txt)."""
+_MAX_NAME = 255
+"""Bytes (linux/limits.h, NAME_MAX)."""
+MAX_PATH = 4095
+"""Bytes of a path from the root, and of a symbolic link's target (linux/limits.h, PATH_MAX, without the zero byte)."""
+_MAX_XATTR_BYTES = 65536
+"""One value (linux/limits.h, XATTR_SIZE_MAX), and here also all names and values of one file."""
+_CAPABILITY_BYTES = {b"\x02": 20, b"\x03": 24}
+"""Sizes by revision, the last byte of the first number (linux/capability.h, VFS_CAP_REVISION_2 and _3)."""
+_MAX_IMPLIED = 1 << 18
+_MAX_IMPLIED_BYTES = 8 << 20
+"""Directories of one layer that no entry came for, and the bytes of their paths together."""
+_MAX_OPAQUE = 1 << 16
+"""Opaque directories of one layer."""
+NO_LIMIT = _LATEST = (1 << 63) - 1
+
+
+class TreeError(Exception):
+    """An entry breaks a rule or could not be written; the message names the entry."""
+
+
+class Budget:
+    """What one layer may still bring. ``entries`` is how many came, directories that none came for included."""
+
+    def __init__(self, *, max_entries: int, max_bytes: int) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._opaque = 0
+        self._implied = 0
+        self._implied_bytes = 0
+        self.entries = 1
+
+    def entry(self, size: int = 0) -> None:
+        """Count an entry whose content is ``size`` bytes, holes included.
+
+        :raises TreeError: if it is one too many, or too large together with those before.
+        """
+        self.entries += 1
+        if self.entries > self._max_entries:
+            raise TreeError(f"more than {self._max_entries} entries (images.max_layer_inodes)")
+        self._bytes += size
+        if self._bytes > self._max_bytes:
+            raise TreeError(f"more than {self._max_bytes} bytes of files (images.max_layer_bytes)")
+
+    def implied(self, length: int) -> None:
+        """Count a directory that no entry came for, with a path of ``length`` bytes.
+
+        :raises TreeError: if it is one too many.
+        """
+        self.entry()
+        self._implied += 1
+        self._implied_bytes += length
+        if self._implied > _MAX_IMPLIED or self._implied_bytes > _MAX_IMPLIED_BYTES:
+            raise TreeError(
+                f"more than {_MAX_IMPLIED} directories without an entry, or {_MAX_IMPLIED_BYTES} bytes of their names"
+            )
+
+    def opaque(self) -> None:
+        """Count an opaque directory.
+
+        :raises TreeError: if it is one too many.
+        """
+        self._opaque += 1
+        if self._opaque > _MAX_OPAQUE:
+            raise TreeError(f"more than {_MAX_OPAQUE} opaque directories")
+
+
+def checked_name(name: bytes, which: str, entry: Entry) -> bytes:
+    """Return a name relative to the root, without ``.``, empty parts or a slash at its end; empty for the root.
+
+    An absolute name is one below the root, too: builders of images write such (ko does).
+
+    :param which: what the name is, for the message.
+    :raises TreeError: if it is empty, holds ``..`` or is longer than names can be.
+    """
+    parts = [part for part in name.split(b"/") if part not in (b"", b".")]
+    if b".." in parts:
+        raise TreeError(f"entry {shown(entry.name)}: {which} {shown(name)} holds '..'")
+    if not parts and not name:
+        raise TreeError("an entry has no name" if name is entry.name else f"entry {shown(entry.name)}: no {which[4:]}")
+    path = b"/".join(parts)
+    if len(path) > _MAX_NAME:
+        longest = max(len(part) for part in parts)
+        if longest > _MAX_NAME:
+            raise TreeError(
+                f"entry {shown(entry.name)}: {which} holds a name of {longest} bytes, longer than the {_MAX_NAME}"
+                " of Linux"
+            )
+        check_path(len(path), entry)
+    return path
+
+
+def check_path(length: int, entry: Entry) -> None:
+    """Refuse a path of ``length`` bytes if nobody could open it by name.
+
+    :raises TreeError: if it is too long.
+    """
+    if length > MAX_PATH:
+        raise TreeError(f"entry {shown(entry.name)}: a path of {length} bytes, longer than the {MAX_PATH} of Linux")
+
+
+def is_ignored(path: bytes, entry: Entry) -> bool:
+    """Tell whether the entry at ``path`` is to be passed over: what AUFS kept for itself, which is not in the image.
+
+    :raises TreeError: if it is below a name that is a whiteout's.
+    """
+    if WHITEOUT not in path:
+        return False
+    *above, last = path.split(b"/")
+    for part in above:
+        if part == OPAQUE or (part.startswith(WHITEOUT) and not part.startswith(_AUFS_METADATA)):
+            raise TreeError(f"entry {shown(entry.name)}: its parent {shown(part)} is a whiteout's name")
+        if part.startswith(_AUFS_METADATA):
+            return True
+    return last.startswith(_AUFS_METADATA) and last != OPAQUE
+
+
+def check_target(entry: Entry) -> None:
+    """Refuse a symbolic link that no file system can hold.
+
+    :raises TreeError: if its target is empty or too long.
+    """
+    if not entry.link:
+        raise TreeError(f"entry {shown(entry.name)}: a symbolic link to nothing")
+    if len(entry.link) > MAX_PATH:
+        raise TreeError(
+            f"entry {shown(entry.name)}: a target of {len(entry.link)} bytes, longer than the {MAX_PATH} of Linux"
+        )
+
+
+def modification_time(entry: Entry) -> int:
+    """Return the entry's time in nanoseconds; what lies before 1970 or beyond 2262 is 1970, as with containerd."""
+    return entry.mtime if 0 <= entry.mtime <= _LATEST else 0
+
+
+def hidden_name(name: bytes, entry: Entry) -> bytes | None:
+    """Return the name that a whiteout hides; None if it hides nothing here and is to be passed over.
+
+    :param name: starts with ``.wh.`` and is not the opaque marker.
+    :raises TreeError: if it names no entry of a directory.
+    """
+    if name.startswith(_AUFS_METADATA):
+        return None
+    hidden = name.removeprefix(WHITEOUT)
+    if hidden in (b"", b".", b".."):
+        raise TreeError(f"entry {shown(entry.name)}: a whiteout of nothing")
+    return hidden
+
+
+def refuse_devices(entry: Entry) -> None:
+    """Refuse devices that no image may bring; harmless ones pass, and what is no device.
+
+    :raises TreeError: naming the device.
+    """
+    if entry.kind is EntryKind.BLOCK:
+        raise TreeError(f"entry {shown(entry.name)}: block device {entry.major}:{entry.minor} is refused")
+    if entry.kind is not EntryKind.CHARACTER or (entry.major, entry.minor) in _HARMLESS_DEVICES:
+        return
+    device = f"character device {entry.major}:{entry.minor}"
+    if (entry.major, entry.minor) == (0, 0):
+        device += ", overlayfs's own whiteout,"
+    raise TreeError(f"entry {shown(entry.name)}: {device} is refused")
+
+
+def refuse_trusted(entry: Entry) -> None:
+    """Refuse attributes that only the host may set: overlayfs trusts them.
+
+    :raises TreeError: if the entry has one, whatever its kind.
+    """
+    if any(key.startswith("trusted.") for key in entry.xattrs):
+        raise TreeError(f"entry {shown(entry.name)}: extended attributes of the trusted namespace are refused")
+
+
+def kept_xattrs(entry: Entry) -> dict[str, bytes]:
+    """Return what belongs to the file; labels of a security module are the host's to give, not the image's.
+
+    :raises TreeError: if an attribute is of no namespace that Linux has, is too large, or could not be set.
+    """
+    kept: dict[str, bytes] = {}
+    total = 0
+    for key, value in entry.xattrs.items():
+        if key == "security.capability" or key.startswith(("user.", "system.posix_acl_")):
+            _check_xattr(key, value, entry)
+            total += len(key) + len(value)
+            kept[key] = value
+        elif not key.startswith("security."):
+            raise TreeError(f"entry {shown(entry.name)}: extended attribute {key[:300]!r} is of no known namespace")
+    if total > _MAX_XATTR_BYTES:
+        raise TreeError(
+            f"entry {shown(entry.name)}: extended attributes of {total} bytes, more than {_MAX_XATTR_BYTES}"
+        )
+    return kept
+
+
+def _check_xattr(key: str, value: bytes, entry: Entry) -> None:
+    what = f"entry {shown(entry.name)}: extended attribute {key[:300]!r}"
+    length = len(os.fsencode(key))
+    if key == "user.":
+        raise TreeError(f"{what} has no name")
+    if length > _MAX_NAME:
+        raise TreeError(f"{what} has a name of {length} bytes, longer than the {_MAX_NAME} of Linux")
+    if len(value) > _MAX_XATTR_BYTES:
+        raise TreeError(f"{what} is of {len(value)} bytes, longer than the {_MAX_XATTR_BYTES} of Linux")
+    if key == "security.capability" and len(value) != _CAPABILITY_BYTES.get(value[3:4]):
+        raise TreeError(f"{what} is not valid")
+
+
+def shown(name: bytes) -> str:
+    """Return a name as messages show it: bounded, on one line."""
+    text = name.decode(errors="backslashreplace")
+    return repr(text if len(text) <= 200 else text[:200] + "...")

@@ -1,0 +1,173 @@
+"""The unpack process: one untrusted layer, one root it cannot leave.
+
+Started by the pull worker as a program of its own. Standard input is one JSON line with the request, then the
+compressed layer; standard output is one JSON line with the result. Between the two it gives up every mount but the
+layer's directory, the network, all capabilities but those that making files of other users needs, and all system
+calls but those for files.
+
+Request: ``root`` (directory), ``driver`` that will keep the layer, ``compression``, ``algorithm`` of the diff ID,
+``max_bytes``, ``max_inodes``, ``max_ratio`` of plain to compressed bytes, ``max_memory`` (bytes) of a tree in memory.
+Result: ``kind`` (``tar``), ``digest`` of the plain tar, ``opaque`` directories, ``data_bytes`` (0, it is no file), the
+``driver`` that can keep it and the ``path`` below ``root`` of what is for it; or ``error``, and ``full`` if there was
+no space on the disk.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from podkeep.base import failpoints
+from podkeep.base.errors import PodkeepError
+from podkeep.images.layers import decompress, directory_layers, stages
+from podkeep.images.layers.directory_layers import Bounds
+from podkeep.images.layers.erofs import keeping
+from podkeep.images.layers.full_disk import is_full
+from podkeep.images.layers.recording import SUFFIX
+from podkeep.images.layers.rules import TreeError
+from podkeep.images.layers.tarstream import TarError
+from podkeep.kernel import allocator, confine, seccomp
+from podkeep.kernel.confine import Capability
+
+_KEPT = (
+    Capability.CHOWN,
+    Capability.DAC_OVERRIDE,
+    Capability.FOWNER,
+    Capability.FSETID,
+    Capability.MKNOD,
+    Capability.SETFCAP,
+)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_MEMORY = 1 << 30
+"""Bytes of address space; a zstd window is the largest thing in it."""
+_MAX_OPEN = 256
+_RATIO_FLOOR = 64 << 20
+"""Bytes that are not too many, whatever they came from."""
+
+
+def main() -> None:
+    """Serve the one request on standard input, write the one result and end.
+
+    Without what an interpreter does at its end: threads may still decompress, and have no libraries to end with.
+    """
+    try:
+        _serve()
+    except BaseException:  # noqa: BLE001 - the end of this process, and what went wrong is said
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
+def _serve() -> None:
+    confine.die_with_parent()
+    allocator.keep_buffers()
+    gc.disable()  # a layer's tree is many objects, all of which are needed to the end
+    line, rest = _request_line()
+    if not line:
+        return  # the worker needed fewer processes than it had ready
+    try:
+        result = _unpack(json.loads(line), rest)
+    except (OSError, PodkeepError, TreeError, TarError, decompress.CompressionError) as error:
+        result = {"error": str(error), "full": is_full(error)}
+    except MemoryError:
+        result = {"error": f"unpacking needs more than {_MAX_MEMORY >> 20} MiB of memory", "full": False}
+    failpoints.reach("unpack-done")
+    os.write(1, json.dumps(result).encode() + b"\n")
+
+
+def _request_line() -> tuple[bytes, bytes]:
+    buffer = b""
+    while b"\n" not in buffer:
+        piece = os.read(0, decompress.CHUNK)
+        if not piece:
+            return b"", b""
+        buffer += piece
+    line, _, rest = buffer.partition(b"\n")
+    return line, rest
+
+
+def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
+    decompress.preload(request["compression"])
+    hashing = hashlib.new(request["algorithm"])
+    # Beside the directory, which it is not to be a part of, and so before this process loses sight of it.
+    record = os.open(request["root"] + SUFFIX, _CREATE, 0o600) if request["driver"] == "directories" else -1
+    _limit_resources(request["max_bytes"])
+    confine.enter_root(request["root"])
+    confine.drop_privileges(_KEPT)
+    os.umask(0)
+    seccomp.allow_files_only()
+    failpoints.reach("unpack-confined")
+    stages.quicken()
+    pull = stages.Ahead(_measured(_reader(rest), request)).pull
+    aside = stages.Aside(hashing.update)
+    result = _keep_tar(request, record, aside.passing(pull))
+    aside.finish()
+    return result | {"digest": f"{request['algorithm']}:{hashing.hexdigest()}"}
+
+
+def _limit_resources(max_bytes: int) -> None:
+    limits = {
+        resource.RLIMIT_AS: _MAX_MEMORY,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: min(max_bytes + _MAX_MEMORY, 1 << 62),
+        resource.RLIMIT_NOFILE: _MAX_OPEN,
+    }
+    for which, limit in limits.items():
+        resource.setrlimit(which, (limit, limit))
+
+
+def _keep_tar(request: dict[str, Any], record: int, pull: Callable[[], bytes]) -> dict[str, Any]:
+    bounds = Bounds(inodes=request["max_inodes"], bytes=request["max_bytes"], memory=request["max_memory"])
+    if request["driver"] == "directories":
+        return directory_layers.keep_tar("/", record, pull, bounds)
+    return keeping.keep_tar("", pull, bounds)
+
+
+def _reader(rest: bytes) -> Callable[[int], bytes]:
+    """Read standard input, after the bytes that came with the request."""
+    pending = rest
+
+    def read(count: int) -> bytes:
+        nonlocal pending
+        if pending:
+            data, pending = pending[:count], pending[count:]
+            return data
+        return os.read(0, count)
+
+    return read
+
+
+def _measured(read: Callable[[int], bytes], request: dict[str, Any]) -> Callable[[], bytes]:
+    """Decompress and count."""
+    limit, ratio = request["max_bytes"], request["max_ratio"]
+    taken = seen = 0
+
+    def read_counted(count: int) -> bytes:
+        nonlocal taken
+        data = read(count)
+        taken += len(data)
+        return data
+
+    pull_piece = decompress.decompressor(request["compression"], read_counted)
+
+    def pull() -> bytes:
+        nonlocal seen
+        piece = pull_piece()
+        seen += len(piece)
+        if seen > limit:
+            raise TarError(f"more than {limit} bytes uncompressed (images.max_layer_bytes)")
+        if seen > _RATIO_FLOOR and seen > ratio * taken:
+            raise TarError(f"grows more than {ratio}-fold: {taken} bytes to {seen} (images.max_unpack_ratio)")
+        return piece
+
+    return pull
+
+
+if __name__ == "__main__":
+    main()

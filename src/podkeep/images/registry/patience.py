@@ -1,0 +1,31 @@
+"""For how long a server that says "later" is believed, and how long to wait in between."""
+
+from __future__ import annotations
+
+import random
+
+from podkeep.images.registry.http1 import Answer
+
+TRIES = 4
+"""Requests sent before a server that answers "later" is taken to be down."""
+LATER = (408, 425, 429, 500, 502, 503, 504)
+"""Statuses after which the same request may well succeed."""
+_LONGEST_WAIT = 20.0
+"""Seconds that a server may ask us to wait."""
+
+
+def seconds_to_wait(answer: Answer, attempt: int) -> float | None:
+    """Return the seconds after which to send a request again, None for not at all.
+
+    :param attempt: how many were sent, 1 for the first.
+    """
+    if answer.status not in LATER or attempt >= TRIES:
+        return None
+    asked = answer.headers.get("Retry-After", "")
+    seconds = float(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 9 else pause(attempt)
+    return seconds + random.random() * 0.1 if seconds <= _LONGEST_WAIT else None
+
+
+def pause(attempt: int) -> float:
+    """Return seconds to wait after so many failures: longer each time, never the same for two nodes."""
+    return 0.25 * float(1 << (attempt - 1)) * (0.5 + random.random() / 2)

@@ -1,0 +1,183 @@
+"""What the store has, in memory: images, names, layers and which blobs became which.
+
+Owns the maps that are read with every request, and the lock under which they, the records and the files change
+together. Readers take no lock and see the old maps or the new. Does not own: files (``layer_store``), or when
+something comes and goes. Used by the other parts of the store only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from podkeep.base import reference
+from podkeep.base.errors import InvalidArgument
+from podkeep.base.ids import Digest, ImageID
+from podkeep.images.formats import manifest
+from podkeep.images.formats.image import Image, ImageRunConfig
+from podkeep.images.store.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord
+
+log = logging.getLogger(__name__)
+
+_MIN_ID_PREFIX = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Maps:
+    """The records at one moment."""
+
+    images: Mapping[ImageID, Image] = field(default_factory=dict)
+    names: Mapping[str, ImageID] = field(default_factory=dict)
+    layers: Mapping[Digest, LayerRecord] = field(default_factory=dict)
+    blobs: Mapping[Digest, Sequence[BlobRecord]] = field(default_factory=dict)
+
+
+class Catalog:
+    """The records of one store.
+
+    :param pinned: patterns of names.
+    """
+
+    def __init__(self, database: ImageDatabase, pinned: Sequence[str]) -> None:
+        self.database = database
+        self.changing = threading.RLock()
+        """Held by whoever changes records, files and maps together."""
+        self._now = _Maps()
+        self._pinned = pinned
+
+    @property
+    def images(self) -> Mapping[ImageID, Image]:
+        """Every image, sorted by ID."""
+        return self._now.images
+
+    @property
+    def layers(self) -> Mapping[Digest, LayerRecord]:
+        """Every layer."""
+        return self._now.layers
+
+    def refresh(self, *, pinned: Sequence[str] | None = None) -> None:
+        """Read the records again, which the caller has changed; pin other images from now on if told to."""
+        with self.changing:
+            if pinned is not None:
+                self._pinned = pinned
+            layers = self.database.layers()
+            blobs: dict[Digest, list[BlobRecord]] = {}
+            for blob in self.database.blobs():
+                blobs.setdefault(blob.digest, []).append(blob)
+            images = {record.id: self._image(record, layers) for record in self.database.images()}
+            names = {name: image.id for image in images.values() for name in (*image.repo_tags, *image.repo_digests)}
+            self._now = _Maps(images=images, names=names, layers=layers, blobs=blobs)
+
+    def _image(self, record: ImageRecord, layers: Mapping[Digest, LayerRecord]) -> Image:
+        names = (*record.tags, *record.digests)
+        used, _ = disk_usage(layers[layer] for layer in dict.fromkeys(record.layers))
+        config, unusable = self._config(record)
+        return Image(
+            id=record.id,
+            kind=record.kind,
+            artifact_type=record.artifact_type,
+            repo_tags=record.tags,
+            repo_digests=record.digests,
+            size=len(record.config) + used,
+            pinned=any(fnmatchcase(name, pattern) for name in names for pattern in self._pinned),
+            pulled_at=record.pulled_at,
+            config=config,
+            layers=record.layers,
+            unusable=unusable,
+        )
+
+    def _config(self, record: ImageRecord) -> tuple[ImageRunConfig, str]:
+        """Return how an image wants to be run, or what is wrong with that; one that is bad harms no other."""
+        if record.kind == "artifact":
+            return ImageRunConfig(), ""
+        before = self._now.images.get(record.id)
+        if before is not None and before.kind == "image":
+            return before.config, before.unusable  # the ID is the digest of the configuration
+        try:
+            return manifest.parse_configuration(record.config, f"image {record.id}").run, ""
+        except InvalidArgument as error:
+            log.warning("no container can be made of an image that is here: %s", error.message)
+            return ImageRunConfig(), error.message
+
+    def named(self, name: str) -> Image | None:
+        """Return the image that has this full name."""
+        now = self._now
+        return now.images[now.names[name]] if name in now.names else None
+
+    def find(self, text: str) -> Image | None:
+        """Return the image that ``text`` names: a reference in any form, a repository digest, an ID or a prefix of
+        one.
+
+        :raises InvalidArgument: if an ID prefix fits several images.
+        """
+        if text.startswith("sha256:"):
+            return self.images.get(ImageID(text)) or self._by_prefix(text.removeprefix("sha256:"))
+        try:
+            found = self.named(str(reference.parse(text)))
+        except InvalidArgument:
+            found = None
+        return found or self._by_prefix(text)
+
+    def _by_prefix(self, text: str) -> Image | None:
+        if len(text) < _MIN_ID_PREFIX or text.strip("0123456789abcdef"):
+            return None
+        found = [image for image in self.images.values() if image.id.partition(":")[2].startswith(text)]
+        if len(found) > 1:
+            raise InvalidArgument(f"{text!r} is the start of {len(found)} image IDs", hint="write more of the ID")
+        return found[0] if found else None
+
+    def here(self, item: Mapping[str, str]) -> str:
+        """Return the layer that a worker wants (``want`` of ``assembly``), if it is here; else an empty string."""
+        if layer := item["layer"]:
+            record = self.layers.get(Digest(layer))
+            return layer if record is not None and record.kind == item["kind"] else ""
+        compression = item["compression"]
+        found = self.of_blob(item["digest"], ("auto", "none") if compression == "none" else (compression,))
+        return next((layer.id for layer in found if layer.kind == "tar" or layer.title == item["title"]), "")
+
+    def twin(self, item: Mapping[str, str]) -> str:
+        """Return a layer that has the wanted one's content under another name; an empty string if there is none."""
+        if item["kind"] == "tar":
+            return ""
+        found = self.of_blob(item["digest"], ("auto",) if item["kind"] == "auto" else ())
+        return next((layer.id for layer in found if layer.kind == "file"), "")
+
+    def of_blob(self, digest: str, compressions: Collection[str] = ()) -> Iterator[LayerRecord]:
+        """Yield the layers that were made of a blob, taken to be compressed in one of these ways, or in any."""
+        now = self._now
+        for blob in now.blobs.get(Digest(digest), ()):
+            if not compressions or blob.compression in compressions:
+                yield now.layers[blob.layer]
+
+
+def disk_usage(layers: Iterable[LayerRecord]) -> tuple[int, int]:
+    """Return the bytes and inodes that layers take on disk together; what file layers share counts once."""
+    used = inodes = 0
+    shared: set[Digest] = set()
+    for layer in layers:
+        used += layer.bytes
+        inodes += layer.inodes
+        if layer.blob is not None:
+            if layer.blob in shared:
+                used -= layer.data_bytes
+                inodes -= 1
+            shared.add(layer.blob)
+    return used, inodes
+
+
+def tag_of(text: str) -> str:
+    """Return the tag that ``text`` is, in full; an empty string if it is something else."""
+    try:
+        parsed = reference.parse(text)
+    except InvalidArgument:
+        return ""
+    return "" if parsed.digest else str(parsed)
+
+
+def spare_tag(text: str, image: Image) -> str:
+    """Return the tag that ``text`` is, if the image has another; an empty string if taking it away takes the image."""
+    tag = tag_of(text)
+    return tag if tag in image.repo_tags and len(image.repo_tags) > 1 else ""

@@ -1,0 +1,181 @@
+"""Comparing what the store has with its digests. The server's side: a worker reads the layers (``verify``).
+
+Owns: what is looked at, what is told, and what is removed so that a pull brings it anew. Layers are held while they are
+read. Called by ``upkeep``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from podkeep.base.errors import NotFound, PodkeepError
+from podkeep.base.ids import Digest, ImageID
+from podkeep.images.formats import manifest
+from podkeep.images.formats.image import Image
+from podkeep.images.store.database import LayerRecord
+from podkeep.images.store.documents import documents_of, layer_request, names_of
+from podkeep.images.store.store import ImageStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Progress of a verification; ``done`` of ``total`` bytes on disk."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """Something that is not what its digest says; ``kept`` says why it was not removed, if that was asked for."""
+
+    object: str
+    problem: str
+    images: tuple[ImageID, ...] = ()
+    names: tuple[str, ...] = ()
+    repaired: bool = False
+    kept: str = ""
+
+
+@dataclass(kw_only=True)
+class Summary:
+    """What a verification looked at."""
+
+    images: int = 0
+    layers: int = 0
+    documents: int = 0
+    bytes: int = 0
+    damages: int = 0
+    unchecked: int = 0
+    """Layers kept in a way that does not allow it."""
+
+
+class Checking:
+    """The verifications of one store.
+
+    :param in_use: says by what an image is used, or nothing; called on the event loop.
+    """
+
+    def __init__(self, store: ImageStore, in_use: Callable[[Image], str]) -> None:
+        self._store = store
+        self._in_use = in_use
+
+    async def verify(
+        self, images: Sequence[Image], *, everything: bool, repair: bool
+    ) -> AsyncGenerator[Step | Damage | Summary, None]:
+        """Compare images with their digests; yield progress, damages and at last the summary.
+
+        With ``repair`` images that are damaged and that no container uses are removed, with every image that shares
+        the damaged layer, so that a pull brings it anew.
+
+        :param everything: these are all images; layers that none has, and what has no record, are looked at, too.
+        """
+        wanted = [layer for image in images for layer in image.layers]
+        held = self._store.hold(self._store.records()[1] if everything else wanted)
+        _, layers = self._store.records()
+        summary = Summary(images=len(images))
+        damages: list[Damage] = []
+        try:
+            for image in images:
+                found, count = await asyncio.to_thread(self._check_documents, image)
+                summary.documents += count
+                damages += found
+            async with aclosing(self._check_layers([layers[layer] for layer in held])) as events:
+                async for event in events:
+                    if isinstance(event, Step):
+                        yield event
+                    elif isinstance(event, Damage):
+                        damages.append(event)
+                        summary.layers += 1
+                    elif event is None:
+                        summary.unchecked += 1
+                    else:
+                        summary.layers += 1
+                        summary.bytes += event
+            # While the layers are held each is the one that was read, whatever is pulled and removed meanwhile.
+            if repair:
+                damages = [self._repaired(damage) for damage in damages]
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._store.release, held))
+        if everything:
+            damages += await asyncio.to_thread(self._check_strays, repair)
+        summary.damages = len(damages)
+        for damage in damages:
+            yield damage
+        yield summary
+
+    def _check_documents(self, image: Image) -> tuple[list[Damage], int]:
+        damages, count = [], 0
+        if image.unusable:
+            damages.append(Damage(object=image.id, problem=image.unusable, images=(image.id,), names=names_of(image)))
+        try:
+            for document in documents_of(self._store, image):
+                count += 1
+                found = manifest.digest_of(document.data, document.digest.partition(":")[0])
+                if found != document.digest:
+                    problem = f"{document.role}: expected digest {document.digest}, the content has {found}"
+                    damages.append(
+                        Damage(object=document.digest, problem=problem, images=(image.id,), names=names_of(image))
+                    )
+        except NotFound:
+            return [], count  # removed meanwhile
+        except PodkeepError as error:
+            damages.append(Damage(object=image.id, problem=error.message, images=(image.id,), names=names_of(image)))
+        return damages, count
+
+    async def _check_layers(self, layers: Sequence[LayerRecord]) -> AsyncGenerator[Step | Damage | int | None, None]:
+        """Yield steps, and for each layer a damage, the bytes of its content, or None if it cannot be checked."""
+        if not layers:
+            return
+        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        request = {"kind": "verify", "layers": [layer_request(layer) for layer in layers]}
+
+        async def read() -> None:
+            try:
+                await self._store.work(request, events.put_nowait)
+            finally:
+                events.put_nowait(None)
+
+        reader = asyncio.ensure_future(read())
+        try:
+            while (event := await events.get()) is not None:
+                if event["event"] == "progress":
+                    if event["phase"] == "verifying":
+                        yield Step(done=event["done"], total=event["total"])
+                elif event["event"] == "damage":
+                    yield self._damage(Digest(event["layer"]), event["problem"])
+                else:
+                    yield event.get("bytes")
+            await reader
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    def _damage(self, layer: Digest, problem: str) -> Damage:
+        having = [image for image in self._store.images() if layer in image.layers]
+        return Damage(
+            object=layer,
+            problem=problem,
+            images=tuple(image.id for image in having),
+            names=tuple(name for image in having for name in names_of(image)),
+        )
+
+    def _check_strays(self, repair: bool) -> list[Damage]:
+        return [
+            Damage(object=stray, problem="no image has it", repaired=repair)
+            for stray in self._store.strays(remove=repair)
+        ]
+
+    def _repaired(self, damage: Damage) -> Damage:
+        """Forget the images that a damage is in, or say which cannot be."""
+        images = [image for image in self._store.images() if image.id in damage.images or damage.object in image.layers]
+        kept = [f"{image.id} is in use {used}" for image in images if (used := self._in_use(image))]
+        if kept:
+            return replace(damage, kept="; ".join(kept))
+        if len(self._store.forget_images(images)) < len(images):
+            return replace(damage, kept="it was pulled again meanwhile")
+        return replace(damage, repaired=True)

@@ -1,0 +1,369 @@
+"""The image store's records: images, their names, and the layers they use. SQLite, one file.
+
+Manifests and configurations are kept here as bytes, so that an image and everything that names it appear and
+disappear in one transaction. Knows nothing of layer directories; ``store`` keeps the two in step (a row is written
+after its layer is in place, and deleted before the layer is).
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted
+from podkeep.base.ids import Digest, ImageID
+from podkeep.images.formats.image import ImageKind, LayerKind
+from podkeep.images.store.reserve import Reserve
+
+log = logging.getLogger(__name__)
+
+_MIGRATIONS = (
+    """
+CREATE TABLE layers (diff_id TEXT PRIMARY KEY, bytes INTEGER NOT NULL, inodes INTEGER NOT NULL,
+                     boot_id TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE images (id TEXT PRIMARY KEY, config BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE image_layers (image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE, position INTEGER NOT NULL,
+                           diff_id TEXT NOT NULL REFERENCES layers(diff_id),
+                           PRIMARY KEY (image_id, position)) WITHOUT ROWID;
+CREATE INDEX image_layers_by_layer ON image_layers (diff_id);
+CREATE TABLE manifests (digest TEXT NOT NULL, image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE,
+                        data BLOB NOT NULL, PRIMARY KEY (digest, image_id)) WITHOUT ROWID;
+CREATE TABLE names (name TEXT PRIMARY KEY, image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE,
+                    kind TEXT NOT NULL CHECK (kind IN ('tag', 'digest'))) WITHOUT ROWID;
+""",
+    """
+ALTER TABLE layers RENAME COLUMN diff_id TO id;
+ALTER TABLE layers ADD COLUMN kind TEXT NOT NULL DEFAULT 'tar' CHECK (kind IN ('tar', 'file'));
+ALTER TABLE layers ADD COLUMN title TEXT NOT NULL DEFAULT '';
+ALTER TABLE layers ADD COLUMN blob TEXT;
+ALTER TABLE layers ADD COLUMN driver TEXT NOT NULL DEFAULT 'directories';
+ALTER TABLE layers ADD COLUMN data_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE image_layers RENAME COLUMN diff_id TO layer_id;
+ALTER TABLE images ADD COLUMN kind TEXT NOT NULL DEFAULT 'image' CHECK (kind IN ('image', 'artifact'));
+ALTER TABLE images ADD COLUMN artifact_type TEXT NOT NULL DEFAULT '';
+ALTER TABLE images ADD COLUMN pulled_at INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE blobs (digest TEXT NOT NULL, compression TEXT NOT NULL,
+                    layer_id TEXT NOT NULL REFERENCES layers(id) ON DELETE CASCADE,
+                    PRIMARY KEY (digest, compression, layer_id)) WITHOUT ROWID;
+CREATE INDEX blobs_by_layer ON blobs (layer_id);
+""",
+    """
+ALTER TABLE layers ADD COLUMN metadata TEXT NOT NULL DEFAULT '';
+ALTER TABLE layers ADD COLUMN implied TEXT NOT NULL DEFAULT '';
+""",
+)
+"""What makes each version of the file out of the one before; a new file goes through all of them."""
+_VERSION = len(_MIGRATIONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRecord:
+    """A layer on disk.
+
+    ``id`` is the diff ID of a ``tar``, and of a ``file`` what ``layers.file_layer_id`` makes of ``blob`` and ``title``,
+    which a tar does not have. ``driver`` keeps it. ``bytes`` and ``inodes`` are all it takes on disk, blocks counted
+    whole; ``data_bytes`` are those of them that file layers of the same blob have in common (with one inode).
+    ``metadata`` is the digest of what the driver made beside the content, ``implied`` that of the list of directories
+    that no entry came for (``merging``); empty if there is nothing, or if version 2 of the file did not know it.
+    ``boot_id`` is of the boot that wrote it, or empty once it is known to be on the disk.
+    """
+
+    id: Digest
+    kind: LayerKind = "tar"
+    title: str = ""
+    blob: Digest | None = None
+    driver: str = "directories"
+    bytes: int
+    inodes: int
+    data_bytes: int = 0
+    metadata: str = ""
+    implied: str = ""
+    boot_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlobRecord:
+    """Which layer a blob became when it was taken to be compressed like this; it was compared with its digest.
+
+    ``compression`` is ``auto`` where its content said whether it is a plain tar or a file.
+    """
+
+    digest: Digest
+    compression: str
+    layer: Digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """An image as stored; ``layers`` base first, ``pulled_at`` in nanoseconds since 1970, 0 if not known."""
+
+    id: ImageID
+    kind: ImageKind
+    artifact_type: str
+    config: bytes
+    pulled_at: int
+    layers: tuple[Digest, ...]
+    tags: tuple[str, ...]
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewImage:
+    """An image to be recorded: its documents, its layers and the names that lead to it from now on."""
+
+    id: ImageID
+    kind: ImageKind = "image"
+    artifact_type: str = ""
+    config: bytes
+    pulled_at: int = 0
+    manifests: tuple[tuple[Digest, bytes], ...]
+    layers: tuple[Digest, ...]
+    tags: tuple[str, ...]
+    digests: tuple[str, ...]
+
+
+class ImageDatabase:
+    """The records of one store; methods may be called from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, and create it if there is none.
+
+        :raises DataLoss: if it is not a database or is damaged.
+        :raises FailedPrecondition: if a newer podkeep wrote it.
+        :raises ResourceExhausted: if its file system is full; so does every method.
+        """
+        self._path = path
+        self._lock = threading.RLock()
+        self._reserve = Reserve(path.with_name(f"{path.name}-reserve"))
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        try:
+            with self._translated():
+                self._prepare()
+            self.keep_reserve()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute("PRAGMA foreign_keys = ON")
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version > _VERSION:
+            raise FailedPrecondition(
+                f"{self._path} has version {version}, this podkeep reads version {_VERSION}",
+                hint="use the podkeep that wrote it, or move the directory away and pull again",
+            )
+        if version < _VERSION:
+            script = "".join(_MIGRATIONS[version:])
+            self._connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {_VERSION}; COMMIT;")
+        (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+
+    @contextmanager
+    def _translated(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._connection
+            except sqlite3.DatabaseError as error:
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                    raise ResourceExhausted(
+                        f"{self._path.parent}: no space is left for the records of images: {error}",
+                        hint=f"free space on the file system of {self._path.parent} and try again",
+                    ) from error
+                raise DataLoss(
+                    f"{self._path}: {error}",
+                    hint=f"move {self._path.parent} away and restart; images are pulled again",
+                ) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._translated() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # SQLite ends it by itself when the disk is full
+                    connection.execute("ROLLBACK")
+                raise
+
+    def images(self) -> list[ImageRecord]:
+        """Return every image."""
+        with self._translated() as connection:
+            layers: dict[str, list[Digest]] = {}
+            for image_id, layer in connection.execute(
+                "SELECT image_id, layer_id FROM image_layers ORDER BY image_id, position"
+            ):
+                layers.setdefault(image_id, []).append(layer)
+            names: dict[tuple[str, str], list[str]] = {}
+            for image_id, kind, name in connection.execute("SELECT image_id, kind, name FROM names ORDER BY name"):
+                names.setdefault((image_id, kind), []).append(name)
+            return [
+                ImageRecord(
+                    id=image_id,
+                    kind=kind,
+                    artifact_type=artifact_type,
+                    config=config,
+                    pulled_at=pulled_at,
+                    layers=tuple(layers.get(image_id, ())),
+                    tags=tuple(names.get((image_id, "tag"), ())),
+                    digests=tuple(names.get((image_id, "digest"), ())),
+                )
+                for image_id, kind, artifact_type, config, pulled_at in connection.execute(
+                    "SELECT id, kind, artifact_type, config, pulled_at FROM images ORDER BY id"
+                )
+            ]
+
+    def config(self, image: ImageID) -> bytes:
+        """Return the configuration of an image.
+
+        :raises NotFound: if there is no such image.
+        """
+        with self._translated() as connection:
+            row = connection.execute("SELECT config FROM images WHERE id = ?", (image,)).fetchone()
+        if row is None:
+            raise NotFound(f"image {image} is not here any more")
+        config: bytes = row[0]
+        return config
+
+    def manifests(self, image: ImageID) -> dict[Digest, bytes]:
+        """Return the manifests and indexes that led to an image, by their digests; none of an image loaded from a
+        docker archive."""
+        with self._translated() as connection:
+            return dict(connection.execute("SELECT digest, data FROM manifests WHERE image_id = ?", (image,)))
+
+    def layers(self) -> dict[Digest, LayerRecord]:
+        """Return every layer."""
+        with self._translated() as connection:
+            rows = connection.execute(
+                "SELECT id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata, implied"
+                " FROM layers"
+            )
+            return {
+                row[0]: LayerRecord(
+                    id=row[0],
+                    kind=row[1],
+                    title=row[2],
+                    blob=row[3],
+                    driver=row[4],
+                    bytes=row[5],
+                    inodes=row[6],
+                    data_bytes=row[7],
+                    boot_id=row[8],
+                    metadata=row[9],
+                    implied=row[10],
+                )
+                for row in rows
+            }
+
+    def blobs(self) -> list[BlobRecord]:
+        """Return which blobs became which layers."""
+        with self._translated() as connection:
+            rows = connection.execute("SELECT digest, compression, layer_id FROM blobs")
+            return [BlobRecord(digest=row[0], compression=row[1], layer=row[2]) for row in rows]
+
+    def add(self, images: Sequence[NewImage], layers: Iterable[LayerRecord], blobs: Iterable[BlobRecord] = ()) -> None:
+        """Record images and what came with them; a name that led elsewhere leads here now.
+
+        An image that is recorded already keeps the layers it has: containers may use them.
+        """
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO layers"
+                " (id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata, implied) VALUES"
+                " (:id, :kind, :title, :blob, :driver, :bytes, :inodes, :data_bytes, :boot_id, :metadata, :implied)"
+                " ON CONFLICT DO NOTHING",
+                [asdict(layer) for layer in layers],
+            )
+            connection.executemany(
+                "INSERT INTO blobs (digest, compression, layer_id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                [(blob.digest, blob.compression, blob.layer) for blob in blobs],
+            )
+            for image in images:
+                self._add_image(connection, image)
+
+    @staticmethod
+    def _add_image(connection: sqlite3.Connection, image: NewImage) -> None:
+        fresh = connection.execute(
+            "INSERT INTO images (id, kind, artifact_type, config, pulled_at) VALUES (?, ?, ?, ?, 0)"
+            " ON CONFLICT DO NOTHING",
+            (image.id, image.kind, image.artifact_type, image.config),
+        ).rowcount
+        if fresh:
+            connection.executemany(
+                "INSERT INTO image_layers (image_id, position, layer_id) VALUES (?, ?, ?)",
+                [(image.id, position, layer) for position, layer in enumerate(image.layers)],
+            )
+        connection.execute("UPDATE images SET pulled_at = ? WHERE id = ?", (image.pulled_at, image.id))
+        connection.executemany(
+            "INSERT INTO manifests (digest, image_id, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            [(digest, image.id, data) for digest, data in image.manifests],
+        )
+        connection.executemany(
+            "INSERT INTO names (name, image_id, kind) VALUES (?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET image_id = excluded.image_id",
+            [(name, image.id, "tag") for name in image.tags] + [(name, image.id, "digest") for name in image.digests],
+        )
+
+    def remove_name(self, name: str) -> None:
+        """Forget one name; the image stays."""
+        self._delete("DELETE FROM names WHERE name = ?", [name])
+
+    def remove_images(self, images: Iterable[ImageID]) -> None:
+        """Forget images with everything that names them; layers stay."""
+        self._delete("DELETE FROM images WHERE id = ?", images)
+
+    def images_using(self, layers: Iterable[Digest]) -> frozenset[ImageID]:
+        """Return the images that need one of ``layers``."""
+        with self._translated() as connection:
+            return frozenset(
+                row[0]
+                for layer in layers
+                for row in connection.execute("SELECT image_id FROM image_layers WHERE layer_id = ?", (layer,))
+            )
+
+    def remove_layers(self, layers: Iterable[Digest]) -> None:
+        """Forget layers that no image needs."""
+        self._delete("DELETE FROM layers WHERE id = ?", layers)
+
+    def _delete(self, statement: str, keys: Iterable[str]) -> None:
+        rows = [(key,) for key in keys]
+        try:
+            with self._transaction() as connection:
+                connection.executemany(statement, rows)
+        except ResourceExhausted:
+            # Nothing would ever be removed from a full disk if there were no space for a record of it.
+            if not self._reserve.give_up():
+                raise
+            with self._transaction() as connection:
+                connection.executemany(statement, rows)
+
+    def keep_reserve(self) -> None:
+        """Put space aside again, which a removal from a full disk may have used up, if there is some by now."""
+        try:
+            self._reserve.fill()
+        except OSError as error:
+            log.warning("no space is put aside for removals from a full disk: %s", error)
+
+    def unused_layers(self) -> frozenset[Digest]:
+        """Return the layers that no image needs."""
+        with self._translated() as connection:
+            rows = connection.execute("SELECT id FROM layers WHERE id NOT IN (SELECT layer_id FROM image_layers)")
+            return frozenset(row[0] for row in rows)
+
+    def mark_synced(self, layers: Iterable[Digest]) -> None:
+        """Record that layers are on the disk and outlive a loss of power."""
+        with self._transaction() as connection:
+            connection.executemany("UPDATE layers SET boot_id = '' WHERE id = ?", [(layer,) for layer in layers])
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()

@@ -1,0 +1,83 @@
+"""Seeing that layers outlive a loss of power, without a pod waiting for the disk.
+
+Layers are not synced when they come. A while after a pull everything is synced at once and recorded as such; what was
+not when the machine went down is doubtful, and pulled again. Used by the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+from podkeep.base.errors import PodkeepError
+from podkeep.images.store.catalog import Catalog
+from podkeep.kernel.openat import syncfs
+
+log = logging.getLogger(__name__)
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_DELAY = 30.0
+"""Seconds after a pull: by then the kernel has written most of it, and the pod that waited for it runs."""
+
+
+class Durability:
+    """Which layers of a store are known to be on the disk below ``root``."""
+
+    def __init__(self, root: Path, catalog: Catalog) -> None:
+        self._root = root
+        self._catalog = catalog
+        self._timer: threading.Timer | None = None
+        self._closed = False
+        self.boot_id = _BOOT_ID.read_text().strip()
+        """What a layer's record says until it is known to be on the disk (``LayerRecord.boot_id``)."""
+
+    def sync_later(self) -> None:
+        """Sync in a while, if there is something to be synced."""
+        with self._catalog.changing:
+            unsynced = any(layer.boot_id for layer in self._catalog.layers.values())
+            if self._closed or self._timer is not None or not unsynced:
+                return
+            self._timer = threading.Timer(_DELAY, self._sync_in_time)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def sync(self) -> None:
+        """Write every layer to the disk now, so that it outlives a loss of power. Blocks.
+
+        :raises KernelCallError: if the disk fails.
+        :raises ResourceExhausted: if the disk has no space for the record of it.
+        """
+        with self._catalog.changing:
+            layers = [layer.id for layer in self._catalog.layers.values() if layer.boot_id]
+        if not layers:
+            return
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            syncfs(fd)
+        finally:
+            os.close(fd)
+        with self._catalog.changing:
+            if not self._closed:
+                self._catalog.database.mark_synced(layers)
+                self._catalog.refresh()
+
+    def _sync_in_time(self) -> None:
+        try:
+            self.sync()
+        except (PodkeepError, OSError) as error:
+            log.warning("layers may not outlive a loss of power: %s", error)
+        with self._catalog.changing:
+            self._timer = None
+
+    def close(self) -> None:
+        """Record nothing from now on. The caller holds the lock, and calls :meth:`join` without it."""
+        self._closed = True
+
+    def join(self) -> None:
+        """Wait for a sync that runs."""
+        timer = self._timer
+        if timer is not None:
+            timer.cancel()
+            timer.join()

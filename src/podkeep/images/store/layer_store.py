@@ -1,0 +1,255 @@
+"""The layers of the store: how they come into place, who needs them, how they go.
+
+Owns the files of layers, through a snapshot driver for each, what helps to merge them, and the leases of pulls and
+others that need layers which no image has. Records are the catalog's; the two change together, under its lock: a record
+is written after its layer is in place, and deleted before the layer is. Used by the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.ids import Digest, ImageID
+from podkeep.images.formats.image import Image
+from podkeep.images.layers.erofs.fingerprint import metadata_digest
+from podkeep.images.snapshots import merging
+from podkeep.images.snapshots.driver import SnapshotDriver
+from podkeep.images.store.catalog import Catalog, disk_usage
+from podkeep.images.store.database import LayerRecord
+from podkeep.kernel import tree_size
+
+log = logging.getLogger(__name__)
+
+_RECORDED = frozenset(("layers", "headers", "erofs", "staging", "trash", "mounted"))
+"""Directories of the store whose content is in the records of layers, or not to be counted."""
+_BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FsUsage:
+    """What images take (CRI: FilesystemUsage): ``mountpoint`` is the store's directory."""
+
+    mountpoint: str
+    used_bytes: int
+    inodes_used: int
+
+
+class LayerStore:
+    """The layers below ``root``. Methods may block, and are safe to call from any thread.
+
+    :param drivers: by name, of every layer there may be; new ones go to the one named ``new_layers``.
+    """
+
+    def __init__(self, root: Path, catalog: Catalog, drivers: Mapping[str, SnapshotDriver], new_layers: str) -> None:
+        self.root = root
+        self.driver = drivers[new_layers]
+        """Of new layers."""
+        self._catalog = catalog
+        self._drivers = drivers
+        self._merging = merging.Merging(root)
+        self._leases: Counter[Digest] = Counter()
+
+    def recover(self, boot_id: str) -> None:
+        """Bring records and files into step after whatever ended the process before.
+
+        :raises FailedPrecondition: if there are layers whose driver is not here.
+        """
+        database = self._catalog.database
+        layers = database.layers()
+        # Written in another boot and never seen on the disk: after a loss of power such files may be empty.
+        doubtful = {key for key, layer in layers.items() if layer.boot_id not in ("", boot_id)}
+        unknown = {layer.driver for layer in layers.values()} - self._drivers.keys()
+        if unknown:
+            raise FailedPrecondition(
+                f"{self.root} has layers of snapshot drivers this podkeep lacks: {', '.join(sorted(unknown))}",
+                hint="use the podkeep that wrote it, or move the directory away and pull again",
+            )
+        lost = set(doubtful)
+        for driver in self._drivers.values():
+            kept = {key for key, layer in layers.items() if layer.driver == driver.name}
+            lost |= driver.recover(frozenset(kept - doubtful))
+        if lost:
+            images = database.images_using(lost)
+            log.warning("removing %d images whose layers did not survive: %s", len(images), ", ".join(sorted(images)))
+            database.remove_images(images)
+            database.remove_layers(lost)
+        self._catalog.refresh()
+        self._merging.keep_lists(self._catalog.layers)
+        self._merging.keep_trees(image.layers for image in self._catalog.images.values())
+        self.collect()
+
+    def lease(self, wanted: Sequence[Mapping[str, str]], leased: list[Digest]) -> dict[str, list[str]]:
+        """Say which layers are here, and which have their content under another name (``twins``), each by its ID or
+        an empty string. What was told stays until ``leased``, to which it is added, is released."""
+        with self._catalog.changing:
+            have = [self._catalog.here(item) for item in wanted]
+            twins = ["" if here else self._catalog.twin(item) for here, item in zip(have, wanted, strict=True)]
+            told = [Digest(layer) for layer in dict.fromkeys((*have, *twins)) if layer]
+            self._leases.update(told)
+            leased.extend(told)
+            return {"have": have, "twins": twins}
+
+    def hold(self, layers: Iterable[Digest]) -> list[Digest]:
+        """Keep layers until they are given to :meth:`release`; return those that are here."""
+        with self._catalog.changing:
+            held = [layer for layer in dict.fromkeys(layers) if layer in self._catalog.layers]
+            self._leases.update(held)
+            return held
+
+    def release(self, held: Iterable[Digest]) -> None:
+        """Let go of layers that were leased or held; :meth:`collect` removes what nobody needs any more."""
+        with self._catalog.changing:
+            self._leases.subtract(held)
+            self._leases += Counter()  # forget those at zero
+
+    def commit(
+        self, layer: Mapping[str, Any], fresh: Mapping[Digest, LayerRecord], staging: Path, boot_id: str
+    ) -> LayerRecord:
+        """Put a layer into place: what the worker unpacked, or a file that is here under another name. The caller holds
+        the lock, and records what is returned.
+
+        :param fresh: layers in place that are not recorded yet.
+        """
+        key = Digest(layer["layer"])
+        known = fresh.get(key) or self._catalog.layers.get(key)
+        if known is not None:  # another image of the archive, or another pull, brought it meanwhile
+            return known
+        # Also of two pulls at the same time one file stays.
+        source = self._same_file(layer, fresh) if layer["kind"] == "file" else None
+        if source is not None:
+            path = staging / f"link-{len(fresh)}"
+            self._drivers[source.driver].link(source.id, layer["title"], path)
+            metadata = metadata_digest(path) if source.driver == "erofs" else ""
+            taken = replace(source, id=key, title=layer["title"], metadata=metadata, boot_id=boot_id)
+        else:
+            path = Path(layer["path"])
+            taken = LayerRecord(
+                id=key,
+                kind=layer["kind"],
+                title=layer["title"],
+                blob=layer["digest"] if layer["kind"] == "file" else None,
+                driver=layer["driver"],
+                bytes=layer["bytes"],
+                inodes=layer["inodes"],
+                data_bytes=layer["data_bytes"],
+                metadata=layer["metadata"],
+                implied=layer["implied"],
+                boot_id=boot_id,
+            )
+        self._merging.commit(path, key)
+        self._drivers[taken.driver].commit(path, key)
+        return taken
+
+    def _same_file(self, layer: Mapping[str, Any], fresh: Mapping[Digest, LayerRecord]) -> LayerRecord | None:
+        """Return a file with the content of this one."""
+        here = (*fresh.values(), *self._catalog.of_blob(layer["digest"]))
+        return next((record for record in here if record.kind == "file" and record.blob == layer["digest"]), None)
+
+    def collect(self) -> None:
+        """Remove layers that no image and no lease needs. Blocks, for as long as removing the files takes."""
+        catalog = self._catalog
+        with catalog.changing:
+            doomed = [layer for layer in catalog.database.unused_layers() if not self._leases[layer]]
+            if not doomed:
+                return
+            keepers = {layer: self._drivers[catalog.layers[layer].driver] for layer in doomed}
+            catalog.database.remove_layers(doomed)
+            catalog.refresh()
+            for layer in doomed:
+                self._merging.forget(layer)
+            self._merging.keep_trees(image.layers for image in catalog.images.values())
+            retired = [(driver, driver.retire(layer)) for layer, driver in keepers.items()]
+        for driver, tree in retired:
+            driver.discard(tree)
+        catalog.database.keep_reserve()
+
+    def lowers(self, image: Image, *, userns: int | None, at_least: int) -> list[int]:
+        """Do what ``ImageStore.lowers`` says."""
+        with self._catalog.changing:
+            here = self._catalog.images.get(image.id)
+            if here is None:
+                raise NotFound(f"image {image.id} is not here any more", hint="pull it again")
+            image = here  # pulled again meanwhile, it may have other layers
+            top = self._merging.top(image.layers, lambda: self._stored_lowers(image.layers, None, 1), userns)
+            try:
+                lowers = merging.visible(self._stored_lowers(image.layers, userns, at_least - len(top)))
+                # What was left out beneath an opaque root counted; the empty tree of no layers does not hide anything.
+                if len(top) + len(lowers) < at_least:
+                    lowers += self.driver.lowers((), userns=userns)
+            except BaseException:
+                _close_all(top)
+                raise
+            return top + lowers
+
+    def _stored_lowers(self, layers: Sequence[Digest], userns: int | None, at_least: int) -> list[int]:
+        """Return the layers as their drivers have them."""
+        keepers = {self._catalog.layers[layer].driver for layer in layers} or {self.driver.name}
+        if len(keepers) == 1:
+            return self._drivers[keepers.pop()].lowers(layers, userns=userns, at_least=at_least)
+        return self._mixed_lowers(layers, userns)
+
+    def _mixed_lowers(self, layers: Sequence[Digest], userns: int | None) -> list[int]:
+        """Do it for layers that several drivers keep, which are two at least."""
+        fds: list[int] = []
+        try:
+            for layer in dict.fromkeys(reversed(layers)):
+                fds += self._drivers[self._catalog.layers[layer].driver].lowers([layer], userns=userns)
+        except BaseException:
+            _close_all(fds)
+            raise
+        return fds
+
+    def unmount_unused(self, images: Iterable[ImageID]) -> None:
+        """Let go of the mounts of layers that none of ``images`` has. The caller holds the lock."""
+        here = self._catalog.images
+        keep = {layer for image in images if image in here for layer in here[image].layers}
+        for driver in self._drivers.values():
+            driver.release(frozenset(keep))
+
+    def usage(self) -> FsUsage:
+        """Do what ``ImageStore.usage`` says."""
+        used, inodes = disk_usage(self._catalog.layers.values())
+        used, inodes = used + self.root.lstat().st_blocks * _BLOCK_BYTES, inodes + 1
+        for path in self.root.iterdir():
+            size = None if path.name in _RECORDED else tree_size.measure(str(path))
+            with suppress(FileNotFoundError):  # of SQLite's files
+                used += size.used_bytes if size else path.lstat().st_blocks * _BLOCK_BYTES
+                inodes += size.inodes if size else 1
+        return FsUsage(mountpoint=str(self.root), used_bytes=used, inodes_used=inodes)
+
+    def merging_bytes(self, layers: Iterable[Digest], images: Iterable[tuple[Digest, ...]]) -> int:
+        """Return what helps to merge takes on disk for these layers, and for images with just these."""
+        return self._merging.used_bytes(layers, images)
+
+    def strays(self, *, remove: bool) -> list[str]:
+        """Do what ``ImageStore.strays`` says."""
+        found: list[str] = []
+        doomed: list[tuple[SnapshotDriver, Path]] = []
+        with self._catalog.changing:
+            for driver in self._drivers.values():
+                known = {key for key, layer in self._catalog.layers.items() if layer.driver == driver.name}
+                for layer in sorted(driver.kept() - known):
+                    found.append(f"{driver.name}: {layer}")
+                    if remove:
+                        doomed.append((driver, driver.retire(layer)))
+        for driver, tree in doomed:
+            driver.discard(tree)
+        return found
+
+    def close(self) -> None:
+        """Unmount everything."""
+        for driver in self._drivers.values():
+            driver.close()
+
+
+def _close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,275 @@
+"""The image store: what is here, how it gets here, and how it goes.
+
+Owns ``<root>``: the database, the layers (through a snapshot driver) and the lock that says who may change them. Runs
+inside the server process and does nothing dangerous there: registries, archives and layers are read by worker
+processes, which hand back verified documents and finished trees. Its parts: ``catalog`` (what is here), ``fetching``
+(pulls and loads), ``layer_store`` (files and leases), ``durability`` (losses of power).
+
+Crash safety: a worker unpacks into a staging directory; the store renames each tree into place, then records image
+and layers in one transaction. What is killed in between leaves files without a record, which ``open`` removes.
+Workers hold the store's lock too, so the next store waits for the last worker of the one before.
+
+Removal does not ask whether containers use the image: the runtime knows, and must not remove what it has mounted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from podkeep.base import lockfile, reference
+from podkeep.base.config import ImagesConfig, RegistryConfig
+from podkeep.base.ids import Digest, ImageID
+from podkeep.images.formats import referrer_names
+from podkeep.images.formats.image import Image, RegistryAuth
+from podkeep.images.formats.openfile import OpenFile
+from podkeep.images.snapshots import choice
+from podkeep.images.snapshots.driver import SnapshotDriver
+from podkeep.images.store.catalog import Catalog, spare_tag
+from podkeep.images.store.database import ImageDatabase, LayerRecord
+from podkeep.images.store.durability import Durability
+from podkeep.images.store.fetching import Fetching, Progress
+from podkeep.images.store.layer_store import FsUsage, LayerStore
+
+LOCK_PATIENCE_S = 10.0
+"""How long to wait for the last processes of a killed owner."""
+
+
+class ImageStore:
+    """The images of one node. Methods that block are plain functions and safe to call from any thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        lock: int,
+        database: ImageDatabase,
+        drivers: Mapping[str, SnapshotDriver],
+        new_layers: str,
+        config: ImagesConfig,
+        registries: Mapping[str, RegistryConfig],
+    ) -> None:
+        """Use :meth:`open`.
+
+        :param drivers: by name, of every layer there may be; new ones go to the one named ``new_layers``.
+        """
+        self._root = root
+        self._lock_fd = lock
+        self._config = config
+        self._closed = False
+        self._catalog = Catalog(database, config.pinned)
+        self._layers = LayerStore(root, self._catalog, drivers, new_layers)
+        self._durability = Durability(root, self._catalog)
+        self._fetching = Fetching(self._catalog, self._layers, self._durability, lock, config, registries)
+
+    def reconfigure(self, config: ImagesConfig, registries: Mapping[str, RegistryConfig]) -> None:
+        """Use other limits and registries from the next pull on, and pin other images at once."""
+        with self._catalog.changing:
+            self._config = config
+            self._fetching.reconfigure(config, registries)
+            self._catalog.refresh(pinned=config.pinned)
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        *,
+        config: ImagesConfig,
+        registries: Mapping[str, RegistryConfig],
+        mounted: Path | None = None,
+    ) -> ImageStore:
+        """Open the store below ``root``, made if missing, and remove what a killed process left there. Blocks.
+
+        :param mounted: directory below which layers are mounted; None: one in the store.
+        :raises FailedPrecondition: if another process has it open.
+        :raises DataLoss: if the database is damaged; the hint says what to move away.
+        """
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = lockfile.acquire(root / "lock", patience_s=LOCK_PATIENCE_S)
+        try:
+            database = ImageDatabase(root / "images.db")
+            try:
+                drivers = choice.open_drivers(root, mounted or root / "mounted")
+                try:
+                    chosen = choice.choose(root, config.snapshot_driver)
+                    store = cls(root, lock, database, drivers, chosen.driver, config, registries)
+                    store._layers.recover(store._durability.boot_id)
+                    store._durability.sync_later()
+                except BaseException:
+                    for driver in drivers.values():
+                        driver.close()
+                    raise
+            except BaseException:
+                database.close()
+                raise
+        except BaseException:
+            os.close(lock)
+            raise
+        return store
+
+    def images(self) -> list[Image]:
+        """Return every image, sorted by ID."""
+        return list(self._catalog.images.values())
+
+    def find(self, text: str) -> Image | None:
+        """Return the image that ``text`` names: a reference in any form, a repository digest, an ID or a prefix of
+        one.
+
+        :raises InvalidArgument: if an ID prefix fits several images.
+        :raises FailedPrecondition: if it names an artifact by its subject, and ``images.referrers`` is off.
+        """
+        if "?" in text:  # no ID has one
+            referrer_names.check_allowed(reference.parse(text), self._config.referrers)
+        return self._catalog.find(text)
+
+    async def pull(
+        self, reference_text: str, *, auth: RegistryAuth | None = None, progress: Progress | None = None
+    ) -> Image:
+        """Pull an image; calls for the same name and credentials join one pull. ``progress`` runs on the event loop.
+
+        :raises InvalidArgument: if the name, a document or a layer is wrong.
+        :raises NotFound: if the registry has no such image, or none for this node's architecture.
+        :raises RegistryUnavailable: if no registry or mirror answers.
+        :raises PermissionDenied: if the registry refuses the credentials, or its images are not allowed here.
+        :raises FailedPrecondition: if something does not match its digest.
+        """
+        return await self._fetching.pull(reference_text, auth=auth, progress=progress)
+
+    async def load(
+        self, archive: Path, *, file: OpenFile | None = None, progress: Progress | None = None
+    ) -> list[Image]:
+        """Load every image of an OCI layout (directory or tar) or a docker archive.
+
+        :param file: read instead of what is at the path ``archive``, which then is just a name.
+        :raises NotFound: if there is no such file, or no image in it for this node's architecture.
+        :raises InvalidArgument: if it is no image archive, or a document or layer in it is wrong.
+        :raises FailedPrecondition: if something does not match its digest.
+        """
+        return await self._fetching.load(archive, file=file, progress=progress)
+
+    def remove(self, text: str) -> None:
+        """Remove a tag (and the image with its last tag), or the image that an ID or a digest names. Blocks.
+
+        An image that is not here is no error (CRI: RemoveImage is idempotent).
+
+        :raises InvalidArgument: if an ID prefix fits several images.
+        """
+        self.forget(text)
+        self.collect()
+
+    def forget(self, text: str) -> None:
+        """Do the quick half of :meth:`remove`: nobody finds the image any more, its files are still there."""
+        with self._catalog.changing:
+            image = self.find(text)
+            if image is None:
+                return
+            if tag := spare_tag(text, image):
+                self._catalog.database.remove_name(tag)
+            else:
+                self._catalog.database.remove_images([image.id])
+            self._catalog.refresh()
+
+    def forget_images(self, images: Iterable[Image]) -> list[Image]:
+        """Forget images that are still what they were when they were chosen; return those. Their files are still there.
+
+        An image that was pulled once more meanwhile, or was given a name, stays: somebody wants it.
+        """
+        with self._catalog.changing:
+            doomed = [image for image in images if self._catalog.images.get(image.id) == image]
+            if doomed:
+                self._catalog.database.remove_images([image.id for image in doomed])
+                self._catalog.refresh()
+            return doomed
+
+    def collect(self) -> None:
+        """Remove layers that no image and no running pull needs. Blocks, for as long as removing the files takes."""
+        self._layers.collect()
+
+    def usage(self) -> FsUsage:
+        """Return what the store takes on disk, as ``du`` counts it: bytes in whole blocks, and inodes.
+
+        Layers, records (manifests and configurations are in them), and the directories they are in; what a running
+        pull has staged is not counted. Blocks, for a look at each file that helps to merge layers.
+        """
+        return self._layers.usage()
+
+    def lowers(self, image: Image, *, userns: int | None, at_least: int = 1) -> list[int]:
+        """Return detached mounts of the image's layers, top layer first, idmapped when a user namespace is given.
+
+        :param at_least: 2: with an empty tree beneath a single layer, for an overlay that nobody can write to.
+
+        The descriptors are the caller's to close. Blocks, for some microseconds per layer.
+
+        :raises NotFound: if the image was removed meanwhile.
+        :raises KernelCallError: if the store's file system cannot be idmapped.
+        """
+        return self._layers.lowers(image, userns=userns, at_least=at_least)
+
+    def unmount_unused(self, images: Iterable[ImageID]) -> None:
+        """Let go of the mounts of layers that none of ``images`` has; they are mounted again when they are used."""
+        with self._catalog.changing:
+            if not self._closed:
+                self._layers.unmount_unused(images)
+
+    @property
+    def root(self) -> Path:
+        """The directory of the store."""
+        return self._root
+
+    def records(self) -> tuple[Mapping[ImageID, Image], Mapping[Digest, LayerRecord]]:
+        """Return the images and layers as they are now; what changes later changes neither map."""
+        with self._catalog.changing:
+            return self._catalog.images, self._catalog.layers
+
+    def merging_bytes(self, layers: Iterable[Digest], images: Iterable[tuple[Digest, ...]]) -> int:
+        """Return what helps to merge takes on disk for these layers, and for images with just these. Blocks."""
+        return self._layers.merging_bytes(layers, images)
+
+    def documents(self, image: ImageID) -> tuple[bytes, dict[Digest, bytes]]:
+        """Return the configuration of an image, and the manifests and indexes that led to it, by their digests.
+
+        :raises NotFound: if the image was removed meanwhile.
+        """
+        return self._catalog.database.config(image), self._catalog.database.manifests(image)
+
+    def hold(self, layers: Iterable[Digest]) -> list[Digest]:
+        """Keep layers until they are given to :meth:`release`; return those that are here."""
+        return self._layers.hold(layers)
+
+    def release(self, held: Iterable[Digest]) -> None:
+        """Let go of what :meth:`hold` returned, and remove what nobody needs any more. Blocks, as removing does."""
+        self._layers.release(held)
+        self._layers.collect()
+
+    async def work(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
+        """Run a worker that reads what is stored (kinds ``save`` and ``verify``) to its end.
+
+        :param answer: called with each of its events.
+        :raises PodkeepError: what the worker reports.
+        """
+        await self._fetching.work(request, answer)
+
+    def strays(self, *, remove: bool = False) -> list[str]:
+        """Return what lies where layers are kept and has no record; ``remove`` it if told to. Blocks."""
+        return self._layers.strays(remove=remove)
+
+    def sync(self) -> None:
+        """Write every layer to the disk now, so that it outlives a loss of power. Blocks.
+
+        :raises KernelCallError: if the disk fails.
+        :raises ResourceExhausted: if the disk has no space for the record of it.
+        """
+        self._durability.sync()
+
+    def close(self) -> None:
+        """Let go of the database and the lock; a second call does nothing. Pulls must have ended before."""
+        with self._catalog.changing:
+            if self._closed:
+                return
+            self._closed = True
+            self._durability.close()
+            self._layers.close()
+            self._catalog.database.close()
+            os.close(self._lock_fd)
+        self._durability.join()

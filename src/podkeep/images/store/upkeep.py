@@ -1,0 +1,253 @@
+"""What people do with stored images: look at them, save, remove, prune and verify them. The server's side.
+
+Owns: what is told about an image, and that nothing is removed that a container uses. Who uses what is asked of the
+runtime, on the event loop, in the same step in which an image is forgotten: no container can be made of it in between.
+Verifying is ``checking``; layers are read by a worker (``saver``, ``verify``). Called by ``runtime/rpc/upkeep.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.base.ids import Digest, ImageID
+from podkeep.images.formats.image import Image, PullProgress
+from podkeep.images.formats.openfile import OpenFile, open_directory, remove_directory
+from podkeep.images.store import prune
+from podkeep.images.store.catalog import spare_tag
+from podkeep.images.store.checking import Checking, Damage, Step, Summary
+from podkeep.images.store.database import LayerRecord
+from podkeep.images.store.documents import Document, documents_of, layer_request
+from podkeep.images.store.fetching import Progress
+from podkeep.images.store.store import ImageStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageUser:
+    """A container that has an image as root file system or, with ``volume``, as volume."""
+
+    container_id: str
+    container_name: str
+    pod_namespace: str
+    pod_name: str
+    volume: bool
+
+    def __str__(self) -> str:
+        how = "as a volume of" if self.volume else "by"
+        pod = f"{self.pod_namespace}/{self.pod_name}"
+        return f"{how} container {self.container_name} of pod {pod} ({self.container_id[:12]})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """An image, who uses it, its layers base first with the number of images that have each, and, if asked for, its
+    documents."""
+
+    image: Image
+    shared_size: int
+    users: tuple[ImageUser, ...]
+    documents: tuple[Document, ...] = ()
+    layers: tuple[tuple[LayerRecord, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """What went: names, the image if it went with them, and bytes on disk."""
+
+    untagged: tuple[str, ...]
+    image: ImageID | None
+    reclaimed: int
+
+
+Users = Callable[[], Mapping[ImageID, Sequence[ImageUser]]]
+
+
+class Upkeep:
+    """The verbs on one store. Its coroutines run on the event loop, and blocking steps on threads.
+
+    :param users: who uses which image now; called on the event loop.
+    """
+
+    def __init__(self, store: ImageStore, users: Users) -> None:
+        self._store = store
+        self._users = users
+
+    def find(self, text: str) -> Image:
+        """Return the image that ``text`` names.
+
+        :raises NotFound: if there is none.
+        :raises InvalidArgument: if an ID prefix fits several images.
+        """
+        image = self._store.find(text)
+        if image is None:
+            raise NotFound(f"no image {text}", hint="`podkeep image ls` lists the images")
+        return image
+
+    def chosen(self, names: Iterable[str]) -> list[Image]:
+        """Return the images that ``names`` lead to, each once, in this order; without names all.
+
+        :raises NotFound: if a name leads to none.
+        """
+        found = {image.id: image for image in map(self.find, names)}
+        return list(found.values()) if found else self._store.images()
+
+    async def describe(self, names: Iterable[str], *, documents: bool) -> AsyncGenerator[Description, None]:
+        """Yield what is known about images, or about all; one that is removed meanwhile is left out.
+
+        :raises NotFound: if a name leads to none.
+        """
+        for found in self._described(self.chosen(names)):
+            if not documents:
+                yield found
+                continue
+            try:
+                content = tuple(await asyncio.to_thread(documents_of, self._store, found.image))
+            except NotFound:
+                continue
+            except InvalidArgument as error:
+                log.warning("image %s is told of without its documents: %s", found.image.id, error.message)
+                content = ()
+            yield replace(found, documents=content)
+
+    def _described(self, images: Iterable[Image]) -> list[Description]:
+        here, layers = self._store.records()
+        users, having = self._users(), prune.counts(here.values())
+        return [
+            Description(
+                image=image,
+                shared_size=prune.shared(image, having, layers),
+                users=tuple(users.get(image.id, ())),
+                layers=tuple((layers[layer], having[layer]) for layer in image.layers),
+            )
+            for image in images
+            if all(layer in layers for layer in image.layers)
+        ]
+
+    async def remove(self, text: str) -> Removed:
+        """Take a name away, and the image with its last one; an ID or a digest means the whole image.
+
+        :raises NotFound: if there is no such image.
+        :raises FailedPrecondition: if the image would go and a container uses it.
+        """
+        image = self.find(text)
+        spare = spare_tag(text, image)
+        if spare:
+            self._store.forget(spare)
+            return Removed(untagged=(spare,), image=None, reclaimed=0)
+        in_use = self._in_use(image)
+        if in_use:
+            raise FailedPrecondition(f"image {text} is in use {in_use}", hint="remove the pod or the container first")
+        records = self._store.records()
+        self._store.forget(image.id)
+        reclaimed = await asyncio.to_thread(self._reclaim, records, {image.id})
+        return Removed(untagged=(*image.repo_tags, *image.repo_digests), image=image.id, reclaimed=reclaimed)
+
+    async def prune(self, *, tagged: bool, pulled_before: int | None, dry_run: bool) -> tuple[list[Description], int]:
+        """Remove the images that :func:`prune.choose` names; return them, as they were, and the bytes reclaimed."""
+        records = self._store.records()
+        doomed = prune.choose(records[0].values(), used=self._users(), tagged=tagged, pulled_before=pulled_before)
+        described = self._described(doomed)
+        if not dry_run:
+            gone = {image.id for image in self._store.forget_images(doomed)}
+            described = [found for found in described if found.image.id in gone]
+        doomed_ids = {found.image.id for found in described}
+        return described, await asyncio.to_thread(self._reclaim, records, doomed_ids, dry_run=dry_run)
+
+    def _reclaim(
+        self,
+        before: tuple[Mapping[ImageID, Image], Mapping[Digest, LayerRecord]],
+        gone: Collection[ImageID],
+        *,
+        dry_run: bool = False,
+    ) -> int:
+        """Remove the files of forgotten images, and return what they take on disk. ``before``: the records then."""
+        images, _ = before
+        trees = {image.layers for image in images.values() if image.id in gone}
+        trees -= {image.layers for image in images.values() if image.id not in gone}
+        try:
+            return prune.reclaimed(*before, gone) + self._store.merging_bytes(prune.only_in(images, gone), trees)
+        finally:
+            if not dry_run:
+                self._store.collect()
+
+    async def save(self, names: Sequence[str], target: OpenFile, progress: Progress) -> int:
+        """Write images as an OCI layout to a file (as one tar), a pipe or a directory; return the bytes of its files.
+
+        The layers stay until that is done, also if the images are removed meanwhile. A directory is removed when it is
+        not done, or its owner is gone.
+
+        :raises NotFound: if a name leads to none.
+        :raises DataLoss: if a layer is damaged.
+        :raises ResourceExhausted: if the target is full.
+        :raises FailedPrecondition: if the target cannot be written.
+        """
+        images = self.chosen(names)
+        directory = open_directory(target.as_json())
+        held = self._store.hold(layer for image in images for layer in image.layers)
+        _, layers = self._store.records()
+        try:
+            request = {
+                "kind": "save",
+                "target": target.as_json(),
+                "directory": directory is not None,
+                "images": [await asyncio.to_thread(self._saved, image, layers) for image in images],
+            }
+            return await self._written(request, target.name, progress)
+        except BaseException:
+            if directory is not None:
+                await asyncio.shield(asyncio.to_thread(remove_directory, directory))
+            raise
+        finally:
+            if directory is not None:
+                os.close(directory)
+            await asyncio.shield(asyncio.to_thread(self._store.release, held))
+
+    async def _written(self, request: dict[str, Any], name: str, progress: Progress) -> int:
+        written = 0
+
+        def note(event: dict[str, Any]) -> None:
+            nonlocal written
+            if event["event"] == "saved":
+                written = event["bytes"]
+            else:
+                step = PullProgress(image=name, digest="", phase="saving", done=event["done"], total=event["total"])
+                progress(step)
+
+        await self._store.work(request, note)
+        return written
+
+    def _saved(self, image: Image, layers: Mapping[Digest, LayerRecord]) -> dict[str, Any]:
+        if not all(layer in layers for layer in image.layers):
+            raise NotFound(f"image {image.id} is not here any more")
+        by_role = {document.role: document.data for document in documents_of(self._store, image)}
+        return {
+            "id": image.id,
+            "kind": image.kind,
+            "config": base64.b64encode(by_role["configuration"]).decode(),
+            "manifest": base64.b64encode(by_role.get("manifest", b"")).decode(),
+            "layers": [layer_request(layers[layer]) for layer in image.layers],
+            "tags": list(image.repo_tags),
+            "digests": list(image.repo_digests),
+        }
+
+    def verify(self, names: Sequence[str], *, repair: bool) -> AsyncGenerator[Step | Damage | Summary, None]:
+        """Compare images, or everything, with their digests (:meth:`Checking.verify`).
+
+        :raises NotFound: if a name leads to none.
+        """
+        return Checking(self._store, self._in_use).verify(self.chosen(names), everything=not names, repair=repair)
+
+    def _in_use(self, image: Image) -> str:
+        """Say by what an image is used, or nothing."""
+        users = self._users().get(image.id, ())
+        if not users:
+            return ""
+        return str(users[0]) + (f" and {len(users) - 1} more" if len(users) > 1 else "")

@@ -1,0 +1,189 @@
+"""Unpacking the layers of one image at the same time: which layer goes next, from which source, and when to give up.
+
+A layer that one source cannot deliver whole is asked of the next source (mirrors first, the registry itself last). A
+layer that breaks a rule is refused at once: no other source has a different one under the same digest.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from podkeep.base.errors import Internal, PodkeepError
+from podkeep.base.ids import Digest
+from podkeep.images.layers import tree_memory
+from podkeep.images.layers.erofs.fingerprint import metadata_digest
+from podkeep.images.layers.recording import SUFFIX
+from podkeep.images.registry.fallback import ELSEWHERE, together
+from podkeep.images.snapshots import merging
+from podkeep.images.worker import file_layers
+from podkeep.images.worker.channel import Channel
+from podkeep.images.worker.layers import LayerJob, Limits, UnpackProcess, mark_opaque
+from podkeep.kernel import tree_size
+
+
+class BlobSource(Protocol):
+    """A place blobs come from; used by several threads at once."""
+
+    def blob(self, digest: Digest, size: int) -> Iterator[bytes]:
+        """Yield a blob, at most ``size`` bytes and one; the caller verifies them.
+
+        :raises PodkeepError: if it cannot be had, also between two pieces.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    job: LayerJob
+    source: int
+    root: Path
+
+
+class _Lane(threading.Thread):
+    """A thread with an unpack process that is started before there is anything to unpack."""
+
+    def __init__(self, lock: int) -> None:
+        super().__init__(name="layer", daemon=True)
+        self._lock = lock
+        self.inbox: queue.SimpleQueue[tuple[_Task, Assembly]] = queue.SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            process = UnpackProcess(self._lock)
+        except (OSError, PodkeepError) as error:
+            task, assembly = self.inbox.get()
+            assembly.outcomes.put((task, Internal(f"cannot start an unpack process: {error}")))
+            return
+        try:
+            task, assembly = self.inbox.get()
+            assembly.outcomes.put((task, _outcome(task, lambda: assembly.unpack(task, process))))
+        finally:
+            process.close()
+
+
+def _outcome(task: _Task, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | PodkeepError:
+    try:
+        return make()
+    except PodkeepError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - the coordinator waits for an outcome and raises it
+        return Internal(f"layer {task.job.shown}: {type(error).__name__}: {error}")
+
+
+class Assembly:
+    """Unpacks layers below ``staging``; one per worker process."""
+
+    def __init__(self, *, staging: Path, parallel: int, limits: Limits, lock: int, channel: Channel) -> None:
+        self._staging = staging
+        self._parallel = parallel
+        self._limits = limits
+        self._lock = lock
+        self._channel = channel
+        self._sources: Sequence[BlobSource] = ()
+        self._tree_memory: dict[LayerJob, int] = {}
+        self._attempts = 0
+        self.outcomes: queue.SimpleQueue[tuple[_Task, dict[str, Any] | PodkeepError]] = queue.SimpleQueue()
+        # Starting the process takes as long as asking a registry for a manifest, so the two overlap.
+        self._ready: list[_Lane] = [_Lane(lock)]
+
+    def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, dict[str, Any]]:
+        """Unpack ``jobs`` and return a record for each: ``layer``, ``kind``, ``title``, ``digest`` and ``compression``
+        of the blob, ``path``, ``bytes``, ``inodes``, ``data_bytes``, ``metadata``, ``implied``.
+
+        :raises PodkeepError: the first error no other source could mend; the process is expected to end then.
+        """
+        self._sources = sources
+        for job in dict.fromkeys(jobs):
+            self._channel.progress(job.shown, "waiting", 0, job.size)
+        waiting = [(job, 0) for job in reversed(dict.fromkeys(jobs))]
+        shares = tree_memory.shares([job.size for job, _ in waiting], self._parallel)
+        self._tree_memory = {job: share for (job, _), share in zip(waiting, shares, strict=True)}
+        running = 0
+        results: dict[LayerJob, dict[str, Any]] = {}
+        failures: dict[LayerJob, list[PodkeepError]] = {}
+        while waiting or running:
+            while waiting and running < self._parallel:
+                self._begin(*waiting.pop())
+                running += 1
+            task, outcome = self.outcomes.get()
+            running -= 1
+            if not isinstance(outcome, PodkeepError):
+                results[task.job] = outcome
+                continue
+            if not isinstance(outcome, ELSEWHERE):
+                raise outcome
+            failures.setdefault(task.job, []).append(outcome)
+            if task.source + 1 == len(sources):
+                raise together(failures[task.job])
+            self._channel.progress(task.job.shown, "retrying", 0, task.job.size)
+            waiting.append((task.job, task.source + 1))
+        return results
+
+    def unpack(self, task: _Task, process: UnpackProcess) -> dict[str, Any]:
+        """Unpack one layer on the calling thread."""
+        blob = self._sources[task.source].blob(task.job.shown, task.job.size)
+        limits = self._limits_of(task)
+        return self._record(task, process.unpack(task.job, task.root, limits, blob, self._channel))
+
+    def keep(self, task: _Task) -> dict[str, Any]:
+        """Keep one layer that is a file, or turns out to be none, on the calling thread."""
+        job, blob = task.job, self._sources[task.source].blob(task.job.shown, task.job.size)
+        if job.kind == "auto":
+            job, blob = file_layers.told(job, blob)
+        if job.kind == "file":
+            return self._record(task, file_layers.keep(job, task.root, self._limits, blob, self._channel))
+        process = UnpackProcess(self._lock)
+        try:
+            return self._record(task, process.unpack(job, task.root, self._limits_of(task), blob, self._channel))
+        finally:
+            process.close()
+
+    def _limits_of(self, task: _Task) -> Limits:
+        return replace(self._limits, max_memory=self._tree_memory[task.job])
+
+    def _record(self, task: _Task, result: dict[str, Any]) -> dict[str, Any]:
+        """Finish and measure what was staged."""
+        path = task.root / result["path"]
+        mark_opaque(path, result["opaque"])
+        implied = merging.write_list(path, result["implied"]) if result.get("implied") else ""
+        size = tree_size.measure(str(path))
+        if size is None:
+            raise Internal(f"layer {task.job.shown}: {path} is gone")
+        beside = Path(f"{path}{SUFFIX}")
+        blocks, files = (beside.lstat().st_blocks, 1) if beside.exists() else (0, 0)
+        self._channel.progress(task.job.shown, "done", task.job.size, task.job.size)
+        return {
+            **task.job.as_json(),
+            "layer": result["layer"],
+            "kind": result["kind"],
+            "title": task.job.title if result["kind"] == "file" else "",
+            "driver": result["driver"],
+            "path": str(path),
+            "bytes": size.used_bytes + blocks * 512,
+            "inodes": size.inodes + files,
+            "data_bytes": result["data_bytes"],
+            "metadata": metadata_digest(path) if result["driver"] == "erofs" else "",
+            "implied": implied,
+        }
+
+    def _begin(self, job: LayerJob, source: int) -> None:
+        self._attempts += 1
+        root = self._staging / str(self._attempts)
+        root.mkdir(mode=0o755)
+        root.chmod(0o755)  # whatever the umask
+        self._channel.progress(job.shown, "downloading", 0, job.size)
+        task = _Task(job=job, source=source, root=root)
+        if job.kind == "tar":
+            lane = self._ready.pop() if self._ready else _Lane(self._lock)
+            lane.inbox.put((task, self))
+        else:
+            threading.Thread(target=self._keep_file, args=(task,), name="file", daemon=True).start()
+
+    def _keep_file(self, task: _Task) -> None:
+        self.outcomes.put((task, _outcome(task, lambda: self.keep(task))))

@@ -1,0 +1,245 @@
+"""Turning layer blobs into trees: the worker's side of the unpack processes.
+
+Each layer gets a thread and a process. The thread feeds the compressed bytes to the process as they arrive and hashes
+them on the way; the tree counts only when both the blob's digest and the diff ID of what came out of it are right.
+Until then it is a staging directory that nobody looks at.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, PodkeepError, ResourceExhausted
+from podkeep.base.ids import Digest
+from podkeep.images.formats.image import LayerKind
+from podkeep.images.layers import reports
+from podkeep.images.layers.programs import command
+from podkeep.images.worker.channel import Channel
+from podkeep.kernel import libc
+from podkeep.kernel.openat import Resolve, openat2
+
+_PIPE = 1 << 20
+"""Bytes the pipe to the process holds: with the default of 64 KiB the two wait for each other at every piece."""
+_MAX_DRAIN = 64 << 20
+"""Bytes read on, after the unpack process gave up, to tell a damaged blob from a bad archive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerJob:
+    """A layer to be made of a blob.
+
+    ``layer`` is its ID where that is known before: the diff ID of a ``tar``, always of a ``file``, which gets the name
+    ``title``. ``auto`` is a ``tar`` if it starts like one, else a ``file``. ``digest`` and ``size`` (bytes) are the
+    blob's; no digest: only the diff ID is known.
+    """
+
+    layer: Digest | None
+    kind: LayerKind | Literal["auto"] = "tar"
+    title: str = ""
+    compression: str
+    digest: Digest | None
+    size: int
+
+    @property
+    def shown(self) -> Digest:
+        """The digest people know the layer by."""
+        shown = self.digest or self.layer
+        if shown is None:
+            raise Internal("a layer without any digest")
+        return shown
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """What two jobs have in common when one result serves both, but for the title."""
+        if self.kind == "tar" and self.layer is not None:
+            return (self.layer,)
+        return (self.shown, self.kind, self.compression)
+
+    def as_file(self) -> LayerJob:
+        """Return the same as a file."""
+        return replace(self, kind="file", layer=file_layer_id(self.shown, self.title))
+
+    def as_json(self) -> dict[str, str]:
+        """Return what the store needs to know to say whether it is here.
+
+        ``compression`` is ``auto`` if it was looked at: what was a file because of its type may still start like a tar.
+        """
+        return {
+            "layer": self.layer or "",
+            "kind": self.kind,
+            "title": self.title,
+            "digest": self.digest or "",
+            "compression": "auto" if self.kind == "auto" else self.compression,
+        }
+
+
+def file_layer_id(blob: Digest, title: str) -> Digest:
+    """Return the ID of the layer that is one file: ``blob`` with the name ``title``."""
+    text = json.dumps({"blob": blob, "title": title}, sort_keys=True, separators=(",", ":"))
+    return Digest(f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one layer may hold: plain ``max_bytes`` of the archive, ``max_inodes``, and ``max_ratio`` times its blob.
+
+    ``driver`` keeps it, if it can in ``max_memory`` (bytes of a tree in memory); else it is kept as a directory.
+    """
+
+    max_bytes: int
+    max_inodes: int
+    max_ratio: int = 500
+    driver: str = "directories"
+    max_memory: int = 64 << 20
+
+
+class UnpackProcess:
+    """One started unpack process. Made, used and waited for by one thread, which it dies with."""
+
+    def __init__(self, lock: int) -> None:
+        """Start the process as the first of a PID namespace of its own: it can neither see nor signal another.
+
+        Both the namespace and the parent-death signal belong to the calling thread, so a thread starts one process.
+
+        :param lock: descriptor of the store's lock, held as long as something may be written.
+        """
+        libc.unshare(libc.CloneFlag.NEWPID)
+        self._process = subprocess.Popen(
+            command("podkeep.images.layers.unpack"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=(lock,),
+        )
+        with suppress(PermissionError):  # where an administrator wants pipes to be smaller (fs.pipe-max-size)
+            fcntl.fcntl(self._pipes()[0], fcntl.F_SETPIPE_SZ, _PIPE)
+
+    def unpack(
+        self, job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], channel: Channel
+    ) -> dict[str, Any]:
+        """Feed ``blob`` to the process and return its result.
+
+        :raises FailedPrecondition: if the blob is not what its digest says.
+        :raises InvalidArgument: if the process refused the layer.
+        """
+        hashing = hashlib.new(job.shown.partition(":")[0])
+        request = {
+            "root": str(root),
+            "compression": job.compression,
+            "algorithm": (job.layer or "sha256:").partition(":")[0],
+            "max_bytes": limits.max_bytes,
+            "max_inodes": limits.max_inodes,
+            "max_ratio": limits.max_ratio,
+            "driver": limits.driver,
+            "max_memory": limits.max_memory,
+        }
+        accepted = self._write(json.dumps(request).encode() + b"\n")
+        done = 0
+        for piece in blob:
+            hashing.update(piece)
+            done += len(piece)
+            if accepted and not self._write(piece):
+                accepted = False
+            if not accepted and job.size - done > _MAX_DRAIN:
+                break
+            channel.progress(job.shown, "downloading", done, job.size)
+        else:
+            check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
+        channel.progress(job.shown, "unpacking", done, job.size)
+        return self._result(job, limits.driver)
+
+    def close(self) -> None:
+        """End the process if it still runs, and reap it."""
+        for pipe in self._pipes():
+            pipe.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        if self._process.stdin is None or self._process.stdout is None:
+            raise Internal("the unpack process was started without pipes")
+        return self._process.stdin, self._process.stdout
+
+    def _write(self, data: bytes) -> bool:
+        pipe, _ = self._pipes()
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(pipe.fileno(), view) :]
+        except BrokenPipeError:
+            return False  # it has given up and says why on its standard output
+        return True
+
+    def _result(self, job: LayerJob, driver: str) -> dict[str, Any]:
+        pipes = self._pipes()
+        pipes[0].close()
+        output = bytearray()
+        # Not to its end: tearing down its namespaces takes the kernel longer than a small layer takes to unpack.
+        while not output.endswith(b"\n"):
+            piece = os.read(pipes[1].fileno(), 1 << 16)
+            if not piece:
+                raise Internal(f"layer {job.shown}: the unpack process {reports.ended(self._process.wait())}")
+            output += piece
+            if len(output) > reports.MOST:
+                raise Internal(f"layer {job.shown}: the unpack process says more than {reports.MOST} bytes")
+        result = reports.parse(output, driver)
+        if result.get("full"):
+            raise no_space(job, result["error"])
+        if "error" in result:
+            raise InvalidArgument(f"layer {job.shown}: {result['error']}")
+        if job.layer not in (None, result["digest"]):
+            raise FailedPrecondition(
+                f"layer {job.shown}: expected diff ID {job.layer}, the content has {result['digest']}"
+            )
+        return result | {"layer": result["digest"]}
+
+
+def no_space(job: LayerJob, why: str) -> ResourceExhausted:
+    """Return the error of a layer for which the disk has no space."""
+    return ResourceExhausted(
+        f"layer {job.shown}: {why}", hint="free space on the file system of runtime.root and try again"
+    )
+
+
+def check_blob(job: LayerJob, done: int, found: str) -> None:
+    """Compare what arrived of a blob, ``done`` bytes with the digest ``found``, with what it should be.
+
+    :raises FailedPrecondition: if it is something else.
+    """
+    if job.digest is not None and found != job.digest:
+        size = f" ({done} of {job.size} bytes)" if done != job.size else ""
+        raise FailedPrecondition(f"layer {job.digest}: expected digest {job.digest}, the content has {found}{size}")
+    if done != job.size:
+        raise FailedPrecondition(f"layer {job.shown}: expected {job.size} bytes, the content has {done}")
+
+
+def mark_opaque(root: Path, directories: list[str]) -> None:
+    """Tell overlayfs which directories hide what is below (kernel, overlayfs.rst, "whiteouts and opaque
+    directories").
+
+    :raises PodkeepError: if the tree's file system does not take the attribute.
+    """
+    if not directories:
+        return
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for directory in directories:
+            name = os.fsencode(directory) or b"."
+            fd = openat2(top, name, os.O_RDONLY | os.O_DIRECTORY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
+            try:
+                os.setxattr(fd, "trusted.overlay.opaque", b"y")
+            except OSError as error:
+                raise PodkeepError(f"setxattr({directory!r}, 'trusted.overlay.opaque'): {error.strerror}") from error
+            finally:
+                os.close(fd)
+    finally:
+        os.close(top)

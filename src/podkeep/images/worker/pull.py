@@ -1,0 +1,124 @@
+"""Pulling one image: name to manifest to configuration to layers, each verified before the next step looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.base.ids import Digest, parse_digest
+from podkeep.base.reference import Reference
+from podkeep.images.formats import manifest
+from podkeep.images.formats.media_types import Policy
+from podkeep.images.registry import referrers
+from podkeep.images.registry.fallback import first
+from podkeep.images.registry.registry import Registry
+from podkeep.images.worker import selection
+from podkeep.images.worker.assembly import Assembly
+from podkeep.images.worker.channel import Channel
+
+_Answer = TypeVar("_Answer")
+
+
+def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[dict[str, Any]]:
+    """Pull what ``request`` names and return its one image record."""
+    name = Reference(
+        host=request["host"],
+        repository=request["repository"],
+        tag=request["tag"],
+        digest=parse_digest(request["digest"]) if request["digest"] else None,
+    )
+    pulling = _Pull(name, _registries(request), request, assembly, channel)
+    if not request["artifact_type"]:
+        return [pulling.run()]
+    wanted = replace(name, artifact_type=request["artifact_type"])
+    places = [referrers.Place(name=name, registries=_registries(request))]
+    if other := request["referrers"]:
+        where = Reference(host=other["host"], repository=other["repository"])
+        places.append(referrers.Place(name=where, registries=_registries(other)))
+    subjects = pulling.digests()
+    place, found = referrers.find(wanted, subjects, places)
+    name = Reference(host=place.name.host, repository=place.name.repository, digest=found.digest)
+    record = _Pull(name, place.registries, request, assembly, channel).run(subjects)
+    # What it was asked for by is a name that leads elsewhere when something newer is attached, like a tag.
+    return [record | {"tags": [str(wanted)]}]
+
+
+def _registries(place: Mapping[str, Any]) -> list[Registry]:
+    return [Registry(endpoint, place["repository"], place["auth"]) for endpoint in place["endpoints"]]
+
+
+class _Pull:
+    def __init__(
+        self,
+        name: Reference,
+        registries: Sequence[Registry],
+        request: Mapping[str, Any],
+        assembly: Assembly,
+        channel: Channel,
+    ) -> None:
+        self._name = name
+        self._registries = list(registries)
+        for registry in registries:
+            registry.on_break = lambda digest, done, size: channel.progress(digest, "resuming", done, size)
+        self._architecture: str = request["architecture"]
+        self._policy = Policy.of_json(request["policy"])
+        self._assembly = assembly
+        self._channel = channel
+
+    def run(self, subjects: Sequence[Digest] = ()) -> dict[str, Any]:
+        """Get it and return its record; ``subjects``: of what it must be a referrer."""
+        top, documents, document = self._manifest()
+        what = str(self._name)
+        if subjects:
+            referrers.check_subject(documents[0][1], subjects, what)
+        parsed = manifest.parse_manifest(document, what)
+        config = manifest.embedded(parsed.config, f"{what}: configuration")
+        if config is None:
+            config = self._first(lambda registry: registry.document(parsed.config))
+        selected = selection.select(parsed, documents[-1][0], config, self._policy, what)
+        return selection.image_record(
+            selection=selected,
+            config=config,
+            manifests=documents,
+            fetched=selection.fetch_missing(selected.jobs, self._registries, self._assembly, self._channel),
+            tags=[] if self._name.digest else [what],
+            digests=[self._name.with_digest(top)],
+        )
+
+    def digests(self) -> list[Digest]:
+        """Return the digests that the name stands for: the index's, if it is one, and the manifest's."""
+        return [digest for digest, _ in self._manifest()[1]]
+
+    def _manifest(self) -> tuple[Digest, list[tuple[Digest, bytes]], dict[str, Any]]:
+        """Return the digest of what the name leads to, the documents on the way, and the image manifest."""
+        what = str(self._name)
+        data, document, is_index = self._fetch(self._name.target, self._name.digest, what)
+        top = self._name.digest or manifest.digest_of(data)
+        documents = [(top, data)]
+        if not is_index:
+            return top, documents, document
+        chosen = manifest.choose(document, self._architecture, what).digest
+        what = f"{what}: manifest {chosen}"
+        data, document, is_index = self._fetch(chosen, chosen, what)
+        documents.append((chosen, data))
+        if is_index:
+            raise InvalidArgument(f"{what} is an index in an index")
+        return top, documents, document
+
+    def _fetch(self, target: str, digest: Digest | None, what: str) -> tuple[bytes, dict[str, Any], bool]:
+        """Return a document as bytes and as an object, and whether it is an index."""
+
+        def ask(registry: Registry) -> tuple[bytes, dict[str, Any], bool]:
+            data, media_type = registry.fetch_manifest(target)
+            if digest is not None:
+                manifest.verify(data, digest, f"{registry}: manifest")
+            document = manifest.parse_document(data, what)
+            manifest.check_kind(document, media_type, what)
+            return data, document, manifest.is_index(document, media_type)
+
+        return self._first(ask)
+
+    def _first(self, ask: Callable[[Registry], _Answer]) -> _Answer:
+        return first(self._registries, ask, str(self._name))

@@ -1,0 +1,189 @@
+"""Volumes made of images (KEP-4639, CRI: Mount.image): which image a mount means, and its mount for a container.
+
+Owns: the lookup, the rules of sub paths, the mount and its flags. Does not own: requests (``rpc/convert/``), when a
+mount is made and undone (``container_executor.py``), or the layers (``images``).
+
+Nothing of it lives outside a container. An image volume is an overlay of the image's layers, which are on disk once
+and shared by all; it is mounted beside the container's bundle while the OCI runtime creates the container, and
+unmounted as soon as the container has its own copy of the mount. So it ends with the container's mount namespace, and
+what a killed daemon leaves is beside a bundle that a record names. Which images are in use is read off the records.
+
+It has no upper directory, and its superblock belongs to the machine's user namespace: no capability inside makes it
+writable. ``noexec`` is a flag of the mount and no such boundary: who has CAP_SYS_ADMIN inside can take it off, as it
+can copy a program elsewhere. In a pod with a user namespace of its own the layers are idmapped, as those of its root
+file system are.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.base import failpoints
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, PodkeepError
+from podkeep.images.formats.image import Image
+from podkeep.images.store.store import ImageStore
+from podkeep.kernel import mounts, openat, overlay
+from podkeep.kernel.mounts import MountAttr
+from podkeep.kernel.openat import Resolve
+from podkeep.runtime.bundle.staging import Staging
+from podkeep.runtime.model.records import Container, ContainerConfig, Sandbox, VolumeImage
+
+FAILED = "ImageVolumeMountFailed"
+"""How the message of every failure starts: the kubelet tells them by it (cri-api, pkg/errors)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """``noexec``: no program can be run in place. ``files``: a sub path may name a file."""
+
+    noexec: bool = True
+    files: bool = False
+
+    @property
+    def attrs(self) -> MountAttr:
+        """What the mount has beside being read-only."""
+        return MountAttr.NOSUID | MountAttr.NODEV | (MountAttr.NOEXEC if self.noexec else MountAttr.NONE)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The same as OCI mount options: an OCI runtime takes off what it is not told."""
+        return ("nosuid", "nodev", "noexec") if self.noexec else ("nosuid", "nodev")
+
+
+def find_images(config: ContainerConfig, find: Callable[[str], Image | None]) -> dict[int, Image]:
+    """Return the images of a container's image volumes by the number of the mount; nothing is pulled.
+
+    :raises NotFound: naming the first that is not here.
+    """
+    found = {}
+    for number, mount in enumerate(config.mounts):
+        if mount.image is None:
+            continue
+        image = find(mount.image.reference)
+        if image is None:
+            raise NotFound(
+                f"{FAILED}: config.mounts[{number}]: image {mount.image.reference!r} is not here",
+                hint="pull it: `podkeep image pull IMAGE`",
+            )
+        found[number] = image
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageVolumes:
+    """Mounts images. Blocks, for less than a millisecond."""
+
+    images: ImageStore
+    staging: Staging
+    policy: Policy = Policy()
+
+    def stage(
+        self, container: Container, sandbox: Sandbox, images: Mapping[int, Image], *, label: str = ""
+    ) -> dict[int, dict[str, str]]:
+        """Mount a container's image volumes where its other staged mounts are, and return where, by their number.
+
+        A volume belongs to whom its own mappings say, and without any to the pod, as the root file system does.
+
+        :param images: what :func:`find_images` returned.
+        :raises PodkeepError: if one cannot be mounted; what is mounted then, ``Staging.unstage`` takes away.
+        """
+        result: dict[int, dict[str, str]] = {}
+        pods = sandbox.config.namespaces.userns
+        for number, image in images.items():
+            directory = self.staging.directory(container, sandbox)
+            mount = container.config.mounts[number]
+            assert mount.image is not None
+            target, idmap = directory / str(number), mount.idmap or pods
+            with ExitStack() as closing:
+                userns = None
+                if idmap is not None:
+                    userns = self.staging.open_userns(sandbox, idmap)
+                    closing.callback(os.close, userns)
+                self.mount(mount.image, image, target, userns=userns, label=label)
+            result[number] = {"": str(target)}
+        return result
+
+    def mount(self, volume: VolumeImage, image: Image, target: Path, *, userns: int | None, label: str = "") -> None:
+        """Mount ``image``, or what ``volume`` wants of it, at ``target``, which is made.
+
+        :param userns: descriptor of the user namespace that owns the files inside.
+        :param label: SELinux label of every file; empty: this machine has none. The files on disk keep theirs.
+        :raises InvalidArgument: if the sub path does not lead to something that may be mounted.
+        :raises PodkeepError: if it cannot be mounted; what is mounted at ``target`` then is the caller's to undo.
+        """
+        with _naming(volume), ExitStack() as closing:
+            lowers = self.images.lowers(image, userns=userns, at_least=2)
+            for fd in lowers:
+                closing.callback(os.close, fd)
+            target.mkdir()
+            overlay.overlay_readonly(lowers, target, attrs=self.policy.attrs, context=label)
+            failpoints.reach("image_volume.mounted")
+            if volume.sub_path:
+                narrow(target, volume, files=self.policy.files)
+
+
+def narrow(target: Path, volume: VolumeImage, *, files: bool) -> None:
+    """Have ``target``, at which an image is mounted, show what the sub path names instead of the whole image.
+
+    :raises InvalidArgument: if the sub path does not lead to something that may be mounted.
+    """
+    with ExitStack() as closing:
+        found = _open_sub_path(target, volume)
+        closing.callback(os.close, found)
+        kind = os.fstat(found).st_mode
+        check_kind(volume, kind, files=files)
+        # Of the directory itself: no path is resolved twice. It keeps the flags of the mount it is taken from.
+        part = mounts.clone_tree(found)
+        closing.callback(os.close, part)
+        mounts.unmount(target, lazy=True)
+        failpoints.reach("image_volume.narrowing")
+        if not stat.S_ISDIR(kind):
+            target.rmdir()
+            target.touch()
+        mounts.attach(part, target)
+
+
+def _open_sub_path(top: Path, volume: VolumeImage) -> int:
+    root = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # As in a chroot: symbolic links, absolute ones as well, stay inside the image.
+        rules = Resolve.IN_ROOT | Resolve.NO_MAGICLINKS | Resolve.NO_XDEV
+        return openat.openat2(root, os.fsencode(volume.sub_path), os.O_PATH, rules)
+    except KernelCallError as error:
+        raise InvalidArgument(
+            f"sub path {volume.sub_path!r} of image {volume.reference}: {os.strerror(error.errno)}",
+            hint="name a directory of the image",
+        ) from error
+    finally:
+        os.close(root)
+
+
+def check_kind(volume: VolumeImage, mode: int, *, files: bool) -> None:
+    """Check that something with this ``st_mode`` may be the sub path of a volume.
+
+    :raises InvalidArgument: if it is neither a directory nor, with ``files``, a regular file.
+    """
+    if stat.S_ISDIR(mode) or (files and stat.S_ISREG(mode)):
+        return
+    what = f"sub path {volume.sub_path!r} of image {volume.reference} is no directory"
+    if stat.S_ISREG(mode):
+        raise InvalidArgument(what, hint="mount the directory it is in, or set runtime.image_volume_files")
+    raise InvalidArgument(what, hint="mount the directory it is in")
+
+
+@contextmanager
+def _naming(volume: VolumeImage) -> Iterator[None]:
+    """Have every error start with what the kubelet looks for."""
+    try:
+        yield
+    except (InvalidArgument, NotFound, FailedPrecondition) as error:
+        raise type(error)(f"{FAILED}: {error.message}", hint=error.hint) from error
+    except PodkeepError as error:
+        raise FailedPrecondition(f"{FAILED}: image {volume.reference}: {error.message}", hint=error.hint) from error
+    except OSError as error:
+        raise FailedPrecondition(f"{FAILED}: image {volume.reference}: {error}") from error

@@ -1,0 +1,333 @@
+"""Copies of mounts that a container's creation needs: idmapped, read-only with all that is mounted below, or protected
+whatever the pod does.
+
+Owns: making the copies below the container's bundle, and taking them away. Does not own: the mounts themselves, or what
+is asked of them (``oci/mounts.py``). They are made here and not by the OCI runtime: crun 1.8.1 may look at the
+container's user namespace before its process has entered it, and then fails with EPERM; runc 1.1 does not map at all;
+and neither of them makes submounts read-only. Called by ``container_executor.py``; everything blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.kernel import mountinfo, mounts, openat
+from podkeep.kernel.idmap import IdMap
+from podkeep.kernel.mounts import MountAttr
+from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, open_pinned
+from podkeep.runtime.bundle import targets
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.records import Container, Mount, Propagation, Sandbox
+from podkeep.runtime.oci.mounts import is_below, is_bind, normal, protected, protection
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Makes and removes the copies."""
+
+    layout: Layout
+    helper: NamespaceHelper
+
+    def stage(self, container: Container, sandbox: Sandbox) -> dict[int, dict[str, str]]:
+        """Make a copy of every mount that needs one, and return where, by the mount's number.
+
+        :raises FailedPrecondition: naming the path, if mounts cannot pass on what the request wants.
+        :raises KernelCallError: naming the path, if its file system cannot be idmapped (KEP-127, handling of volumes).
+        """
+        of_paths = {number: mount for number, mount in enumerate(container.config.mounts) if mount.host_path}
+        for mount in of_paths.values():
+            check_propagation(mount)
+        in_userns = sandbox.config.namespaces.userns is not None
+        # In a user namespace all of them are locked (see ``lock``), one mount at a time.
+        chosen = {
+            number: mount
+            for number, mount in of_paths.items()
+            if in_userns or mount.idmap is not None or mount.recursive_read_only
+        }
+        if not chosen:
+            return {}
+        result: dict[int, dict[str, str]] = {}
+        directory = self.directory(container, sandbox)
+        with ExitStack() as closing:
+            namespaces: dict[IdMap, int] = {}
+            for number, mount in chosen.items():
+                if mount.idmap is not None and mount.idmap not in namespaces:
+                    namespaces[mount.idmap] = self.open_userns(sandbox, mount.idmap)
+                    closing.callback(os.close, namespaces[mount.idmap])
+                target = directory / str(number)
+                _copy(mount, target, None if mount.idmap is None else namespaces[mount.idmap])
+                result[number] = {"": str(target)}
+        shared = {n: mount for n, mount in chosen.items() if mount.propagation is Propagation.BIDIRECTIONAL}
+        if in_userns and shared:
+            deep = _deep(directory)
+            for number, mount in shared.items():
+                _check_not_deep(mount, directory / str(number), deep)
+        return result
+
+    def stage_sources(
+        self, container: Container, sandbox: Sandbox, sources: Sequence[str]
+    ) -> dict[str, dict[str, str]]:
+        """Make idmapped copies of host paths for a pod in a user namespace, and return them by path, as ``stage`` does.
+
+        For a pod with the machine's users nothing is done: the host paths can be mounted as they are.
+
+        :raises KernelCallError: naming the path, if its file system cannot be idmapped.
+        """
+        idmap = sandbox.config.namespaces.userns
+        if idmap is None or not sources:
+            return {}
+        directory = self.directory(container, sandbox)
+        staged = {}
+        userns = self.open_userns(sandbox, idmap)
+        try:
+            for number, source in enumerate(sources):
+                mount = Mount(container_path="", host_path=os.path.realpath(source), idmap=idmap)
+                staged[source] = (mount, directory / f"source-{number}")
+                _copy(*staged[source], userns)
+        finally:
+            os.close(userns)
+        return {source: {"": str(target)} for source, (_, target) in staged.items()}
+
+    def lock(
+        self, container: Container, sandbox: Sandbox, config: dict[str, Any], *, whole: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Return the OCI configuration with bind mounts that keep their protection, whatever the pod does.
+
+        Where the pod has the machine's users it can do nothing to a mount once it is made; see :meth:`_make_protected`.
+
+        In a user namespace a process with CAP_SYS_ADMIN could take read-only, nosuid, nodev and noexec off a mount, be
+        it that the request asked for them or that the machine has the source mounted so; and it could unmount what is
+        mounted below a volume, and so reach what lies beneath: the directory itself of one that is bound read-only onto
+        itself.
+        Every mount with one of these is made from a copy whose flags, and what is mounted below, the kernel locked
+        (:meth:`NamespaceHelper.lock_mounts`).
+
+        crun 1.8.1 cannot copy such a mount with what is below it before it is in the pod's user namespace, and then
+        binds it inside, where the kernel lets it have all of it.
+
+        :param whole: sources whose flags are for what is mounted below them, too: those of CDI (:meth:`stage_sources`).
+        :raises FailedPrecondition: naming a mount that passes mounts on to the machine, which the kernel does not lock.
+        """
+        idmap = sandbox.config.namespaces.userns
+        if idmap is None:
+            return self._make_protected(container, sandbox, config)
+        result = [dict(item) for item in config["mounts"]]
+        with ExitStack() as closing:
+
+            def opened(fd: int) -> int:
+                closing.callback(os.close, fd)
+                return fd
+
+            directory = self.layout.staged_mounts(container.id)
+            deep = _deep(directory) if directory.exists() else frozenset()
+            copies: dict[int, int] = {}
+            for number, item in enumerate(result):
+                # Others are not copied: the end of a copy is a wait for the kernel.
+                if is_bind(item) and _is_to_lock(item, deep):
+                    copies[number] = opened(
+                        _protected_copy(item, recursive=item["source"] in deep, whole=item["source"] in whole)
+                    )
+                    item["options"] = protected(item["options"], _protection_of(copies[number]))
+            if not copies:
+                return config
+            _check_lockable([result[number] for number in copies])
+            directory = self.directory(container, sandbox)
+            userns = opened(self.open_userns(sandbox, idmap))
+            locked = self.helper.lock_mounts(userns, list(copies.values()))
+            for fd in locked:
+                opened(fd)
+            for number, fd in zip(copies, locked, strict=True):
+                target = directory / f"locked-{number}"
+                _attach(fd, target)
+                result[number]["source"] = str(target)
+        return {**config, "mounts": result}
+
+    def _make_protected(self, container: Container, sandbox: Sandbox, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the OCI configuration with copies for bind mounts with flags below another one.
+
+        The OCI runtime mounts first, and comes back by the path to set the flags. In a volume another container of the
+        pod may exchange the directory meanwhile, and have the mount without them.
+        """
+        with openat.closing(openat.open_directory(self.layout.rootfs(container.id))) as root:
+            places = targets.resolve_all(root, (item["destination"] for item in config["mounts"] if is_bind(item)))
+        result = []
+        for number, item in enumerate(config["mounts"]):
+            chosen = is_bind(item) and protection(item["options"]) and "rshared" not in item["options"]
+            place = places.get(normal(item["destination"]), "")
+            if chosen and any(place != above and is_below(place, above) for above in places.values()):
+                with openat.closing(_protected_copy(item, recursive="rbind" in item["options"])) as copy:
+                    target = self.directory(container, sandbox) / f"protected-{number}"
+                    _attach(copy, target)
+                item = {**item, "source": str(target)}
+            result.append(item)
+        return {**config, "mounts": result}
+
+    def unstage(self, container: Container) -> None:
+        """Remove the copies of a container; safe to repeat."""
+        directory = self.layout.staged_mounts(container.id)
+        if directory.exists():
+            if mountinfo.is_mount_point(directory):
+                # A copy that passes mounts on is a peer of the volume: unmounting it would unmount what is mounted
+                # below the volume itself.
+                mounts.set_propagation(directory, mounts.Propagation.PRIVATE, recursive=True)
+                mounts.unmount(directory, lazy=True)
+            # Never a recursive removal: if a mount were still there, it would empty a volume.
+            directory.rmdir()
+
+    def directory(self, container: Container, sandbox: Sandbox) -> Path:
+        """Return where the copies of a container are made: a file system of their own.
+
+        They go with it in one step; the end of every single mount is a wait for the kernel.
+        """
+        directory, idmap = self.layout.staged_mounts(container.id), sandbox.config.namespaces.userns
+        if not directory.exists():
+            directory.mkdir(mode=0o700)
+            mode, gid = ("0700", 0) if idmap is None else ("0710", idmap.host_gid(0))
+            mounts.tmpfs(directory, f"size=1m,mode={mode},gid={gid}")
+            mounts.set_propagation(directory, mounts.Propagation.PRIVATE)
+        return directory
+
+    def open_userns(self, sandbox: Sandbox, idmap: IdMap) -> int:
+        """Return a user namespace with these mappings: the pod's own if it has them. The caller closes it."""
+        if idmap == sandbox.config.namespaces.userns:
+            return open_pinned(self.layout.namespace_pin(sandbox.id, NamespaceKind.USER))
+        return self.helper.user_namespace(idmap)
+
+
+def _copy(mount: Mount, target: Path, userns: int | None) -> None:
+    private = mount.propagation is Propagation.PRIVATE
+    copy = mounts.clone_tree(
+        mount.host_path,
+        recursive=True,
+        idmap_userns=userns,
+        attrs=MountAttr.RDONLY if mount.recursive_read_only else MountAttr.NONE,
+        propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
+    )
+    try:
+        if mount.readonly and not mount.recursive_read_only:
+            mounts.mount_setattr(copy, set_=MountAttr.RDONLY)
+        _attach(copy, target)
+    finally:
+        os.close(copy)
+
+
+def _deep(directory: Path) -> frozenset[str]:
+    """Return which copies in a directory have mounts below them.
+
+    The table is read once, for a node may have thousands.
+    """
+    found = {entry.mount_point for entry in mountinfo.under(directory)}
+    return frozenset(str(above) for path in found for above in Path(path).parents) & found
+
+
+def _check_not_deep(mount: Mount, target: Path, deep: Collection[str]) -> None:
+    if str(target) in deep:
+        # Locking makes slaves of what is mounted below.
+        raise FailedPrecondition(
+            f"{mount.host_path} has mounts below it, and cannot be a Bidirectional volume of a pod in a user namespace",
+            hint="use HostToContainer, or a volume for each of the mounts",
+        )
+
+
+def check_propagation(mount: Mount) -> None:
+    """Check that mounts can come from, or go to, the machine as the request wants.
+
+    :raises FailedPrecondition: naming the mount that the path is on, if that one does not pass anything on.
+    """
+    if mount.propagation is Propagation.PRIVATE:
+        return
+    found = mountinfo.holding(mount.host_path)
+    kinds = {field.partition(":")[0] for field in found.propagation}
+    if mount.propagation is Propagation.BIDIRECTIONAL and "shared" not in kinds:
+        wanted = "a shared mount"
+    elif not kinds & {"shared", "master"}:
+        wanted = "a shared or slave mount"
+    else:
+        return
+    # In this very namespace: the host's mount may be shared, or not be there at all (docs/mount-namespace.md).
+    command = f"nsenter --target {os.getpid()} --mount -- mount --make-rshared {shlex.quote(found.mount_point)}"
+    raise FailedPrecondition(
+        f"path {mount.host_path!r} is mounted on {found.mount_point!r} but it is not {wanted}",
+        hint=f"make it one where the runtime's mounts are: `{command}`",
+    )
+
+
+def make_passable(directory: Path, idmap: IdMap | None) -> None:
+    """Make a directory that only root and the pod's own root pass: below are setuid programs of an image."""
+    directory.mkdir(mode=0o700)
+    if idmap is not None:
+        os.chown(directory, 0, idmap.host_gid(0))
+        directory.chmod(0o710)
+
+
+def _is_to_lock(item: Mapping[str, Any], deep: Collection[str]) -> bool:
+    """Return whether a bind mount has something that a process in the pod must not be able to take off."""
+    return item["source"] in deep or bool(protection(item["options"]) | _protection_of(item["source"]))
+
+
+def _protected_copy(item: Mapping[str, Any], *, recursive: bool, whole: bool = False) -> int:
+    """Return a detached copy of a bind mount's source with the flags that it asks for.
+
+    :param recursive: with what is mounted below.
+    :param whole: the flags are for that, too.
+    """
+    private = "rprivate" in item["options"]
+    copy = mounts.clone_tree(
+        item["source"],
+        recursive=recursive,
+        propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
+    )
+    try:
+        mounts.mount_setattr(copy, set_=_attributes(protection(item["options"])), recursive=recursive and whole)
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
+
+
+_ATTRIBUTES = {
+    "ro": (MountAttr.RDONLY, os.ST_RDONLY),
+    "nosuid": (MountAttr.NOSUID, os.ST_NOSUID),
+    "nodev": (MountAttr.NODEV, os.ST_NODEV),
+    "noexec": (MountAttr.NOEXEC, os.ST_NOEXEC),
+}
+
+
+def _attributes(names: frozenset[str]) -> MountAttr:
+    result = MountAttr.NONE
+    for name in names:
+        result |= _ATTRIBUTES[name][0]
+    return result
+
+
+def _protection_of(mount: int | str) -> frozenset[str]:
+    """Return which of ro, nosuid, nodev and noexec a mount is, or the one that a path is on."""
+    flags = os.statvfs(mount).f_flag
+    return frozenset(name for name, (_, flag) in _ATTRIBUTES.items() if flags & flag)
+
+
+def _check_lockable(items: Sequence[Mapping[str, Any]]) -> None:
+    for item in items:
+        if "rshared" in item["options"]:
+            raise FailedPrecondition(
+                f"the mount at {item['destination']} is read-only, nosuid, nodev or noexec, which a pod in a user"
+                " namespace could undo, as it is Bidirectional",
+                hint="use HostToContainer, or a directory that is not mounted so on the machine",
+            )
+
+
+def _attach(copy: int, target: Path) -> None:
+    """Attach a detached mount at ``target``, which is made."""
+    if stat.S_ISDIR(os.fstat(copy).st_mode):
+        target.mkdir()
+    else:
+        target.touch()
+    mounts.attach(copy, target)

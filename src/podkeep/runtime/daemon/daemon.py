@@ -1,0 +1,516 @@
+"""The runtime's process: putting the parts together, serving, stopping.
+
+Owns: the order of starting and stopping. The process holds the lock of its directories and is in its mount namespace
+already when this module is imported (``cli/runtime.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podkeep.base import in_force, service
+from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.tasks import Tasks
+from podkeep.base.threads import SharedThreads, working_for
+from podkeep.cri import server
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.images.store.store import ImageStore
+from podkeep.kernel import cgroup_dynmods, systemd
+from podkeep.kernel.cgroup_stats import open_reader
+from podkeep.kernel.cgroups import Cgroups, detect
+from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.mountns import membership
+from podkeep.mountns.membership import Membership
+from podkeep.runtime.bundle import image_volumes
+from podkeep.runtime.cgroup_driver import pod_cgroups
+from podkeep.runtime.class_resources import loading
+from podkeep.runtime.class_resources.registry import ClassResources
+from podkeep.runtime.daemon import pods_elsewhere, settings
+from podkeep.runtime.daemon.log_limit import LogLimit
+from podkeep.runtime.daemon.reload import Reload
+from podkeep.runtime.lifecycle.checkpoint import Checkpoints
+from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
+from podkeep.runtime.lifecycle.containers import Containers
+from podkeep.runtime.lifecycle.events import EventHub
+from podkeep.runtime.lifecycle.handlers import HandlerTable, Probe
+from podkeep.runtime.lifecycle.recovery import Recovery
+from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
+from podkeep.runtime.lifecycle.sandboxes import Sandboxes
+from podkeep.runtime.lifecycle.updates import Updates
+from podkeep.runtime.model.counting import Counting
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.state import State
+from podkeep.runtime.network.networks import Networks
+from podkeep.runtime.oci.cdi_registry import Registry
+from podkeep.runtime.oci.confinement import Confinement
+from podkeep.runtime.rpc.container import ContainerRpc
+from podkeep.runtime.rpc.events import EventRpc
+from podkeep.runtime.rpc.image import ImageRpc
+from podkeep.runtime.rpc.namespace_watch import NamespaceWatch
+from podkeep.runtime.rpc.node import NodeRpc
+from podkeep.runtime.rpc.pull_watch import PullWatch
+from podkeep.runtime.rpc.runtime import RuntimeRpc
+from podkeep.runtime.rpc.sandbox import SandboxRpc
+from podkeep.runtime.rpc.stats import StatsRpc
+from podkeep.runtime.rpc.streaming import StreamingRpc
+from podkeep.runtime.rpc.upkeep import UpkeepRpc
+from podkeep.runtime.stats.statistics import Statistics
+
+if TYPE_CHECKING:
+    from podkeep.runtime.daemon.metrics_endpoint import MetricsEndpoint
+from podkeep.runtime.streaming.server import StreamingServer
+from podkeep.runtime.streaming.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+THREADS = 512
+"""Blocking steps at a time: a thread is mostly waiting for a program."""
+THREADS_OF_ONE = 16
+"""Of them those that work for one pod, one registry, or none of these: steps that hang keep out no others."""
+MAX_DESCRIPTORS = 1 << 20
+"""File descriptors that the daemon allows itself at most; some machines' limit is a thousand times that."""
+STOP_PATIENCE_S = 5.0
+"""How long requests that are being served may take to finish when the daemon stops."""
+
+
+_RESTART = "pods run on while a runtime is restarted: `podkeep runtime stop`, then again"
+"""What to do about a runtime that is not replaced for another configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """``idle_exit``: seconds without sandboxes and requests after which the daemon ends; None: never."""
+
+    idle_exit: float | None = None
+    load: Callable[[], Config] | None = None
+    """Reads the configuration anew, on SIGHUP; None: SIGHUP is ignored."""
+    on_ready: Callable[[], None] = lambda: None
+    membership: Membership
+    """Where the process is, of the mount namespaces."""
+
+
+def serve(config: Config, options: Options) -> bool:
+    """Run the runtime until it is told to stop (SIGTERM, SIGINT, Node.Shutdown) or is idle for long enough.
+
+    :returns: whether no sandbox is left, so that what serves all sandboxes (bridge, cgroup) was removed as well.
+    :raises InvalidArgument: if a value of the configuration cannot work; nothing has been made then.
+    :raises FailedPrecondition: if the machine lacks something it needs.
+    :raises DataLoss: if the state cannot be read.
+    """
+    settings.check(config)
+    layout = Layout(root=Path(config.runtime.root), run=Path(config.runtime.run))
+    _raise_descriptor_limit()
+    hangups: list[int] = []
+    # SIGHUP would end a process that has no handler yet. One that is ignored would be so in containers, too.
+    signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
+    with ExitStack() as stack:
+        _make_directories(layout, Path(config.runtime.socket))
+        # The helper comes first: it must be started while this process is small and has no thread.
+        helper = stack.enter_context(NamespaceHelper())
+        if config.runtime.favordynmods:
+            _favor_dynmods(stack)
+        daemon = _Daemon(config, options, layout, helper, stack)
+        try:
+            daemon.prepare()
+            asyncio.run(daemon.run(reload_at_once=lambda: bool(hangups)))
+        finally:
+            left = daemon.sandboxes_left()
+            if not left:
+                daemon.clean_up()
+    log.info("stopped; %s", f"pod sandboxes that stay as they are: {left}" if left else "no pod is left")
+    return not left
+
+
+class _Daemon:
+    """All parts of a running daemon."""
+
+    def __init__(
+        self, config: Config, options: Options, layout: Layout, helper: NamespaceHelper, stack: ExitStack
+    ) -> None:
+        self._config, self._options, self._layout, self._helper = config, options, layout, helper
+        self._cgroups = Cgroups()
+        self._stats_reader = open_reader(self._cgroups.layout)
+        stack.callback(self._stats_reader.close)
+        self._cgroup_parent = settings.cgroup_parent(config)
+        if config.runtime.cgroup_driver == "systemd":
+            systemd.require()
+        self._state = State(layout.state)
+        stack.callback(self._state.close)
+        # Before anything of the pods is touched, and before it is told that they are here.
+        pods_elsewhere.require_none(self._state, layout, options.membership)
+        membership.publish(layout.run, options.membership)
+        in_force.publish(layout.run, config, replaceable=options.idle_exit is not None)
+        self._events = EventHub()
+        # Before the recovery: what it finds ended is news.
+        self._events.attach(self._state)
+        self._counting, self._endpoint = _open_metrics(config, self._state)
+        self._events.on_drop = self._counting.event_dropped
+        self._networks = Networks(config.network, layout, self._state)
+        self._images = ImageStore.open(
+            layout.images, config=config.images, registries=config.registries, mounted=layout.layers
+        )
+        stack.callback(self._images.close)
+        self._handlers = HandlerTable.from_config(
+            config.runtime.handlers,
+            config.runtime.default_handler,
+            conmon=config.runtime.conmon,
+            layout=layout,
+            systemd_cgroup=config.runtime.cgroup_driver == "systemd",
+        )
+        self._classes = self._load_classes(config)
+        self._sandbox_executor = SandboxExecutor(
+            layout=layout,
+            helper=helper,
+            cgroups=self._cgroups,
+            networks=self._networks,
+            catatonit=config.runtime.catatonit,
+            confinement=Confinement.from_config(config.runtime),
+            classes=self._classes,
+        )
+        self._container_executor = ContainerExecutor(
+            layout,
+            self._images,
+            self._sandbox_executor,
+            Path(config.runtime.seccomp_profile),
+            cdi=Registry(config.runtime.cdi_spec_dirs),
+            image_volume_policy=image_volumes.Policy(
+                noexec=config.runtime.image_volume_noexec, files=config.runtime.image_volume_files
+            ),
+        )
+        self._last_request = time.monotonic()
+        self._requests = 0
+
+    def prepare(self) -> None:
+        """Find out what the handlers can do, set the house in order, and make what serves all sandboxes.
+
+        The parent cgroup is made here, and not with the first sandbox, so that no sandbox removes it while another
+        needs it.
+        """
+        probe = Probe(
+            layout=self._layout,
+            helper=self._helper,
+            cgroups=self._cgroups,
+            cgroup_parent=self._cgroup_parent,
+            program=self._config.runtime.catatonit,
+        )
+        self._handlers.probe(probe)
+        recovery = Recovery(self._state, self._layout, self._handlers, self._sandbox_executor, self._container_executor)
+        recovery.start_classes()
+        recovery.run()
+        self._networks.start()
+        pod_cgroups.create_parent(self._cgroups, self._cgroup_parent)
+
+    async def run(self, reload_at_once: Callable[[], bool]) -> None:
+        """Serve until told to stop.
+
+        :param reload_at_once: says whether the configuration has changed since it was read.
+        """
+        loop = asyncio.get_running_loop()
+        reload = Reload(self._config, self._options.load, self._images, self._replace_classes, self._in_force)
+        loop.set_default_executor(SharedThreads(THREADS, share=THREADS_OF_ONE, name="work"))
+        stop = asyncio.Event()
+
+        def end(teller: str) -> None:
+            if not stop.is_set():
+                log.info("stopping: told by %s", teller)
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end, number.name)
+        sandboxes = Sandboxes(self._state, self._sandbox_executor, self._handlers, self._networks)
+        containers = Containers(self._state, self._container_executor, sandboxes, self._images, self._layout)
+        containers.watch_all()
+        sandboxes.watch_all(containers)
+        grpc_server = server.create_server()
+        watch = PullWatch()
+        resctrl = Path(self._config.class_resources.resctrl)
+        statistics = Statistics(
+            self._state, self._layout, self._stats_reader, self._counting.stats_pass, resctrl=resctrl
+        )
+        images_root = str(self._layout.images)
+        stats = StatsRpc(self._state, statistics.targets, statistics.collector, mountpoint=images_root)
+        services = self._services(sandboxes, containers, watch, partial(end, "Shutdown"))
+        streaming = StreamingServer(self._config.streaming)
+        sessions = Sessions(self._state, sandboxes, self._layout)
+        services[server.RUNTIME_SERVICE] |= _streaming_rpcs(StreamingRpc(sessions, streaming))
+        services[server.RUNTIME_SERVICE] |= _stats_rpcs(stats)
+        for name_of_service, handlers in services.items():
+            counted = {name: self._counted(name, rpc) for name, rpc in handlers.items()}
+            server.bind(grpc_server, name_of_service, counted)
+        server.listen(grpc_server, self._config.runtime.socket)
+        if self._endpoint is not None:
+            await self._endpoint.start()
+        await streaming.start()
+        await grpc_server.start()
+        statistics.start()
+        log.info("serving %s", self._config.runtime.socket)
+        self._options.on_ready()
+        service.ready(f"serving {self._config.runtime.socket}")
+        loop.add_signal_handler(signal.SIGHUP, reload.start)
+        if reload_at_once():
+            reload.start()
+        background = Tasks("a background task of the daemon")
+        background.start(_feed_watchdog())
+        self._networks.watch()
+        background.start(self._networks.check_all())
+        if limit := self._config.runtime.log_limit():
+            background.start(LogLimit(containers.running_logs, containers.reopen_log, limit).run())
+        try:
+            await self._wait(stop)
+        finally:
+            # The service manager would take a reload's end for a new start.
+            await reload.close()
+            service.stopping()
+            await background.close()
+            self._networks.close()
+            self._events.close()
+            await grpc_server.stop(STOP_PATIENCE_S)
+            await streaming.close()
+            await statistics.close()
+            if self._endpoint is not None:
+                await self._endpoint.close()
+            sandboxes.close()
+            containers.close()
+            Path(self._config.runtime.socket).unlink(missing_ok=True)
+
+    def _load_classes(self, config: Config) -> ClassResources:
+        systemd_cgroup = config.runtime.cgroup_driver == "systemd"
+        return loading.load(
+            config.class_resources, cgroups=self._cgroups, root=self._layout.root, systemd=systemd_cgroup
+        )
+
+    def _replace_classes(self, config: Config) -> None:
+        self._classes.replace(self._load_classes(config))
+
+    def _in_force(self, config: Config) -> None:
+        """Tell callers which configuration is in force after a reload."""
+        self._config = config
+        try:
+            in_force.publish(self._layout.run, config, replaceable=self._options.idle_exit is not None)
+        except OSError as error:
+            log.warning("callers are not told of the new configuration: %s", error)
+
+    def _require_idle(self) -> None:
+        """Refuse to end for a caller who wants another configuration, if anybody has a use for this one.
+
+        :raises FailedPrecondition: saying what for.
+        """
+        if self._options.idle_exit is None:
+            raise FailedPrecondition("it was not started by `podkeep run`", hint=_RESTART)
+        pods, others = self.sandboxes_left(), self._requests - 1
+        if pods or others:
+            what = f"pods: {pods}" if pods else f"requests of other clients: {others}"
+            raise FailedPrecondition(f"it is in use ({what})", hint=_RESTART)
+
+    def _services(
+        self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, shut_down: Callable[[], None]
+    ) -> dict[str, dict[str, Any]]:
+        watch_namespace = NamespaceWatch(self._options.membership, self._config.runtime.socket)
+        confinement = self._sandbox_executor.confinement
+        runtime = RuntimeRpc(
+            lambda: self._config, self._handlers, confinement, self._networks, watch_namespace, self._classes
+        )
+        updates = Updates(self._state, self._cgroups, self._classes)
+        checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)
+        sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
+        container = ContainerRpc(self._state, containers, updates, checkpoints, self._classes)
+        image = ImageRpc(self._images, self._state, watch)
+        node = NodeRpc(self._images, self._state, watch, shut_down, self._require_idle)
+        upkeep = UpkeepRpc(self._images, self._state, watch)
+        return {
+            server.RUNTIME_SERVICE: {
+                "Version": runtime.version,
+                "Status": runtime.status,
+                "RuntimeConfig": runtime.runtime_config,
+                "UpdateRuntimeConfig": runtime.update_runtime_config,
+                "RunPodSandbox": sandbox.run,
+                "StopPodSandbox": sandbox.stop,
+                "RemovePodSandbox": sandbox.remove,
+                "ListPodSandbox": sandbox.list,
+                "StreamPodSandboxes": sandbox.stream,
+                "PodSandboxStatus": sandbox.status,
+                "UpdatePodSandboxResources": sandbox.update,
+                "UpdatePodSandboxConfig": sandbox.update_config,
+                "CreateContainer": container.create,
+                "StartContainer": container.start,
+                "StopContainer": container.stop,
+                "RemoveContainer": container.remove,
+                "ListContainers": container.list,
+                "StreamContainers": container.stream,
+                "ContainerStatus": container.status,
+                "ExecSync": container.exec_sync,
+                "UpdateContainerResources": container.update,
+                "ReopenContainerLog": container.reopen_log,
+                "CheckpointContainer": container.checkpoint,
+                "GetContainerEvents": EventRpc(self._events).container_events,
+            },
+            server.IMAGE_SERVICE: {
+                "ListImages": image.list,
+                "StreamImages": image.stream,
+                "ImageStatus": image.status,
+                "PullImage": image.pull,
+                "RemoveImage": image.remove,
+                "ImageFsInfo": image.fs_info,
+            },
+            server.NODE_SERVICE: {
+                "LoadImage": node.load_image,
+                "SaveImages": upkeep.save,
+                "DescribeImages": upkeep.describe,
+                "RemoveImageName": upkeep.remove,
+                "PruneImages": upkeep.prune,
+                "VerifyImages": upkeep.verify,
+                "WatchPulls": node.watch_pulls,
+                "ListPodUIDs": node.list_pod_uids,
+                "Shutdown": node.shutdown,
+            },
+        }
+
+    def _counted(self, name: str, handler: Any) -> Any:
+        """Count the requests that are being served, for the idle clock and the metrics."""
+        if asyncio.iscoroutinefunction(handler):
+
+            async def unary(request: Any) -> Any:
+                with self._serving(), self._counting.operation(name, streams=False), working_for(self._owner(request)):
+                    return await handler(request)
+
+            return unary
+
+        async def stream(request: Any) -> Any:
+            with self._serving(), self._counting.operation(name, streams=True), working_for(type(request).__name__):
+                async for item in handler(request):
+                    yield item
+
+        return stream
+
+    def _owner(self, request: Any) -> Hashable:
+        """Return whose threads a request uses: those of the pod that it is about, else those of its kind.
+
+        What asks for all pods may take long, as the statistics of many do; Status is not to wait for that.
+        """
+        if text := getattr(request, "container_id", ""):
+            container = self._state.find_container(text)
+            return container.sandbox_id if container is not None else type(request).__name__
+        if text := getattr(request, "pod_sandbox_id", ""):
+            sandbox = self._state.find_sandbox(text)
+            return sandbox.id if sandbox is not None else type(request).__name__
+        if isinstance(request, api.RunPodSandboxRequest):
+            return request.config.metadata.uid
+        return type(request).__name__
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._last_request = time.monotonic()
+
+    async def _wait(self, stop: asyncio.Event) -> None:
+        idle_exit = self._options.idle_exit
+        if idle_exit is None:
+            await stop.wait()
+            return
+        while not stop.is_set():
+            idle = time.monotonic() - self._last_request
+            if self._requests or self._state.sandboxes():
+                idle = 0.0
+            if idle >= idle_exit:
+                log.info("stopping: idle for %.0f s without a sandbox", idle)
+                return
+            await _first(stop.wait(), idle_exit - idle)
+
+    def sandboxes_left(self) -> int:
+        """Return how many sandboxes there are."""
+        return len(self._state.sandboxes())
+
+    def clean_up(self) -> None:
+        """Remove what serves all sandboxes: the bridge, the parent cgroup, what classes needed."""
+        self._classes.close()
+        try:
+            self._networks.stop()
+            pod_cgroups.remove_parent(self._cgroups, self._cgroup_parent)
+        except PodkeepError as error:
+            log.warning("could not clean up: %s", error)
+
+
+def _raise_descriptor_limit() -> None:
+    """Use the hard limit of file descriptors: containers and streams soon need more than the 1024 of a usual shell."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _favor_dynmods(stack: ExitStack) -> None:
+    try:
+        stack.enter_context(cgroup_dynmods.favored(os.uname().release, detect()))
+    except (PodkeepError, OSError) as error:
+        log.info("containers start some 10 ms later than they could: %s", error)
+
+
+def _open_metrics(config: Config, state: State) -> tuple[Counting, MetricsEndpoint | None]:
+    endpoint = config.metrics.endpoint()
+    if endpoint is None:
+        return Counting(), None
+    # Here and not above: most daemons do without (see counting.py).
+    from podkeep.runtime.daemon.metrics import Metrics
+    from podkeep.runtime.daemon.metrics_endpoint import MetricsEndpoint
+
+    metrics = Metrics(state)
+    return metrics, MetricsEndpoint(metrics.registry, endpoint)
+
+
+def _stats_rpcs(stats: StatsRpc) -> dict[str, Any]:
+    return {
+        "ContainerStats": stats.container,
+        "ListContainerStats": stats.list_containers,
+        "StreamContainerStats": stats.stream_containers,
+        "PodSandboxStats": stats.sandbox,
+        "ListPodSandboxStats": stats.list_sandboxes,
+        "StreamPodSandboxStats": stats.stream_sandboxes,
+        "ListMetricDescriptors": stats.descriptors,
+        "ListPodSandboxMetrics": stats.list_metrics,
+        "StreamPodSandboxMetrics": stats.stream_metrics,
+    }
+
+
+async def _feed_watchdog() -> None:
+    """Tell the service manager, if it wants to know, that the event loop turns."""
+    pause = service.watchdog_seconds()
+    while pause is not None:
+        service.alive()
+        await asyncio.sleep(pause)
+
+
+def _streaming_rpcs(rpc: StreamingRpc) -> dict[str, Any]:
+    return {"Exec": rpc.exec, "Attach": rpc.attach, "PortForward": rpc.port_forward}
+
+
+async def _first(waiting: Awaitable[Any], seconds: float) -> None:
+    try:
+        await asyncio.wait_for(waiting, seconds)
+    except TimeoutError:
+        return
+
+
+def _make_directories(layout: Layout, socket: Path) -> None:
+    private = {layout.root, layout.exits, layout.run / "handlers"}
+    for directory in layout.shared_directories():
+        directory.mkdir(mode=0o700 if directory in private else 0o711, parents=True, exist_ok=True)
+    # The root file systems and files of pods are below; their names cannot be guessed and each has its own mode.
+    layout.root.chmod(0o711)
+    layout.run.chmod(0o711)
+    socket.parent.mkdir(mode=0o711, parents=True, exist_ok=True)

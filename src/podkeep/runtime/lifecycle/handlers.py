@@ -1,0 +1,285 @@
+"""Runtime handlers: which OCI runtimes there are and what each can really do.
+
+Owns: the table from the configuration and the probe of user namespaces. A handler's word is not trusted (Debian's runc
+1.1.5 reads ``mounts[].uidMappings`` and ignores it): the probe has it create a container with an idmapped mount and
+looks at the owner that the mounted file has inside.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podkeep.base import failpoints
+from podkeep.base.config import HandlerConfig
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.ids import ContainerID, HandlerName
+from podkeep.kernel import mounts, namespaces
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.idmap import block
+from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.kernel.removal import remove_tree
+from podkeep.runtime.cgroup_driver import slices
+from podkeep.runtime.lifecycle.strays import kill_strays
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.oci.driver import Driver, Handler
+from podkeep.runtime.oci.spec import OCI_VERSION
+
+log = logging.getLogger(__name__)
+
+_PROBE_HOST_ID = 65536
+_MAPPING = [{"containerID": 0, "hostID": _PROBE_HOST_ID, "size": 65536}]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """CRI: RuntimeHandlerFeatures; ``why_not`` says why user namespaces do not work, ``why_writable`` why mounts that
+    are to be read-only with all that lies below are not.
+    """
+
+    user_namespaces: bool
+    recursive_read_only_mounts: bool = False
+    why_not: str = ""
+    why_writable: str = ""
+
+
+class HandlerTable:
+    """The handlers by name; the empty name is the default one."""
+
+    def __init__(self, drivers: Mapping[HandlerName, Driver], default: HandlerName) -> None:
+        """Use these handlers.
+
+        :raises InvalidArgument: if the default is not among them.
+        """
+        if default not in drivers:
+            raise InvalidArgument(
+                f"runtime.default_handler: {default!r} is not in runtime.handlers", hint="add it, or name one of them"
+            )
+        self._drivers = dict(drivers)
+        self.default = default
+        self.features: dict[HandlerName, Features] = {}
+
+    @classmethod
+    def from_config(
+        cls,
+        handlers: Mapping[str, HandlerConfig],
+        default: str,
+        *,
+        conmon: str,
+        layout: Layout,
+        systemd_cgroup: bool = False,
+    ) -> HandlerTable:
+        """Return the table that ``[runtime.handlers]`` describes.
+
+        :raises InvalidArgument: if the default is not among them.
+        """
+        drivers = {}
+        for name, config in handlers.items():
+            root = Path(config.root) if config.root else layout.handler_root(HandlerName(name))
+            handler = Handler(
+                name=HandlerName(name),
+                path=config.path,
+                root=root,
+                options=config.options,
+                annotations=config.annotations,
+                privileged_without_host_devices=config.privileged_without_host_devices,
+            )
+            drivers[handler.name] = Driver(handler=handler, conmon=conmon, systemd_cgroup=systemd_cgroup)
+        return cls(drivers, HandlerName(default))
+
+    def driver(self, name: HandlerName) -> Driver:
+        """Return the driver of a handler.
+
+        :raises NotFound: if there is none of that name.
+        """
+        driver = self._drivers.get(name or self.default)
+        if driver is None:
+            raise NotFound(
+                f"runtime handler {name!r} is not configured",
+                hint=f"configured: {', '.join(sorted(self._drivers))} (runtime.handlers)",
+            )
+        return driver
+
+    def features_of(self, name: HandlerName) -> Features:
+        """Return what the probe found out about a handler."""
+        return self.features[name or self.default]
+
+    def require_user_namespaces(self, name: HandlerName) -> None:
+        """Check that a handler can run a pod in a user namespace.
+
+        :raises FailedPrecondition: if it cannot (KEP-127: never run such a pod without).
+        """
+        features = self.features_of(name)
+        if not features.user_namespaces:
+            raise FailedPrecondition(
+                f"user namespaces is not supported by the runtime handler {name or self.default!r}: {features.why_not}",
+                hint="`podkeep doctor` says what is missing",
+            )
+
+    def require_recursive_read_only(self, name: HandlerName) -> None:
+        """Check that a handler keeps everything below a mount read-only (KEP-3857).
+
+        :raises FailedPrecondition: if it does not; the text begins as the kubelet expects it (cri-api, pkg/errors).
+        """
+        features = self.features_of(name)
+        if not features.recursive_read_only_mounts:
+            raise FailedPrecondition(
+                f"RROUnsupported: runtime handler {name or self.default!r} does not support recursive read-only mounts:"
+                f" {features.why_writable}"
+            )
+
+    def probe(self, probe: Probe) -> None:
+        """Find out what every handler can do; blocks for about 40 ms each."""
+        for name, driver in self._drivers.items():
+            driver.handler.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            why_not = why_writable = ""
+            try:
+                _require_passage(probe.layout.root)
+                _require_passage(probe.layout.run)
+                probe.check_idmap(driver)
+            except (PodkeepError, OSError) as error:
+                why_not = str(error)
+                log.warning("handler %s cannot run pods in user namespaces: %s", name, error)
+            try:
+                probe.check_recursive_read_only(driver)
+            except (PodkeepError, OSError) as error:
+                why_writable = str(error)
+                log.warning("handler %s cannot keep what lies below a mount read-only: %s", name, error)
+            self.features[name] = Features(
+                user_namespaces=not why_not,
+                recursive_read_only_mounts=not why_writable,
+                why_not=why_not,
+                why_writable=why_writable,
+            )
+
+
+def _require_passage(directory: Path) -> None:
+    """Check that a pod's root, nobody on the machine, can pass through every directory above its files.
+
+    :raises FailedPrecondition: naming the first directory that lets only its owner through.
+    """
+    for parent in (*reversed(directory.parents), directory):
+        if not parent.stat().st_mode & stat.S_IXOTH:
+            raise FailedPrecondition(
+                f"{directory} is below {parent}, through which others may not pass", hint=f"chmod o+x {parent}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Tries what a handler claims. ``program`` is a static program for the probe's container; it is never run."""
+
+    layout: Layout
+    helper: NamespaceHelper
+    cgroups: Cgroups
+    cgroup_parent: str
+    program: str
+
+    def check_idmap(self, driver: Driver) -> None:
+        """Have a container created with an idmapped mount, and check from outside whose the mounted file is.
+
+        :raises PodkeepError: saying what does not work.
+        """
+        # The name is always the same, so that what a killed daemon left is found.
+        container = ContainerID(f"probe-{driver.handler.name}")
+        bundle, source = self.layout.run / container, self.layout.root / container
+        self._remove(driver, container)
+        bundle.mkdir(mode=0o711)
+        source.mkdir(mode=0o755)
+        try:
+            rootfs, pin = bundle / "rootfs", bundle / "user"
+            rootfs.mkdir()
+            os.chown(rootfs, _PROBE_HOST_ID, _PROBE_HOST_ID)
+            fd = self.helper.user_namespace(block(_PROBE_HOST_ID, 65536))
+            try:
+                namespaces.pin(fd, pin)
+                os.close(mounts.clone_tree(source, idmap_userns=fd))
+            finally:
+                os.close(fd)
+            mapped = {"uidMappings": _MAPPING, "gidMappings": _MAPPING}
+            mount = {"source": str(source), "options": ["bind"], **mapped}
+            (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, mount, pin)))
+            process = driver.create_detached(container, bundle)
+            failpoints.reach("handlers.probe")
+            if os.stat(f"/proc/{process.pid}/root/probe").st_uid != _PROBE_HOST_ID:
+                raise FailedPrecondition(
+                    f"{driver.handler.path} ignores mounts[].uidMappings", hint="use crun, or runc 1.2 or newer"
+                )
+        finally:
+            self._remove(driver, container)
+
+    def check_recursive_read_only(self, driver: Driver) -> None:
+        """Have a container created with a mount that has another one below, and check from outside what is writable.
+
+        The runtime makes the copy read-only itself (``staging.py``); the handler must bring all of it inside, as it is.
+
+        :raises PodkeepError: saying what does not work.
+        """
+        container = ContainerID(f"probe-{driver.handler.name}")
+        bundle = self.layout.run / container
+        self._remove(driver, container)
+        bundle.mkdir(mode=0o711)
+        try:
+            rootfs, tree, copy = (bundle / name for name in ("rootfs", "tree", "copy"))
+            for directory in (rootfs, tree, copy):
+                directory.mkdir()
+            mounts.tmpfs(tree)
+            (tree / "below").mkdir()
+            mounts.tmpfs(tree / "below")
+            mounts.bind(tree, copy, recursive=True, readonly=True)
+            mount = {"source": str(copy), "options": ["rbind", "rprivate", "ro"]}
+            (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, mount, None)))
+            process = driver.create_detached(container, bundle)
+            failpoints.reach("handlers.probe-read-only")
+            inside = Path(f"/proc/{process.pid}/root/probe")
+            if (inside / "below").stat().st_dev == inside.stat().st_dev:
+                raise FailedPrecondition(f"{driver.handler.path} leaves out what is mounted below a bind mount")
+            if not all(os.statvfs(path).f_flag & os.ST_RDONLY for path in (inside, inside / "below")):
+                raise FailedPrecondition(f"{driver.handler.path} makes what is mounted below a bind mount writable")
+        finally:
+            self._remove(driver, container)
+
+    def _remove(self, driver: Driver, container: ContainerID) -> None:
+        bundle, source = self.layout.run / container, self.layout.root / container
+        kill_strays(driver, container)
+        driver.delete(container)
+        for name in ("copy", "tree"):
+            mounts.unmount(bundle / name, lazy=True)
+        namespaces.unpin(bundle / "user")
+        for directory in (bundle, source):
+            remove_tree(directory)
+        cgroup = self._cgroup(container).path
+        if self.cgroups.exists(cgroup):
+            self.cgroups.kill(cgroup)
+            self.cgroups.remove(cgroup)
+
+    def _cgroup(self, container: ContainerID) -> slices.Place:
+        return slices.direct_place(self.cgroup_parent, container)
+
+    def _config(
+        self, container: ContainerID, rootfs: Path, mount: Mapping[str, Any], userns: Path | None
+    ) -> dict[str, Any]:
+        joined: list[dict[str, str]] = [] if userns is None else [{"type": "user", "path": str(userns)}]
+        return {
+            "ociVersion": OCI_VERSION,
+            "process": {"user": {"uid": 0, "gid": 0}, "args": ["/program"], "cwd": "/", "capabilities": {}},
+            "root": {"path": str(rootfs)},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+                {"destination": "/program", "type": "bind", "source": self.program, "options": ["bind", "ro"]},
+                {"destination": "/probe", "type": "bind", **mount},
+            ],
+            "linux": {
+                "namespaces": [*joined, {"type": "pid"}, {"type": "mount"}],
+                **({} if userns is None else {"uidMappings": _MAPPING, "gidMappings": _MAPPING}),
+                "cgroupsPath": self._cgroup(container).oci,
+                "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            },
+        }

@@ -1,0 +1,432 @@
+"""Making and unmaking pod sandboxes: the kernel's side.
+
+Owns: the order in which a sandbox's resources are made, and their removal. Does not own: records or which address is
+free (``sandboxes.py``). Everything blocks; the server calls it on threads.
+
+A sandbox is: pinned namespaces, a shared memory mount, a cable on the bridge, a cgroup, three files. No process, unless
+its containers share a PID namespace: then catatonit holds it. Removal is one list of steps that are each safe to
+repeat, used alike to stop a sandbox, to undo half of one, and to clean up after a daemon that was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from podkeep.base import failpoints
+from podkeep.base.errors import Internal, InvalidArgument, KernelCallError
+from podkeep.base.ids import ContainerID
+from podkeep.base.undo import UndoStack
+from podkeep.kernel import mountinfo, mounts, namespaces, nshelper, procfs
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.mounts import MountFlag
+from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
+from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.removal import remove_tree, unmount_below
+from podkeep.runtime.bundle import pod_files, relabel
+from podkeep.runtime.cgroup_driver import pod_cgroups, slices
+from podkeep.runtime.class_resources.model import OOM, QOS, Level
+from podkeep.runtime.class_resources.registry import ClassResources
+from podkeep.runtime.class_resources.targets import container_target, sandbox_target
+from podkeep.runtime.model.layout import Layout, cgroup_parents, sandbox_cgroup
+from podkeep.runtime.model.records import (
+    Container,
+    NamespaceMode,
+    Sandbox,
+    SandboxConfig,
+    SandboxState,
+    SandboxStatus,
+    Security,
+    SELinuxOptions,
+)
+from podkeep.runtime.network.networks import Networks, addresses
+from podkeep.runtime.oci import selinux, sysctls
+from podkeep.runtime.oci.confinement import Confinement, oom_score_floor
+from podkeep.runtime.oci.driver import Driver
+from podkeep.runtime.oci.entering import Enter
+from podkeep.runtime.oci.mounts import PodFiles
+from podkeep.runtime.oci.selinux import Labels
+from podkeep.runtime.oci.spec import OCI_VERSION, oci_mappings
+
+SHM_BYTES = 64 << 20
+"""Size of a pod's /dev/shm, as everywhere in the field."""
+INFRA_OOM_SCORE = -998
+"""The process that all of a pod hangs on is among the last to be killed (kubelet: PodInfraOOMAdj)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxExecutor:
+    """Makes and unmakes sandboxes below one layout."""
+
+    layout: Layout
+    helper: NamespaceHelper
+    cgroups: Cgroups
+    networks: Networks
+    catatonit: str
+    confinement: Confinement = field(default_factory=Confinement)
+    classes: ClassResources = field(default_factory=ClassResources)
+
+    def create(self, sandbox: Sandbox, driver: Driver) -> SandboxStatus:
+        """Make everything a sandbox consists of, and return its status with what is known of it now.
+
+        That is the process which holds its PID namespace, if it has one, and what a CNI plugin said of its network.
+
+        :raises PodkeepError: if anything fails; what was made until then is gone again.
+        """
+        with UndoStack() as undo:
+            undo.push(f"undo sandbox {sandbox.id}", lambda: self.remove(sandbox, driver))
+            self._write_files(sandbox)
+            failpoints.reach("sandbox.files")
+            made = self._make_namespaces(sandbox)
+            # From here on the undo knows, too, what the network plugins said.
+            sandbox = msgspec.structs.replace(sandbox, status=made)
+            self._write_interface_sysctls(sandbox)
+            failpoints.reach("sandbox.namespaces")
+            classed = any(item.name != QOS for item in self.classes.offers(Level.POD))
+            pod_cgroups.create(self.cgroups, sandbox.config.cgroup_parent, sandbox.id, classed=classed)
+            failpoints.reach("sandbox.cgroups")
+            target = sandbox_target(sandbox)
+            self.classes.apply(target, sandbox.status.class_resources)
+            self.classes.verify(target, sandbox.status.class_resources)
+            failpoints.reach("sandbox.classed")
+            infra = None
+            if sandbox.config.namespaces.pid is NamespaceMode.POD:
+                infra = self._start_infra(sandbox, driver)
+            failpoints.reach("sandbox.infra")
+        return msgspec.structs.replace(sandbox.status, infra=infra)
+
+    def stop(self, sandbox: Sandbox, driver: Driver) -> None:
+        """End what runs in a sandbox and give back its namespaces, network and cgroup; safe to repeat.
+
+        :raises Internal: listing what could not be undone, after everything was tried.
+        """
+        run, cgroup = self.layout.sandbox_run(sandbox.id), self.cgroup(sandbox)
+        if self._is_stopped(sandbox):
+            # Clients stop a sandbox again and again, and always before they remove it.
+            self._remove_parents(sandbox)
+            return
+        _try_all(
+            sandbox,
+            [
+                ("end its infra process", lambda: self._stop_infra(sandbox, driver)),
+                ("kill what is in its cgroup", lambda: self.cgroups.kill(cgroup)),
+                ("take it out of its classes", lambda: self._release_classes(sandbox)),
+                ("disconnect it", lambda: self.networks.detach(sandbox)),
+                ("clear its run directory", lambda: _clear(run)),
+                ("remove its cgroup", lambda: self._remove_cgroups(sandbox)),
+            ],
+        )
+
+    def _is_stopped(self, sandbox: Sandbox) -> bool:
+        status = sandbox.status
+        noted = status.state is SandboxState.READY or status.network is not None or status.infra is not None
+        noted = noted or bool(status.held_classes)
+        # Its cgroup is the last to go.
+        return not (noted or self.layout.sandbox_run(sandbox.id).exists() or self.cgroups.exists(self.cgroup(sandbox)))
+
+    def remove(self, sandbox: Sandbox, driver: Driver) -> None:
+        """Stop a sandbox and remove its files; safe to repeat.
+
+        :raises Internal: listing what could not be undone; then its files stay, too.
+        :raises OSError: if the file system refuses to remove them.
+        """
+        self.stop(sandbox, driver)
+        remove_tree(self.layout.sandbox_data(sandbox.id))
+
+    def is_gone(self, sandbox: Sandbox) -> bool:
+        """Return whether :meth:`create` undid everything, or came to nothing: its files are the last to go."""
+        return not self.layout.sandbox_data(sandbox.id).exists() and not self.layout.sandbox_run(sandbox.id).exists()
+
+    def is_whole(self, sandbox: Sandbox) -> bool:
+        """Return whether the directory, namespaces and infra process of a sandbox are there."""
+        run = self.layout.sandbox_run(sandbox.id)
+        pins = (self.layout.namespace_pin(sandbox.id, kind) for kind in namespace_kinds(sandbox.config))
+        infra = sandbox.status.infra
+        return run.is_dir() and all(map(mountinfo.is_mount_point, pins)) and (infra is None or procfs.alive(infra))
+
+    def cgroup(self, sandbox: Sandbox) -> str:
+        """Return the sandbox's cgroup."""
+        return sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
+
+    def command_classes(
+        self, container: Container, sandbox: Sandbox, config: dict[str, Any]
+    ) -> tuple[dict[str, Any], Enter | None]:
+        """Return what a command in a container starts with; see ``ClassResources.command``.
+
+        Not every OCI runtime gives a command the oom_score_adj that it is told (crun 1.8 does not): it would have the
+        daemon's, and be the last to be ended on the whole machine.
+        """
+        classes, score = container.status.class_resources, config["process"].get("oomScoreAdj")
+        config, enter = self.classes.command(container_target(self.cgroups, sandbox, container), classes, config)
+        if OOM in classes or score is None or score == procfs.oom_score_adj(os.getpid()):
+            return config, enter
+
+        def enter_with_score(pid: int) -> None:
+            procfs.set_oom_score_adj(pid, score)
+            if enter is not None:
+                enter(pid)
+
+        return config, enter_with_score
+
+    def _release_classes(self, sandbox: Sandbox) -> None:
+        if held := sandbox.status.held_classes:
+            self.classes.release(sandbox_target(sandbox), held)
+
+    def missing_cgroups(self, config: SandboxConfig) -> tuple[str, ...]:
+        """Return the parents of a sandbox's cgroup that are not there yet, outermost first.
+
+        :raises InvalidArgument: if one is a file of the cgroup tree, as the kernel has them beside the directories.
+        """
+        parents = cgroup_parents(config.cgroup_parent)
+        for parent in parents:
+            if any(directory.is_file() for directory in self.cgroups.directories(parent)):
+                raise InvalidArgument(f"config.linux.cgroup_parent: {parent} is a file of the kernel's")
+        return tuple(parent for parent in parents if not self.cgroups.exists(parent))
+
+    def files(self, sandbox: Sandbox) -> PodFiles:
+        """Return the host paths of what every container of the sandbox gets."""
+        # A pod in a user namespace sees the files through an idmapped copy of their directory, made once for the pod.
+        mapped = sandbox.config.namespaces.userns is not None
+        data = self.layout.mapped_files(sandbox.id) if mapped else self.layout.sandbox_data(sandbox.id)
+        shared_ipc = sandbox.config.namespaces.ipc is NamespaceMode.POD
+        return PodFiles(
+            hosts=str(data / "hosts"),
+            hostname=str(data / "hostname") if sandbox.config.hostname else "",
+            resolv_conf=str(data / "resolv.conf"),
+            shm=str(self.layout.shm(sandbox.id)) if shared_ipc else "",
+        )
+
+    def labels(self, sandbox: Sandbox, security: Security | None = None) -> Labels:
+        """Return the SELinux labels of one of the pod's containers, or of what all of them share."""
+        return selinux.container_labels(
+            self.confinement.selinux,
+            container=security.selinux if security else SELinuxOptions(),
+            sandbox=sandbox.config.selinux,
+            pod_level=sandbox.status.selinux_level,
+            privileged=security is not None and security.privileged,
+        )
+
+    def _write_files(self, sandbox: Sandbox) -> None:
+        data = self.layout.sandbox_data(sandbox.id)
+        data.mkdir(mode=0o711)
+        config = sandbox.config
+        texts = {
+            "resolv.conf": pod_files.resolv_conf(config.dns, _machine_text("/etc/resolv.conf")),
+            "hosts": pod_files.hosts(config, addresses(sandbox.status), _machine_text("/etc/hosts")),
+            "hostname": f"{config.hostname}\n",
+        }
+        for name, text in texts.items():
+            (data / name).write_text(text)
+            (data / name).chmod(0o644)
+        if label := self.labels(sandbox).mount:
+            relabel.relabel(str(data), label)
+        run = self.layout.sandbox_run(sandbox.id)
+        run.mkdir(mode=0o711)
+        (run / "ns").mkdir(mode=0o711)
+
+    def _make_namespaces(self, sandbox: Sandbox) -> SandboxStatus:
+        config = sandbox.config
+        kinds = namespace_kinds(config) - {NamespaceKind.PID}
+        with ExitStack() as closing:
+            made: dict[NamespaceKind, int] = {}
+            if kinds:
+                hostname = config.hostname if NamespaceKind.UTS in kinds and config.hostname else None
+                request = NamespaceRequest(
+                    kinds=kinds, idmap=config.namespaces.userns, hostname=hostname, sysctls=self._sysctls(config)[0]
+                )
+                with _asked_sysctls(config):
+                    made = self.helper.create(request)
+            for fd in made.values():
+                closing.callback(os.close, fd)
+            for kind, fd in made.items():
+                namespaces.pin(fd, self.layout.namespace_pin(sandbox.id, kind))
+            failpoints.reach("sandbox.pinned")
+            if config.namespaces.ipc is NamespaceMode.POD:
+                self._mount_shm(sandbox)
+            if NamespaceKind.USER in made:
+                self._map_files(sandbox, made[NamespaceKind.USER])
+            if NamespaceKind.NET not in made:
+                return sandbox.status
+            return self._connect(sandbox, made[NamespaceKind.NET])
+
+    def _sysctls(self, config: SandboxConfig) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what is written into the sandbox's new namespaces, and what once its network is there."""
+        kinds = _kind_names(config)
+        wanted = sysctls.effective(config.sysctls, self.confinement.sysctls, kinds, config.namespaces.userns)
+        return sysctls.split(wanted, kinds)
+
+    def _write_interface_sysctls(self, sandbox: Sandbox) -> None:
+        config = sandbox.config
+        _, wanted = self._sysctls(config)
+        if not wanted:
+            return
+        files = [nshelper.sysctl_path(name, value, list(_kind_names(config))) for name, value in wanted.items()]
+
+        def write() -> None:
+            for path, value in files:
+                nshelper.write_sysctl(path, value)
+
+        netns = namespaces.open_pinned(self.layout.namespace_pin(sandbox.id, NamespaceKind.NET))
+        try:
+            with _asked_sysctls(config):
+                namespaces.run_in_netns(netns, write)
+        finally:
+            os.close(netns)
+
+    def _connect(self, sandbox: Sandbox, netns: int) -> SandboxStatus:
+        status = self.networks.attach(sandbox, netns)
+        if addresses(status) != addresses(sandbox.status):
+            # Only a plugin's answer has them. Nothing reads the file before there are containers.
+            text = pod_files.hosts(sandbox.config, addresses(status), "")
+            (self.layout.sandbox_data(sandbox.id) / "hosts").write_text(text)
+        return status
+
+    def _map_files(self, sandbox: Sandbox, userns: int) -> None:
+        target = self.layout.mapped_files(sandbox.id)
+        target.mkdir(mode=0o711)
+        fd = mounts.clone_tree(self.layout.sandbox_data(sandbox.id), idmap_userns=userns)
+        try:
+            mounts.attach(fd, target)
+        finally:
+            os.close(fd)
+
+    def _mount_shm(self, sandbox: Sandbox) -> None:
+        shm, idmap = self.layout.shm(sandbox.id), sandbox.config.namespaces.userns
+        shm.mkdir(mode=0o711)
+        uid, gid = (0, 0) if idmap is None else (idmap.host_uid(0), idmap.host_gid(0))
+        options = f"mode=1777,size={SHM_BYTES},uid={uid},gid={gid}"
+        if label := self.labels(sandbox).mount:
+            options += f',context="{label}"'
+        mounts.tmpfs(shm, options, attrs=MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC)
+
+    def _remove_cgroups(self, sandbox: Sandbox) -> None:
+        pod_cgroups.remove(self.cgroups, sandbox.config.cgroup_parent, sandbox.id)
+        self._remove_parents(sandbox)
+
+    def _remove_parents(self, sandbox: Sandbox) -> None:
+        for parent in reversed(sandbox.status.made_cgroups):
+            # Another sandbox in it has it in its record, too, and removes it when it goes.
+            if not self.cgroups.remove_empty(parent):
+                return
+
+    def _start_infra(self, sandbox: Sandbox, driver: Driver) -> ProcessId:
+        """Start catatonit as the first process of a PID namespace that the pod's containers will share."""
+        bundle = self.layout.infra_bundle(sandbox.id)
+        rootfs = bundle / "rootfs"
+        rootfs.mkdir(parents=True)
+        idmap = sandbox.config.namespaces.userns
+        if idmap is not None:
+            os.chown(rootfs, idmap.host_uid(0), idmap.host_gid(0))
+        (bundle / "config.json").write_text(json.dumps(self._infra_config(sandbox, str(rootfs))))
+        process = driver.create_detached(ContainerID(sandbox.id), bundle)
+        driver.start(ContainerID(sandbox.id))
+        with open(f"/proc/{process.pid}/ns/pid", "rb") as namespace:  # noqa: PTH123 - a magic link
+            namespaces.pin(namespace.fileno(), self.layout.namespace_pin(sandbox.id, NamespaceKind.PID))
+        return process
+
+    def _infra_config(self, sandbox: Sandbox, rootfs: str) -> dict[str, Any]:
+        joined = namespace_kinds(sandbox.config) - {NamespaceKind.PID}
+        oci_names = {NamespaceKind.NET: "network"}
+        idmap = sandbox.config.namespaces.userns
+        linux: dict[str, Any] = {
+            "namespaces": [
+                {"type": "pid"},
+                {"type": "mount"},
+                *(
+                    {
+                        "type": oci_names.get(kind, kind.value),
+                        "path": str(self.layout.namespace_pin(sandbox.id, kind)),
+                    }
+                    for kind in sorted(joined, key=lambda item: item.value)
+                ),
+            ],
+            "cgroupsPath": slices.infra_place(sandbox.config.cgroup_parent, sandbox.id).oci,
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+        }
+        if idmap is not None:
+            linux |= {"uidMappings": oci_mappings(idmap.uids), "gidMappings": oci_mappings(idmap.gids)}
+        program, labels = "/catatonit", self.labels(sandbox)
+        if labels.mount:
+            linux["mountLabel"] = labels.mount
+        return {
+            "ociVersion": OCI_VERSION,
+            "process": {
+                **({"selinuxLabel": labels.process} if labels.process else {}),
+                "user": {"uid": 0, "gid": 0},
+                "args": [program, "-P"],
+                "cwd": "/",
+                "noNewPrivileges": True,
+                "oomScoreAdj": max(INFRA_OOM_SCORE, oom_score_floor(procfs.capability_bounding_set())),
+                "capabilities": {},
+            },
+            "root": {"path": rootfs, "readonly": True},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+                {"destination": program, "type": "bind", "source": self.catatonit, "options": ["bind", "ro"]},
+            ],
+            "linux": linux,
+        }
+
+    def _stop_infra(self, sandbox: Sandbox, driver: Driver) -> None:
+        if sandbox.status.infra is not None:
+            procfs.kill(sandbox.status.infra, signal.SIGKILL)
+        driver.delete(ContainerID(sandbox.id))
+
+
+def namespace_kinds(config: SandboxConfig) -> frozenset[NamespaceKind]:
+    """Return the namespaces that a sandbox has of its own; pure."""
+    options, result = config.namespaces, set()
+    if options.network is NamespaceMode.POD:
+        result |= {NamespaceKind.NET, NamespaceKind.UTS}
+    if options.ipc is NamespaceMode.POD:
+        result.add(NamespaceKind.IPC)
+    if options.pid is NamespaceMode.POD:
+        result.add(NamespaceKind.PID)
+    if options.userns is not None:
+        result.add(NamespaceKind.USER)
+    return frozenset(result)
+
+
+def _kind_names(config: SandboxConfig) -> frozenset[str]:
+    return frozenset(kind.name for kind in namespace_kinds(config))
+
+
+@contextmanager
+def _asked_sysctls(config: SandboxConfig) -> Iterator[None]:
+    """Have a sysctl that the kernel does not take be the request's fault, if it is the request's."""
+    try:
+        yield
+    except KernelCallError as error:
+        sysctls.refuse_asked(error, config.sysctls, _kind_names(config))
+        raise
+
+
+def _try_all(sandbox: Sandbox, steps: list[tuple[str, Callable[[], object]]]) -> None:
+    undo = UndoStack()
+    for description, step in reversed(steps):
+        undo.push(f"{description} (sandbox {sandbox.id})", step)
+    undo.run()
+    if undo.failed:
+        raise Internal("; ".join(f"could not {description}: {error}" for description, error in undo.failed))
+
+
+def _clear(directory: Path) -> None:
+    """Remove a directory with mounts in it; while one of them cannot be unmounted, nothing is removed."""
+    unmount_below(directory)
+    remove_tree(directory)
+
+
+def _machine_text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,474 @@
+"""The runtime's memory: every sandbox, container and address, on disk before anything is made of it.
+
+Owns: the state database (SQLite, WAL) and the copy of it in memory. Does not own: what the records mean. Used on the
+event loop's thread only; a write takes about 0.1 ms.
+
+A record is written *before* the resources it names are made and deleted *after* they are gone, so that whatever a
+killed daemon leaves behind is named by a record (``recovery.py``).
+
+What begins needs the disk, and is refused when it is full. What ends does not: stopping and removing pods is how a node
+gets its disk back. An end that cannot be written is kept in memory and written before anything else is. A daemon that
+is killed until then finds an older record of something that is gone; it comes to the same end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from podkeep.base.errors import (
+    AlreadyExists,
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PodkeepError,
+    ResourceExhausted,
+    Unavailable,
+)
+from podkeep.base.ids import ContainerID, SandboxID
+from podkeep.runtime.model.records import Container, ContainerState, ContainerStatus, Sandbox, SandboxStatus
+
+log = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 3
+_MODE = 0o600
+MIN_ID_PREFIX = 12
+"""Shortest prefix of an ID that is looked up: what programs print (crictl 13, docker 12). Less is a mistake, and which
+one it means changes with what else is there.
+"""
+
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE sandboxes (id TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL) STRICT;
+CREATE TABLE containers (
+    id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL
+) STRICT;
+CREATE TABLE addresses (address TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL) STRICT;
+CREATE TABLE boot (id TEXT NOT NULL) STRICT;
+CREATE TABLE pod_cidr (configured TEXT NOT NULL, subnets TEXT NOT NULL) STRICT;
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+_MIGRATIONS = {
+    1: """
+BEGIN IMMEDIATE;
+CREATE TABLE boot (id TEXT NOT NULL) STRICT;
+PRAGMA user_version = 2;
+COMMIT;
+""",
+    2: """
+BEGIN IMMEDIATE;
+CREATE TABLE pod_cidr (configured TEXT NOT NULL, subnets TEXT NOT NULL) STRICT;
+PRAGMA user_version = 3;
+COMMIT;
+""",
+}
+"""What brings a database of this version to the next one."""
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+"""What SQLite says when it cannot get at a database, whatever is in it."""
+
+Observer: TypeAlias = Callable[[Sandbox | Container | None, Sandbox | Container | None], None]
+"""Called with a record as it was and as it is after a change; None: there was, or is, none."""
+
+_UPDATE_SANDBOX = "UPDATE sandboxes SET record = ? WHERE id = ?"
+_UPDATE_CONTAINER = "UPDATE containers SET record = ? WHERE id = ?"
+
+_encode = msgspec.json.Encoder().encode
+_decode_sandbox = msgspec.json.Decoder(Sandbox).decode
+_decode_container = msgspec.json.Decoder(Container).decode
+
+
+class State:
+    """The records by ID, written through to the database."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the database at ``path``.
+
+        :raises DataLoss: if the file is no readable state of this or an older version; it is left as it is.
+        :raises ResourceExhausted: if its disk is full.
+        :raises Unavailable: if it cannot be opened for another reason that is not in the file: a lock, the disk.
+        """
+        self._path = path
+        self._sandboxes: dict[SandboxID, Sandbox] = {}
+        self._containers: dict[ContainerID, Container] = {}
+        self._sandbox_keys: dict[str, SandboxID] = {}
+        self._container_keys: dict[str, ContainerID] = {}
+        self._addresses: dict[str, SandboxID] = {}
+        self._last_address = {4: 0, 6: 0}
+        self.pod_cidr = ("", "")
+        """The subnets of the configuration, and those that a client told to use in their place; empty: none."""
+        self.observer: Observer = lambda _before, _after: None
+        """Told of every change of a record, right after it is written."""
+        self._unwritten: dict[tuple[str, str], tuple[str, tuple[Any, ...]]] = {}
+        """Statements about ends that the disk had no room for, by table and ID."""
+        self.boot = ""
+        """The boot in which the records were last compared with the machine; empty: it was not noted."""
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _MODE))
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            try:
+                self._prepare()
+                self._load()
+            except BaseException:
+                self._db.close()
+                raise
+        except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+            # What is in the file is not to blame, and must not be given up for it.
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+                raise self._refusal("opened", error) from error
+            raise DataLoss(
+                f"the state file {path} cannot be read: {error}",
+                hint=f"restore it, or give up its pods: stop their processes and remove {path}*",
+            ) from error
+
+    def _prepare(self) -> None:
+        # Nothing is written, not even the journal's mode, before it is known whose file this is.
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if version not in (0, *_MIGRATIONS, SCHEMA_VERSION):
+            raise DataLoss(
+                f"the state file {self._path} has version {version}; this podkeep reads up to {SCHEMA_VERSION}",
+                hint="run the podkeep that wrote it",
+            )
+        if version == 0 and tables:
+            raise DataLoss(f"{self._path} is another program's database", hint="move it away")
+        self._restrict()
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        if version == 0:
+            self._db.executescript(_SCHEMA)
+            return
+        for older in range(version, SCHEMA_VERSION):
+            self._db.executescript(_MIGRATIONS[older])
+
+    def _restrict(self) -> None:
+        """Let only root read the files: they hold the environment of every container. SQLite makes new ones alike."""
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                Path(f"{self._path}{suffix}").chmod(_MODE)
+
+    def _load(self) -> None:
+        for (record,) in self._db.execute("SELECT record FROM sandboxes"):
+            sandbox = _decode_sandbox(record)
+            self._sandboxes[sandbox.id] = sandbox
+            self._sandbox_keys[sandbox.config.key()] = sandbox.id
+        for (record,) in self._db.execute("SELECT record FROM containers"):
+            container = _decode_container(record)
+            self._containers[container.id] = container
+            self._container_keys[container_key(container)] = container.id
+        # A daemon that was killed between reserving an address and storing its sandbox left an address of nobody.
+        self._db.execute("DELETE FROM addresses WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)")
+        self._addresses = dict(self._db.execute("SELECT address, sandbox_id FROM addresses"))
+        for (boot,) in self._db.execute("SELECT id FROM boot"):
+            self.boot = boot
+        for configured, subnets in self._db.execute("SELECT configured, subnets FROM pod_cidr"):
+            self.pod_cidr = (configured, subnets)
+
+    def close(self) -> None:
+        """Write what is pending and close the database."""
+        try:
+            self._write_unwritten()
+        except sqlite3.OperationalError as error:
+            log.warning("%d ends are not stored: %s", len(self._unwritten), error)
+        self._db.close()
+
+    def _write_unwritten(self) -> None:
+        for key, (statement, values) in list(self._unwritten.items()):
+            self._db.execute(statement, values)
+            del self._unwritten[key]
+
+    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Carry out one statement, which SQLite commits by itself.
+
+        :raises ResourceExhausted: if the disk is full; nothing is changed then.
+        :raises Unavailable: if the disk fails otherwise, or the database is locked or read-only.
+        """
+        try:
+            self._write_unwritten()
+            self._db.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            raise self._refusal("written", error) from error
+
+    def _refusal(self, what: str, error: Exception) -> PodkeepError:
+        where = f"the state database {self._path} cannot be {what}"
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            return ResourceExhausted(f"{where}: its disk is full", hint="free space there")
+        return Unavailable(f"{where}: {error}", hint="look at its disk, then try again")
+
+    def _replace(self, table: str, row: tuple[str, ...]) -> None:
+        """Make ``row`` the only one of a table; all or nothing.
+
+        :raises ResourceExhausted: as :meth:`_write`; likewise Unavailable.
+        """
+        try:
+            self._write_unwritten()
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._db.execute(f"DELETE FROM {table}")
+                self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+                self._db.execute("COMMIT")
+            finally:
+                # A transaction left open would swallow every write to come.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            raise self._refusal("written", error) from error
+
+    def _write_end(self, table: str, identity: str, statement: str, values: tuple[Any, ...]) -> None:
+        """Carry out one statement about the end of something, later if it cannot be now."""
+        try:
+            self._write(statement, values)
+        except (ResourceExhausted, Unavailable) as error:
+            log.warning("an end is not stored yet (%s %s): %s", table, identity, error)
+            self._unwritten[table, identity] = (statement, values)
+
+    def note_boot(self, boot: str) -> None:
+        """Note in which boot of the machine the records' processes are; see ``kernel.procfs.boot_id``."""
+        self._replace("boot", (boot,))
+        self.boot = boot
+
+    def note_pod_cidr(self, configured: str, subnets: str) -> None:
+        """Note which subnets a client told to use in place of the configured ones; see ``network/networks.py``."""
+        self._replace("pod_cidr", (configured, subnets))
+        self.pod_cidr = (configured, subnets)
+
+    # sandboxes
+
+    def add_sandbox(self, sandbox: Sandbox) -> None:
+        """Store a new sandbox.
+
+        :raises AlreadyExists: if its name is taken.
+        """
+        key = sandbox.config.key()
+        if key in self._sandbox_keys:
+            raise AlreadyExists(f"pod sandbox {key} exists as {self._sandbox_keys[key]}")
+        self._write("INSERT INTO sandboxes VALUES (?, ?, ?)", (sandbox.id, key, _encode(sandbox)))
+        self._sandboxes[sandbox.id] = sandbox
+        self._sandbox_keys[key] = sandbox.id
+        self.observer(None, sandbox)
+
+    def set_sandbox(self, sandbox_id: SandboxID, status: SandboxStatus) -> Sandbox:
+        """Replace the status of a sandbox and return the new record."""
+        before = self._sandboxes[sandbox_id]
+        sandbox = msgspec.structs.replace(before, status=status)
+        self._write(_UPDATE_SANDBOX, (_encode(sandbox), sandbox_id))
+        self._sandboxes[sandbox_id] = sandbox
+        self.observer(before, sandbox)
+        return sandbox
+
+    def note_sandbox_end(self, sandbox_id: SandboxID, status: SandboxStatus) -> Sandbox:
+        """Replace the status of a sandbox that ends, also if the database cannot be written now."""
+        before = self._sandboxes[sandbox_id]
+        sandbox = msgspec.structs.replace(before, status=status)
+        self._write_end("sandboxes", sandbox_id, _UPDATE_SANDBOX, (_encode(sandbox), sandbox_id))
+        self._sandboxes[sandbox_id] = sandbox
+        self.observer(before, sandbox)
+        return sandbox
+
+    def forget_sandbox(self, sandbox_id: SandboxID) -> None:
+        """Delete a sandbox and free its address; unknown ones are no error."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is None:
+            return
+        self.free_address(sandbox_id)
+        self._write_end("sandboxes", sandbox_id, "DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
+        del self._sandboxes[sandbox_id]
+        self._sandbox_keys.pop(sandbox.config.key(), None)
+        self.observer(sandbox, None)
+
+    def sandboxes(self) -> list[Sandbox]:
+        """Return every sandbox."""
+        return list(self._sandboxes.values())
+
+    def sandbox_by_key(self, key: str) -> Sandbox | None:
+        """Return the sandbox that has this name, if any."""
+        found = self._sandbox_keys.get(key)
+        return None if found is None else self._sandboxes[found]
+
+    def find_sandbox(self, text: str) -> Sandbox | None:
+        """Return the sandbox whose ID is ``text`` or starts with it, from :data:`MIN_ID_PREFIX` characters on.
+
+        :raises InvalidArgument: if several do.
+        """
+        found = _match(text, self._sandboxes)
+        return None if found is None else self._sandboxes[SandboxID(found)]
+
+    def sandbox(self, text: str) -> Sandbox:
+        """Return the sandbox whose ID is ``text`` or starts with it.
+
+        :raises NotFound: if there is none.
+        """
+        found = self.find_sandbox(text)
+        if found is None:
+            raise NotFound(f"pod sandbox {text!r} not found", hint=_hint(text))
+        return found
+
+    # containers
+
+    def add_container(self, container: Container) -> None:
+        """Store a new container.
+
+        :raises AlreadyExists: if its name is taken.
+        """
+        key = container_key(container)
+        if key in self._container_keys:
+            raise AlreadyExists(f"container {key} exists as {self._container_keys[key]}")
+        self._write(
+            "INSERT INTO containers VALUES (?, ?, ?, ?)", (container.id, container.sandbox_id, key, _encode(container))
+        )
+        self._containers[container.id] = container
+        self._container_keys[key] = container.id
+        self.observer(None, container)
+
+    def set_container(self, container_id: ContainerID, status: ContainerStatus) -> Container:
+        """Replace the status of a container and return the new record."""
+        before = self._containers[container_id]
+        container = msgspec.structs.replace(before, status=status)
+        self._write(_UPDATE_CONTAINER, (_encode(container), container_id))
+        self._containers[container_id] = container
+        self.observer(before, container)
+        return container
+
+    def note_end(self, container_id: ContainerID, status: ContainerStatus) -> Container:
+        """Replace the status of a container that ended or goes, also if the database cannot be written now.
+
+        What ended must not look as if it ran. A daemon that starts again finds out the same as this one did.
+        """
+        before = self._containers[container_id]
+        container = msgspec.structs.replace(before, status=status)
+        self._write_end("containers", container_id, _UPDATE_CONTAINER, (_encode(container), container_id))
+        self._containers[container_id] = container
+        self.observer(before, container)
+        return container
+
+    def forget_container(self, container_id: ContainerID) -> None:
+        """Delete a container; unknown ones are no error."""
+        container = self._containers.get(container_id)
+        if container is None:
+            return
+        self._write_end("containers", container_id, "DELETE FROM containers WHERE id = ?", (container_id,))
+        del self._containers[container_id]
+        self._container_keys.pop(container_key(container), None)
+        self.observer(container, None)
+
+    def containers(self, sandbox_id: SandboxID | None = None) -> list[Container]:
+        """Return every container, or those of one sandbox."""
+        return [item for item in self._containers.values() if sandbox_id in (None, item.sandbox_id)]
+
+    def container_by_key(self, key: str) -> Container | None:
+        """Return the container that has this name, if any."""
+        found = self._container_keys.get(key)
+        return None if found is None else self._containers[found]
+
+    def find_container(self, text: str) -> Container | None:
+        """Return the container whose ID is ``text`` or starts with it, from :data:`MIN_ID_PREFIX` characters on.
+
+        :raises InvalidArgument: if several do.
+        """
+        found = _match(text, self._containers)
+        return None if found is None else self._containers[ContainerID(found)]
+
+    def container(self, text: str) -> Container:
+        """Return the container whose ID is ``text`` or starts with it.
+
+        :raises NotFound: if there is none.
+        """
+        found = self.find_container(text)
+        if found is None:
+            raise NotFound(f"container {text!r} not found", hint=_hint(text))
+        return found
+
+    def running_container(self, text: str) -> Container:
+        """Return the container whose ID is ``text`` or starts with it, which runs.
+
+        :raises NotFound: if there is none.
+        :raises FailedPrecondition: if it does not run.
+        """
+        found = self.container(text)
+        if found.status.state is not ContainerState.RUNNING:
+            pod = self.sandbox(found.sandbox_id).config
+            raise FailedPrecondition(
+                f"container {found.config.name} of pod {pod.namespace}/{pod.name} is {found.status.state.value},"
+                f" not running ({found.id[:12]})"
+            )
+        return found
+
+    # addresses
+
+    def addresses(self) -> list[str]:
+        """Return the addresses that are reserved."""
+        return list(self._addresses)
+
+    def take_address(self, sandbox_id: SandboxID, subnet: IPv4Network | IPv6Network) -> str:
+        """Reserve and return an address of ``subnet`` for a sandbox: the next one after the last that was given out.
+
+        The network's own, the gateway's (the first) and the last one (IPv4: broadcast) are never given out.
+
+        :raises ResourceExhausted: if none is free.
+        """
+        first, last = 2, subnet.num_addresses - 2
+        span = last - first + 1
+        for step in range(max(span, 0)):
+            offset = first + (self._last_address[subnet.version] + step) % span
+            address = str(subnet.network_address + offset)
+            if address not in self._addresses:
+                self._write("INSERT INTO addresses VALUES (?, ?)", (address, sandbox_id))
+                self._addresses[address] = sandbox_id
+                self._last_address[subnet.version] = offset - first + 1
+                return address
+        raise ResourceExhausted(
+            f"no address of {subnet} is free: {len(self._addresses)} are in use",
+            hint="remove pods, or set network.subnet to a larger one",
+        )
+
+    def free_address(self, sandbox_id: SandboxID) -> None:
+        """Give back the addresses of a sandbox."""
+        mine = [address for address, holder in self._addresses.items() if holder == sandbox_id]
+        if mine:
+            statement = "DELETE FROM addresses WHERE sandbox_id = ?"
+            self._write_end("addresses", sandbox_id, statement, (sandbox_id,))
+        for address in mine:
+            del self._addresses[address]
+
+
+def container_key(container: Container) -> str:
+    """Return what makes a container the same for a caller that repeats its request."""
+    return "/".join((container.sandbox_id, container.config.name, str(container.config.attempt)))
+
+
+def _match(text: str, known: dict[SandboxID, Sandbox] | dict[ContainerID, Container]) -> str | None:
+    if text in known:
+        return text
+    if len(text) < MIN_ID_PREFIX:
+        if not text:
+            raise InvalidArgument("the request names no ID")
+        return None
+    found = [item for item in known if item.startswith(text)]
+    if len(found) > 1:
+        raise InvalidArgument(f"{text!r} is the start of {len(found)} IDs", hint="write more characters")
+    return found[0] if found else None
+
+
+def _hint(text: str) -> str:
+    return f"write at least {MIN_ID_PREFIX} characters of an ID" if len(text) < MIN_ID_PREFIX else ""

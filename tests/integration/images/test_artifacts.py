@@ -641,7 +641,7 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.images.store import ImageStore
+from podkeep.images.store.store import ImageStore
 root, mounted, driver, name = sys.argv[1:]
 registries = {name.partition("/")[0]: RegistryConfig(insecure=True)}
 config = ImagesConfig(snapshot_driver=driver)

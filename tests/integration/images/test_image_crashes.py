@@ -27,7 +27,7 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.images.store import ImageStore
+from podkeep.images.store.store import ImageStore
 root, host, driver = sys.argv[1:]
 registries, config = {host: RegistryConfig(insecure=True)}, ImagesConfig(snapshot_driver=driver)
 store = ImageStore.open(Path(root), config=config, registries=registries, mounted=Path(root).parent / "mounted")

@@ -12,8 +12,8 @@ from pathlib import Path
 from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import ResourceExhausted
 from podkeep.base.ids import Digest
-from podkeep.images import durability, store as stores
-from podkeep.images.database import ImageDatabase, LayerRecord
+from podkeep.images.store import durability, store as stores
+from podkeep.images.store.database import ImageDatabase, LayerRecord
 
 root = Path(sys.argv[1])
 
@@ -69,7 +69,7 @@ store.close()
 
 _REMOVAL = """
 from podkeep.base.ids import ImageID
-from podkeep.images.database import NewImage
+from podkeep.images.store.database import NewImage
 store = stores.ImageStore.open(root, config=ImagesConfig(snapshot_driver="directories"), registries={})
 (record,) = layers(1, "")
 kept = store._layers.driver._path(record.id)

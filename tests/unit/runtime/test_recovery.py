@@ -224,7 +224,7 @@ def test_nothing_is_removed_below_a_mount_that_cannot_be_unmounted(tmp_path: Pat
     (tmp_path / "sandbox/file").touch()
     program = (
         "import sys; from pathlib import Path; from podkeep.base.errors import PodkeepError\n"
-        "from podkeep.runtime import sandbox_executor\n"
+        "from podkeep.runtime.lifecycle import sandbox_executor\n"
         "try: sandbox_executor._clear(Path(sys.argv[1]))\n"
         "except PodkeepError as error: print(error)"
     )

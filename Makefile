@@ -11,7 +11,7 @@ RESULTS := .cache/results
 SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test parity reference nested attack check proto requirements backed bench pins clean
+.PHONY: help setup demo test parity reference nested attack check proto packages requirements backed bench pins clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ check: setup ## lint, format, types, import rules, unit and contract tests but t
 
 proto: setup ## regenerate the gRPC stubs
 	$(PYTHON) tools/proto.py
+
+packages: setup ## write the tables of packages in ARCHITECTURE.md
+	$(PYTHON) tools/packages.py --write
 
 requirements: setup ## print the table of requirements and the tests that show them
 	@$(PYTHON) tools/requirements.py

@@ -1,0 +1,1 @@
+"""The checks of ``podkeep doctor``: a module for each part of the machine."""

@@ -1,0 +1,1 @@
+"""Where cgroups of pods and containers are, with cgroupfs and with systemd."""

@@ -1,0 +1,1 @@
+"""The type ``blockio``: goresctrl's file, devices, throttling and weights in cgroups."""

@@ -1,0 +1,1 @@
+"""The type ``rdt``: goresctrl's file, cache and bandwidth shares, resctrl groups, and their tasks."""

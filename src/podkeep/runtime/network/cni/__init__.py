@@ -1,0 +1,1 @@
+"""CNI: configuration lists, plugins, and the results that they print."""

@@ -23,7 +23,7 @@ from bench.hosts import command_in, module
 _TABLE = "/proc/self/mountinfo"
 _QUIET_S = 0.1
 """A watcher that used no CPU for so long has seen everything."""
-_PATIENCE_S = 300.0
+_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         :raises TimeoutError: if it does not.
         """
         with self._condition:
-            if not self._condition.wait_for(lambda: self._events >= events, _PATIENCE_S):
+            if not self._condition.wait_for(lambda: self._events >= events, _TIMEOUT_S):
                 raise TimeoutError(f"{self._command[3:]} saw {self._events} of {events} events")
 
     def seen(self) -> Watched:
@@ -136,11 +136,11 @@ def settle(pid: int, quiet_s: float = _QUIET_S) -> float:
 
     :raises TimeoutError: if it never rests.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     before, now = -1.0, cpu_ms(pid)
     while now != before:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"process {pid} is still busy after {_PATIENCE_S:g} s")
+            raise TimeoutError(f"process {pid} is still busy after {_TIMEOUT_S:g} s")
         time.sleep(quiet_s)
         before, now = now, cpu_ms(pid)
     return now

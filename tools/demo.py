@@ -34,7 +34,7 @@ from support.images import busybox_layout  # noqa: E402
 PODKEEP = str(Path(sys.executable).with_name("podkeep"))
 IMAGE = "localhost/busybox:demo"
 MANIFEST = ROOT / "examples" / "userns.yaml"
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 FIRST_POD_ID = 65536
 """Host IDs below belong to the machine itself (KEP-127)."""
@@ -140,8 +140,8 @@ def podkeep(*arguments: str) -> str:
 
 
 def wait_for(what: str, look: Callable[[], Found | None], process: subprocess.Popen[bytes]) -> Found:
-    """Look again and again until there is something; not longer than ``process`` lives, nor than patience lasts."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Look again and again until there is something; not longer than ``process`` lives, nor than the timeout."""
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         found = look()
         if found is not None:
@@ -149,7 +149,7 @@ def wait_for(what: str, look: Callable[[], Found | None], process: subprocess.Po
         if process.poll() is not None:
             raise DemoFailed(f"`{process.args!r}` ended with {process.returncode} before there was {what}")
         time.sleep(0.05)
-    raise DemoFailed(f"no {what} within {PATIENCE_S:g} s")
+    raise DemoFailed(f"no {what} within {TIMEOUT_S:g} s")
 
 
 def require(truth: bool, claim: str) -> None:
@@ -190,7 +190,7 @@ def running_runtime() -> Iterator[None]:
             yield
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=PATIENCE_S)
+            process.wait(timeout=TIMEOUT_S)
 
 
 def write_archive(archive: Path) -> None:
@@ -273,7 +273,7 @@ def run_pod() -> None:
             print(podkeep("ps"), end="")
             look_from_outside(process)
             podkeep("exec", "userns", "--", "touch", "/scratch/done")
-            process.wait(timeout=PATIENCE_S)
+            process.wait(timeout=TIMEOUT_S)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

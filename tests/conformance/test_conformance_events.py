@@ -12,7 +12,7 @@ from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import pod
 from support.endpoint import Node
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 pytestmark = pytest.mark.reference(unsupported="no events")
 
@@ -30,7 +30,7 @@ def read_during(node: Node, action: Callable[[], object], enough: Callable[[Even
 
     async def reading() -> Events:
         found: Events = []
-        async with CriClient(node.endpoint.socket) as client, asyncio.timeout(PATIENCE_S):
+        async with CriClient(node.endpoint.socket) as client, asyncio.timeout(TIMEOUT_S):
             async for event in client.runtime.GetContainerEvents(api.GetEventsRequest()):
                 found.append(event)
                 if enough(found):
@@ -106,7 +106,7 @@ def test_two_readers_see_the_same(node: Node) -> None:
         async with (
             CriClient(node.endpoint.socket) as one,
             CriClient(node.endpoint.socket) as two,
-            asyncio.timeout(PATIENCE_S),
+            asyncio.timeout(TIMEOUT_S),
             asyncio.TaskGroup() as readers,
         ):
             for client, found in zip((one, two), seen, strict=True):

@@ -22,7 +22,7 @@ CLASSES = "/etc/podkeep/blockio.yaml"
 UNIT = "/etc/systemd/system/podkeep.service"
 SCRIPT = "/root/blockio.py"
 DISK_IMAGE = "/root/blockio.img"
-PATIENCE_S = 400
+TIMEOUT_S = 400
 MIB = 1 << 20
 TOLERANCE = 0.1
 
@@ -156,7 +156,7 @@ class Node:
         whole.setdefault("reload", False)
         self.machine.write("/root/given.json", json.dumps(whole))
         command = f"{sys.executable} {SCRIPT} < /root/given.json"
-        found: dict[str, Any] = json.loads(self.machine.run(command, timeout=PATIENCE_S, check=True).stdout)
+        found: dict[str, Any] = json.loads(self.machine.run(command, timeout=TIMEOUT_S, check=True).stdout)
         return found
 
     def maximum(self, **rates: int) -> str:
@@ -175,15 +175,15 @@ def node(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pyt
     machine.write(CLASSES, BLOCKIO.format(disk=disk))
     machine.write(SCRIPT, STEPS)
     machine.write(UNIT, machine.podkeep("runtime", "unit").stdout)
-    machine.write(f"{UNIT}.d/slow.conf", f"[Service]\nTimeoutStartSec={PATIENCE_S}\nWatchdogSec={PATIENCE_S}\n")
+    machine.write(f"{UNIT}.d/slow.conf", f"[Service]\nTimeoutStartSec={TIMEOUT_S}\nWatchdogSec={TIMEOUT_S}\n")
     machine.podkeep("mountns", "install", "podkeep")
     try:
-        machine.run("systemctl daemon-reload && systemctl start podkeep", timeout=PATIENCE_S, check=True)
-        machine.podkeep("image", "load", "--quiet", "/root/busybox-blockio", timeout=PATIENCE_S)
+        machine.run("systemctl daemon-reload && systemctl start podkeep", timeout=TIMEOUT_S, check=True)
+        machine.podkeep("image", "load", "--quiet", "/root/busybox-blockio", timeout=TIMEOUT_S)
         yield Node(machine, request.param, disk)
     finally:
         machine.run("journalctl --unit podkeep --no-pager --output cat >/dev/ttyS0")
-        machine.run("systemctl stop podkeep container-mount-namespace", timeout=PATIENCE_S)
+        machine.run("systemctl stop podkeep container-mount-namespace", timeout=TIMEOUT_S)
         machine.run(
             ["rm", "-rf", CONFIG, CLASSES, UNIT, f"{UNIT}.d", SCRIPT, "/root/busybox-blockio", "/root/given.json"]
         )

@@ -16,7 +16,7 @@ from podkeep.kernel import procfs
 from support.nested.build import REPOSITORY, NestedError, image
 from support.nested.machine import Machine
 
-PATIENCE_S = 300
+TIMEOUT_S = 300
 
 
 def test_systemd_is_process_1(machine: Machine) -> None:
@@ -152,7 +152,7 @@ def test_a_killed_test_run_leaves_no_process(short_path: Path) -> None:
         pid = int(run.stdout.readline())
         assert b"qemu-system" in Path(f"/proc/{pid}/cmdline").read_bytes()
         run.kill()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while left := [item.pid for item in procfs.find_by_argument(f"{short_path}/")]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)

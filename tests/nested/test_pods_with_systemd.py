@@ -15,7 +15,7 @@ IMAGE = "localhost/busybox:nested"
 CONFIG = "/etc/podkeep/config.toml"
 UNIT = "/etc/systemd/system/podkeep.service"
 UID = "1234-56"
-PATIENCE_S = 400
+TIMEOUT_S = 400
 """For what takes ten seconds on an idle machine."""
 
 SETTINGS = """\
@@ -109,22 +109,22 @@ def service(
     machine.put(layout.path, "/root/busybox")
     machine.write(CONFIG, SETTINGS.format(driver=request.param))
     machine.write(UNIT, machine.podkeep("runtime", "unit").stdout)
-    machine.write(f"{UNIT}.d/slow.conf", f"[Service]\nTimeoutStartSec={PATIENCE_S}\nWatchdogSec={PATIENCE_S}\n")
+    machine.write(f"{UNIT}.d/slow.conf", f"[Service]\nTimeoutStartSec={TIMEOUT_S}\nWatchdogSec={TIMEOUT_S}\n")
     machine.podkeep("mountns", "install", "podkeep")
     try:
-        machine.run("systemctl daemon-reload && systemctl start podkeep", timeout=PATIENCE_S, check=True)
-        machine.podkeep("image", "load", "--quiet", "/root/busybox", timeout=PATIENCE_S)
+        machine.run("systemctl daemon-reload && systemctl start podkeep", timeout=TIMEOUT_S, check=True)
+        machine.podkeep("image", "load", "--quiet", "/root/busybox", timeout=TIMEOUT_S)
         yield Service(machine, request.param)
     finally:
         machine.run("journalctl --unit podkeep --no-pager --output cat >/dev/ttyS0")
-        machine.run("systemctl stop podkeep container-mount-namespace", timeout=PATIENCE_S)
+        machine.run("systemctl stop podkeep container-mount-namespace", timeout=TIMEOUT_S)
         machine.run(["rm", "-rf", CONFIG, UNIT, f"{UNIT}.d", "/root/busybox", "/root/pod.json"])
         machine.podkeep("mountns", "uninstall", check=False)
         machine.run("systemctl daemon-reload")
 
 
 def test_doctor_knows_the_machine(machine: Machine) -> None:
-    done = machine.podkeep("--set", 'runtime.cgroup_driver="systemd"', "doctor", timeout=PATIENCE_S, check=False)
+    done = machine.podkeep("--set", 'runtime.cgroup_driver="systemd"', "doctor", timeout=TIMEOUT_S, check=False)
     words = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line[:1].strip()]
     findings = {level: [rest for first, rest in words if first == level] for level in ("ok", "warning", "missing")}
     for name, text in {"cgroups": "version 2", "cgroup driver": "systemd", "AppArmor": "enabled"}.items():
@@ -138,7 +138,7 @@ def test_doctor_knows_the_machine(machine: Machine) -> None:
 def test_a_pod_runs_and_leaves_nothing(service: Service, handler: str) -> None:
     before = service.left()
     service.machine.write("/root/pod.json", manifest(SHOW, runtimeClassName=handler))
-    done = service.machine.podkeep("run", "/root/pod.json", timeout=PATIENCE_S, check=False)
+    done = service.machine.podkeep("run", "/root/pod.json", timeout=TIMEOUT_S, check=False)
     assert done.returncode == 7, done.stderr
     shown = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert shown == {
@@ -155,7 +155,7 @@ def test_a_pod_runs_and_leaves_nothing(service: Service, handler: str) -> None:
 def test_a_pod_in_a_user_namespace(service: Service) -> None:
     before = service.left()
     service.machine.write("/root/pod.json", manifest(SHOW, hostUsers=False))
-    done = service.machine.podkeep("run", "/root/pod.json", timeout=PATIENCE_S, check=False)
+    done = service.machine.podkeep("run", "/root/pod.json", timeout=TIMEOUT_S, check=False)
     assert done.returncode == 7, done.stderr
     shown = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert int(shown["first"]) >= 65536
@@ -170,7 +170,7 @@ def test_a_volume_in_memory_cannot_be_mapped_before_linux_6_3(service: Service) 
     volumes = [{"name": "m", "emptyDir": {"medium": "Memory"}}]
     text = manifest(SHOW, hostUsers=False, volumes=volumes, mounts=[{"name": "m", "mountPath": "/m"}])
     service.machine.write("/root/pod.json", text)
-    done = service.machine.podkeep("run", "/root/pod.json", timeout=PATIENCE_S, check=False)
+    done = service.machine.podkeep("run", "/root/pod.json", timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "idmap" in done.stderr.lower(), done.stderr
     assert service.left() == before
@@ -183,7 +183,7 @@ def test_a_pod_survives_that_systemd_reloads_and_restarts_the_runtime(service: S
     machine.run("systemd-run --unit=run-one --collect podkeep run /root/pod.json", check=True)
     # Its command runs, and so its limits are set.
     running = f"grep -qsx sh $(find {place} -name cgroup.procs -exec sed 's,.*,/proc/&/comm,' {{}} +) /dev/null"
-    machine.run(f"until {running}; do sleep 0.2; done 2>/dev/null", timeout=PATIENCE_S, check=True)
+    machine.run(f"until {running}; do sleep 0.2; done 2>/dev/null", timeout=TIMEOUT_S, check=True)
     # crun with systemd has a cgroup below the scope: what counts is where the process is.
     pid = machine.run(
         f"find {place} -name cgroup.procs -exec cat {{}} + | sort -n | head -n 1", check=True
@@ -196,16 +196,16 @@ def test_a_pod_survives_that_systemd_reloads_and_restarts_the_runtime(service: S
     machine.run("systemctl daemon-reload", check=True)
     assert machine.run(look).stdout == expected
     # What is changed counts where the process is, and systemd leaves it so.
-    machine.run([sys.executable, "-c", UPDATE, str(128 << 20)], timeout=PATIENCE_S, check=True)
+    machine.run([sys.executable, "-c", UPDATE, str(128 << 20)], timeout=TIMEOUT_S, check=True)
     expected = expected.replace("67108864", "134217728")
     assert machine.run(look).stdout == expected
     machine.run("systemctl daemon-reload", check=True)
     assert machine.run(look).stdout == expected
     # Nobody is left who would end the pod because the runtime does not answer.
     machine.run("systemctl kill --signal=KILL run-one", check=True)
-    machine.run("systemctl restart podkeep", timeout=PATIENCE_S, check=True)
+    machine.run("systemctl restart podkeep", timeout=TIMEOUT_S, check=True)
     assert service.main_pid() != main_pid
     assert machine.run(look).stdout == expected
-    machine.podkeep("rm", "--grace-period", "0", "one", timeout=PATIENCE_S)
+    machine.podkeep("rm", "--grace-period", "0", "one", timeout=TIMEOUT_S)
     machine.run("systemctl reset-failed run-one")
     assert service.left() == before

@@ -23,7 +23,7 @@ from support.nested.machine import Machine
 PIN = "/run/container-mount-namespace/mnt"
 SERVICE = "container-mount-namespace.service"
 MARK = "/mnt"
-PATIENCE_S = 400
+TIMEOUT_S = 400
 """For a verb of podkeep on an emulated machine that has little of a busy one."""
 
 NOTIFIER = """\
@@ -86,7 +86,7 @@ class Node:
 
     def sh(self, command: str) -> str:
         """Run a command that must succeed, and return what it printed."""
-        return self.machine.run(command, check=True, timeout=PATIENCE_S).stdout.strip()
+        return self.machine.run(command, check=True, timeout=TIMEOUT_S).stdout.strip()
 
     def shows(self, unit: str, key: str) -> str:
         """Return a property of a unit."""
@@ -153,7 +153,7 @@ class Node:
         try:
             yield
         finally:
-            self.machine.run("umount /srv/pod/up; podkeep rm pod", timeout=PATIENCE_S)
+            self.machine.run("umount /srv/pod/up; podkeep rm pod", timeout=TIMEOUT_S)
 
     def _clear(self) -> None:
         """Remove what is kept, and see that nothing else is left."""
@@ -377,7 +377,7 @@ def runtime(node: Node, tmp_path: Path) -> Iterator[Node]:
     machine.write(f"{UNITS}/podkeep.service.d/50-slow.conf", SLOW)
     node.sh(f"mkdir /srv/pod && mkfifo /srv/pod/in /srv/pod/out && rm -f {UNITS}/podkeep.service")
     yield node
-    node.machine.run("systemctl stop podkeep agent", timeout=PATIENCE_S)
+    node.machine.run("systemctl stop podkeep agent", timeout=TIMEOUT_S)
     node.sh(f"rm -rf {UNITS}/podkeep.service {UNITS}/podkeep.service.d /srv/pod /root/busybox.tar /root/pod.yaml")
     node.sh("systemctl daemon-reload; systemctl reset-failed")
 

@@ -19,7 +19,7 @@ import pytest
 from podkeep.base.errors import PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 Result = TypeVar("Result")
 Triple = tuple[int, int, int]
@@ -29,14 +29,14 @@ BLOCK: Triple = (0, 65536, 65536)
 OTHER_BLOCK: Triple = (0, 131072, 65536)
 SLEEP = ("sleep", "1000")
 HOUR_S = 3600
-"""A grace period nobody sits out: a call that waits for it fails by its own deadline, :data:`PATIENCE_S`."""
+"""A grace period nobody sits out: a call that waits for it fails by its own deadline, :data:`TIMEOUT_S`."""
 
 
-def wait_for(condition: Callable[[], Result], what: str, patience: float = PATIENCE_S) -> Result:
+def wait_for(condition: Callable[[], Result], what: str, timeout: float = TIMEOUT_S) -> Result:
     """Return the first true value of ``condition``, asked again and again until the deadline."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {patience:g} s in vain: {what}"
+        assert time.monotonic() < deadline, f"waited {timeout:g} s in vain: {what}"
         time.sleep(0.01)
     return value
 
@@ -238,8 +238,8 @@ class Pods:
         return self.start(self.create(sandbox, *command, **fields))
 
     def stop(self, container: str, timeout: int = 0) -> None:
-        """Stop a container; its answer must come :data:`PATIENCE_S` after the grace period, an hour's at once."""
-        limit = PATIENCE_S + (timeout if timeout < HOUR_S else 0)
+        """Stop a container; its answer must come :data:`TIMEOUT_S` after the grace period, an hour's at once."""
+        limit = TIMEOUT_S + (timeout if timeout < HOUR_S else 0)
         self.call("StopContainer", api.StopContainerRequest(container_id=container, timeout=timeout), timeout=limit)
 
     def remove_container(self, container: str) -> None:

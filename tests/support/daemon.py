@@ -25,7 +25,7 @@ from podkeep.mountns import lifecycle
 from podkeep.runtime.model.layout import Layout
 from support import container_mounts, scratch
 from support.container_mounts import ContainerMounts
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ pod_logs = "{self.base / "logs"}"
             self.process = subprocess.Popen(
                 self.command("runtime", "--log-level", "debug", *self.options), stdout=log, stderr=log, env=environment
             )
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not self.listens():
             if self.process.poll() is not None:
                 raise AssertionError(f"the runtime ended with {self.process.returncode}:\n{self.log.read_text()}")
@@ -145,9 +145,7 @@ pod_logs = "{self.base / "logs"}"
         settings = [part for setting in self.settings for part in ("--set", setting)]
         return [sys.executable, "-m", "podkeep", "--config", str(self.config), *settings, *arguments]
 
-    def run(
-        self, *arguments: str, timeout: float = PATIENCE_S, check: bool = False
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = TIMEOUT_S, check: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a verb of podkeep against this daemon to its end."""
         return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=timeout, check=check)
 
@@ -164,13 +162,13 @@ pod_logs = "{self.base / "logs"}"
         """End the daemon with SIGTERM and return its exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=PATIENCE_S)
+        return self.process.wait(timeout=TIMEOUT_S)
 
     def kill(self) -> None:
         """End the daemon with SIGKILL."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=PATIENCE_S)
+        self.process.wait(timeout=TIMEOUT_S)
 
     def records(self) -> tuple[str, ...]:
         """Return what is in the state database, also while other things come and go."""

@@ -13,7 +13,7 @@ from types import TracebackType
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
 from support.daemon import Daemon
 
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 _TICK_S = 0.05
 
 
@@ -77,7 +77,7 @@ class Server:
         self._socket.close()
 
 
-def ask(netns: int | None, address: str, port: int, *, kind: str = "tcp", patience: float = PATIENCE_S) -> str:
+def ask(netns: int | None, address: str, port: int, *, kind: str = "tcp", timeout: float = TIMEOUT_S) -> str:
     """Ask a :class:`Server` from a network namespace (None: this one) and return from which address that came.
 
     :raises OSError: if nobody answers.
@@ -85,7 +85,7 @@ def ask(netns: int | None, address: str, port: int, *, kind: str = "tcp", patien
 
     def asking() -> str:
         with socket.socket(_family(address), socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM) as client:
-            client.settimeout(patience)
+            client.settimeout(timeout)
             client.connect((address, port))
             if kind == "udp":
                 client.send(b"hello")

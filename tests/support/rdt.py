@@ -85,7 +85,7 @@ class RdtNode:
             text = self.daemon.log.read_text()[before:]
             return text if outcome in text and text.endswith("\n") else ""
 
-        return wait_for(logged, f"a line about the reload with {outcome!r}", patience=60)
+        return wait_for(logged, f"a line about the reload with {outcome!r}", timeout=60)
 
     def members(self, pods: Pods, container: str) -> set[int]:
         """Return the threads of a container."""

@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from support import cri_v1
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 
 class StockClient:
@@ -56,6 +56,6 @@ class StockClient:
                     request_serializer=lambda message: message.SerializeToString(),
                     response_deserializer=answer.FromString,
                 )
-                return await method(request, timeout=PATIENCE_S)
+                return await method(request, timeout=TIMEOUT_S)
 
         return asyncio.run(calling())

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from podkeep.base.errors import Unavailable
 from podkeep.cli.stream_client import STDERR, STDOUT, CommandClient, ForwardClient, Upgraded, exit_code, upgrade
 from podkeep.runtime.streaming import spdy
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 Transport: TypeAlias = Literal["spdy", "websocket"]
 TRANSPORTS: tuple[Transport, ...] = ("spdy", "websocket")
@@ -85,7 +85,7 @@ Command: TypeAlias = SpdyCommand | CommandClient
 
 async def connect(transport: Transport, url: str, *, stdin: bool = False, tty: bool = False) -> Command:
     """Connect to the URL of a command that was asked for with these streams."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         if transport == "websocket":
             return await CommandClient.connect(url)
         streams = (*(("stdin",) if stdin else ()), "stdout", "resize" if tty else "stderr")
@@ -101,7 +101,7 @@ def abort(command: Command) -> None:
 async def collect(command: Command) -> tuple[bytes, bytes]:
     """Return both outputs of a command, read to its end."""
     found = {STDOUT: bytearray(), STDERR: bytearray()}
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         async for channel, data in command.outputs():
             found[channel] += data
     await command.close()
@@ -125,7 +125,7 @@ async def converse(command: Command, data: bytes) -> tuple[bytes, bytes]:
 async def read_until(command: Command, wanted: bytes) -> bytes:
     """Return the output up to and with ``wanted``."""
     found = b""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         async for _, data in command.outputs():
             found += data
             if wanted in found:
@@ -144,7 +144,7 @@ async def forward_once(url: str, port: int, data: bytes) -> bytes:
 
     sending = asyncio.ensure_future(send())
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             return b"".join([part async for part in client.received()])
     finally:
         sending.cancel()
@@ -158,7 +158,7 @@ async def raw(url: str, head: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(head)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             try:
                 return await reader.read()
             except ConnectionResetError:

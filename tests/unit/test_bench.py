@@ -20,7 +20,7 @@ from bench.report import Cell, Row
 from bench.samples import Samples, Summary
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_most_memory_of_a_process_and_its_children_is_found() -> None:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"."
         with memory.Peak(process.pid) as peak:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_S
             while peak.kib <= 32 << 10:
                 assert time.monotonic() < deadline, "the child was not seen"
         process.communicate(b"\n")
@@ -142,7 +142,7 @@ def test_memory_counts_new_processes_without_the_workload(sleeper: subprocess.Po
 def wait_for_arguments(process: subprocess.Popen[bytes]) -> None:
     """Wait until /proc shows them: Popen returns a moment before the kernel has laid them out."""
     cmdline = Path(f"/proc/{process.pid}/cmdline")
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not cmdline.read_bytes():
         assert process.poll() is None
         assert time.monotonic() < deadline, "no arguments in /proc"
@@ -239,7 +239,7 @@ def test_cpu_time_of_a_process_that_counts(sleeper: subprocess.Popen[bytes]) -> 
     idle = mountwatch.settle(sleeper.pid)
     assert mountwatch.cpu_ms(sleeper.pid) == idle
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while mountwatch.cpu_ms(busy.pid) < 50 or mountwatch.process_ms(busy.pid) < 50:
             assert time.monotonic() < deadline
         busy.kill()

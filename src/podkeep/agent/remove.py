@@ -19,7 +19,7 @@ from podkeep.base.ids import PodUID, parse_pod_uid
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 """Seconds beyond the grace period that the process which runs a pod may take to remove it."""
 _STEP_S = 0.05
 
@@ -91,7 +91,7 @@ async def _running(client: CriClient, uid: PodUID) -> list[str]:
 
 async def _own(dirs: PodDirs, uid: PodUID, grace: int) -> int:
     """Return the pod's lock. A process that has it is asked to end the pod first, and given time for that."""
-    deadline = asyncio.get_running_loop().time() + grace + _PATIENCE_S
+    deadline = asyncio.get_running_loop().time() + grace + _TIMEOUT_S
     asked = False
     while True:
         try:

@@ -23,7 +23,7 @@ from podkeep.kernel.removal import remove_tree
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 """How long the runtime may take to finish a sandbox that nobody waits for any more."""
 _STEP_S = 0.05
 
@@ -62,7 +62,7 @@ async def remove_sandboxes(client: CriClient, uid: str) -> None:
     :raises FailedPrecondition: if one is not made or removed in time.
     :raises PodkeepError: of the first that could not be removed, after all were tried.
     """
-    deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+    deadline = asyncio.get_running_loop().time() + _TIMEOUT_S
     while True:
         await _remove_listed(client, uid)
         if uid not in await held_pods(client):

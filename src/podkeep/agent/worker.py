@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _BROKEN_OFF = 3
 """How often in a row a step is repeated because the runtime ended, or was not there, in the middle of it."""
-_END_PATIENCE = 10.0
+_END_TIMEOUT = 10.0
 """Seconds it may be away when the pod is to end: while it is restarted, and until we try to connect again."""
 _END_PAUSE = 0.2
 _LOOK_AGAIN = 10.0
@@ -349,7 +349,7 @@ class PodWorker:
                 return await step()
             except Unavailable:
                 if self._end_deadline is None:
-                    self._end_deadline = time.monotonic() + _END_PATIENCE
+                    self._end_deadline = time.monotonic() + _END_TIMEOUT
                 if time.monotonic() > self._end_deadline:
                     raise
                 await asyncio.sleep(_END_PAUSE)

@@ -15,15 +15,15 @@ IN_USE = "is in use by another process"
 """What the error of :func:`acquire` says of the directory; a background process can be told from it to have lost."""
 
 
-def acquire(path: Path, *, patience_s: float = 0.0, hint: str = "") -> int:
+def acquire(path: Path, *, timeout_s: float = 0.0, hint: str = "") -> int:
     """Lock ``path``, made if missing, and return the descriptor that holds the lock until it is closed.
 
-    :param patience_s: how long to wait for another holder, for example the last processes of a killed one.
+    :param timeout_s: how long to wait for another holder, for example the last processes of a killed one.
     :param hint: what to do if somebody else holds it; default: how to find out who.
     :raises FailedPrecondition: if somebody else still holds it then.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

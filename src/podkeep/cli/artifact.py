@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 HEADER = ("DIGEST", "ARTIFACT TYPE", "SIZE", "CREATED")
 _CREATED = "org.opencontainers.image.created"
-_PATIENCE_S = 600.0
+_TIMEOUT_S = 600.0
 """Seconds without a sign of life: a registry may copy a blob of some GiB before it answers."""
 _DEFAULT_CONFIG_TYPE = "application/vnd.unknown.config.v1+json"
 
@@ -278,7 +278,7 @@ def _registry(invocation: Invocation, name: Reference, actions: str) -> Registry
     from podkeep.images.registry import endpoints
     from podkeep.images.registry.registry import Registry
 
-    endpoint = endpoints.for_worker(name, invocation.config.registries, progress_timeout=_PATIENCE_S)[-1]
+    endpoint = endpoints.for_worker(name, invocation.config.registries, progress_timeout=_TIMEOUT_S)[-1]
     auths = [asdict(credentials) for credentials in _credentials(name)]
     return Registry({**endpoint, "auths": auths}, name.repository, {}, actions=actions)
 

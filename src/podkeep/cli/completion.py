@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from podkeep.cri.client import CriClient
 
-_PATIENCE_S = 2.0
+_TIMEOUT_S = 2.0
 """A person waits for the completion with a finger on the key."""
 
 
@@ -67,8 +67,8 @@ def _names(
         from podkeep.cri.v1 import api_pb2
 
         listed, held = await asyncio.gather(
-            client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_PATIENCE_S),
-            client.runtime.ListContainers(api_pb2.ListContainersRequest(), timeout=_PATIENCE_S),
+            client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_TIMEOUT_S),
+            client.runtime.ListContainers(api_pb2.ListContainersRequest(), timeout=_TIMEOUT_S),
         )
         names = {
             item.id: item.metadata.name
@@ -91,7 +91,7 @@ def assignments(ctx: click.Context, _parameter: click.Parameter, incomplete: str
     async def ask(client: CriClient) -> set[str]:
         from podkeep.cri.v1 import api_pb2
 
-        answer = await client.runtime.Status(api_pb2.StatusRequest(), timeout=_PATIENCE_S)
+        answer = await client.runtime.Status(api_pb2.StatusRequest(), timeout=_TIMEOUT_S)
         resources = answer.status.resources
         infos = resources.container_class_resources if to_container else resources.pod_class_resources
         return {f"{info.Name}={item.Name}" for info in infos if not info.immutable for item in info.classes}

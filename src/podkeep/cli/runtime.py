@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-START_PATIENCE_S = 30.0
+START_TIMEOUT_S = 30.0
 """How long a daemon started in the background may take until it serves; it takes about half a second."""
-STOP_PATIENCE_S = 30.0
+STOP_TIMEOUT_S = 30.0
 BACKGROUND_IDLE_EXIT_S = 60.0
 """A daemon that ``podkeep run`` started ends after this many seconds without a pod and without a request."""
 
@@ -100,7 +100,7 @@ def stop(invocation: Invocation, if_idle: bool, output: str) -> None:
     _wait_until_unlocked(run / "runtime.lock")
     if process is not None:
         # Until then it is in its mount namespace, which `podkeep mountns stop` would not remove.
-        procfs.wait(process, STOP_PATIENCE_S)
+        procfs.wait(process, STOP_TIMEOUT_S)
     if output == "json":
         forms.echo_json({"stopped": config.runtime.socket})
 
@@ -310,7 +310,7 @@ def _replace_idle(held: Claim, global_options: Sequence[str]) -> bool:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
-        timeout=2 * STOP_PATIENCE_S,
+        timeout=2 * STOP_TIMEOUT_S,
     )
     if done.returncode != 0:
         log.debug("the runtime is not replaced: %s", done.stderr.decode(errors="replace").strip())
@@ -335,7 +335,7 @@ def ensure_running(config: Config, global_options: Sequence[str]) -> bool:
     lock = Path(config.runtime.run) / "runtime.lock"
     log_path = Path(config.runtime.root) / "runtime.log"
     _require_writable("runtime.root", log_path.parent)
-    deadline = time.monotonic() + START_PATIENCE_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     process, start = _start(global_options, log_path)
     while not _listens(path):
         ended = process.poll() is not None
@@ -352,7 +352,7 @@ def ensure_running(config: Config, global_options: Sequence[str]) -> bool:
             if not ended:
                 process.send_signal(signal.SIGTERM)
             raise Unavailable(
-                f"the runtime does not serve {path} after {START_PATIENCE_S:g} s", hint=f"its log is {log_path}"
+                f"the runtime does not serve {path} after {START_TIMEOUT_S:g} s", hint=f"its log is {log_path}"
             )
         time.sleep(0.01)
     return True
@@ -403,7 +403,7 @@ def _process(run: Path) -> procfs.ProcessId | None:
 def _wait_until_unlocked(lock: Path) -> None:
     """Wait until the daemon that held the lock has ended (then its directory may be gone)."""
     try:
-        os.close(lockfile.acquire(lock, patience_s=STOP_PATIENCE_S, hint="the runtime did not end"))
+        os.close(lockfile.acquire(lock, timeout_s=STOP_TIMEOUT_S, hint="the runtime did not end"))
     except FileNotFoundError:
         return
 

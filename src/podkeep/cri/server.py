@@ -251,7 +251,7 @@ def _cancelled(rpc: _Rpc, error: asyncio.CancelledError, started: float) -> Podk
 
 
 def _log_given_up(rpc: _Rpc, started: float) -> None:
-    # A stream ends no other way; a call that is given up has a caller that lost patience.
+    # A stream ends no other way; a call that is given up has a caller that waits no longer.
     level = logging.DEBUG if rpc.streams else logging.INFO
     _logger.log(level, "%s was given up by its caller after %.0f ms", rpc.name, _milliseconds(started))
 

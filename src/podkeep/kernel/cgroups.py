@@ -23,7 +23,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallE
 from podkeep.kernel import mountinfo
 
 DEFAULT_ROOT = Path("/sys/fs/cgroup")
-PATIENCE_S = 2.0
+TIMEOUT_S = 2.0
 """How long removing and killing wait for the kernel to let go of processes that are ending."""
 _PAUSE_S = 0.002
 
@@ -62,14 +62,14 @@ class Cgroups:
     """
 
     def __init__(
-        self, root: Path = DEFAULT_ROOT, *, layout: CgroupLayout | None = None, patience_s: float = PATIENCE_S
+        self, root: Path = DEFAULT_ROOT, *, layout: CgroupLayout | None = None, timeout_s: float = TIMEOUT_S
     ) -> None:
         """Use ``layout``, or what :func:`detect` finds at ``root``.
 
         :raises FailedPrecondition: if no cgroup hierarchy is mounted there.
         """
         self.layout = layout or detect(root)
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._roots = [str(hierarchy) for hierarchy in self.layout.hierarchies]
         self._controllers: dict[str, str] = {}
         """The hierarchy of a controller, once a file of it was found."""
@@ -138,7 +138,7 @@ class Cgroups:
 
     def _create_surely(self, hierarchy: Path, relative: Path, made: list[Path]) -> None:
         """Create the cgroup in one hierarchy; again as long as somebody removes an empty parent before we are in it."""
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._timeout_s
         while True:
             try:
                 self._create_in(hierarchy, relative, made)
@@ -174,11 +174,11 @@ class Cgroups:
         """Remove the cgroup and those below it, children first; a missing one is no error.
 
         :raises InvalidArgument: if ``path`` is malformed or the root.
-        :raises KernelCallError: if processes are still in it after ``patience_s`` seconds.
+        :raises KernelCallError: if processes are still in it after ``timeout_s`` seconds.
         """
         if not _relative(path).parts:
             raise InvalidArgument("the root cgroup cannot be removed")
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._timeout_s
         for directory in self.directories(path):
             for below in _bottom_up(directory):
                 _remove_directory(below, deadline)
@@ -344,9 +344,9 @@ class Cgroups:
 
         Version 1: frozen cgroups are thawed, because a frozen process does not die there.
 
-        :raises KernelCallError: if processes survive ``patience_s`` seconds (uninterruptible I/O).
+        :raises KernelCallError: if processes survive ``timeout_s`` seconds (uninterruptible I/O).
         """
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._timeout_s
         if self.version == 2:
             for directory in self.directories(path):
                 if (directory / "cgroup.kill").exists():  # Linux 5.14

@@ -30,7 +30,7 @@ from podkeep.kernel import mountinfo
 from podkeep.kernel.tables import lines
 
 DEFAULT_ROOT = Path("/sys/fs/resctrl")
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 """How long :meth:`Resctrl.locked` waits for another program."""
 _PAUSE_S = 0.01
 _RESERVED = frozenset({"info", "mon_groups", "mon_data"})
@@ -290,9 +290,9 @@ class Resctrl:
     def locked(self) -> Iterator[None]:
         """Keep other programs that respect the lock from changing groups (resctrl.rst, Locking).
 
-        :raises FailedPrecondition: if another one has it for :data:`PATIENCE_S` seconds.
+        :raises FailedPrecondition: if another one has it for :data:`TIMEOUT_S` seconds.
         """
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         try:
             fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

@@ -29,7 +29,7 @@ from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
 from podkeep.mountns.place import KUBENS_PIN
 from podkeep.mountns.record import Record
 
-LOCK_PATIENCE_S = 30.0
+LOCK_TIMEOUT_S = 30.0
 """How long another start or stop is waited for; each takes some milliseconds."""
 _PAUSE_S = 0.005
 SHOWN = 5
@@ -281,7 +281,7 @@ def locked(directory: Path, *, make: bool = False) -> Iterator[None]:
 
 
 def _lock(directory: Path, *, make: bool) -> tuple[int, bool]:
-    deadline = time.monotonic() + LOCK_PATIENCE_S
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     made = False
     while True:
         try:

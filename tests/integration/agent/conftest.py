@@ -16,8 +16,8 @@ from agent.manifests import basic, text
 
 from podkeep.kernel import mountinfo
 from support.daemon import Daemon
-from support.patience import PATIENCE_S
 from support.registry import Registry
+from support.timeout import TIMEOUT_S
 
 BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
 LOGIN = {"Authorization": f"Basic {basic()}"}
@@ -50,7 +50,7 @@ class Runner:
         return path
 
     def run(
-        self, *documents: dict[str, Any], options: tuple[str, ...] = (), timeout: float = PATIENCE_S
+        self, *documents: dict[str, Any], options: tuple[str, ...] = (), timeout: float = TIMEOUT_S
     ) -> subprocess.CompletedProcess[str]:
         """Run a manifest to its end."""
         return self.daemon.run("run", *options, str(self.file(*documents)), timeout=timeout)
@@ -103,7 +103,7 @@ class Runner:
 
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Return the first true value of ``condition``."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not (value := condition()):
         assert time.monotonic() < deadline, f"never came: {what}"
         time.sleep(0.02)
@@ -113,7 +113,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 def interrupt(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
     """Send a signal, wait for the end, and return exit status and both outputs."""
     process.send_signal(number)
-    out, err = process.communicate(timeout=PATIENCE_S)
+    out, err = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, out, err
 
 

@@ -12,7 +12,7 @@ from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
 from podkeep.agent.log_rotation import rotated
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 FAST = "trap 'exit 0' TERM; yes & wait"
 SMALL = ("--set", "agent.container_log_max_size=64Ki", "--set", "agent.container_log_max_files=3")
@@ -69,7 +69,7 @@ def test_every_line_is_shown_once_over_rotations(runner: Runner, image: str, tmp
     command = runner.daemon.command(*SMALL, "run", "--keep", str(runner.file(pod(shell(image, script)))))
     shown = tmp_path / "shown"
     with shown.open("wb") as file:
-        done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
     log = current_log(runner)
     assert log is not None
     files = rotated(log)
@@ -126,7 +126,7 @@ def test_logs_of_a_pod_that_writes_fast_ends(runner: Runner, image: str) -> None
         try:
             until(lambda: (log := current_log(runner)) is not None and rotated(log), "more than fits in one file")
             logs = runner.daemon.command("logs", "web")
-            subprocess.run(logs, stdout=subprocess.DEVNULL, timeout=PATIENCE_S, check=True)
+            subprocess.run(logs, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
             with subprocess.Popen([*logs, "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follow:
                 assert follow.stdout is not None
                 assert follow.stdout.readline() == "y\n"

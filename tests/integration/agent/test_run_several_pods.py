@@ -12,7 +12,7 @@ import pytest
 from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 UNTIL_TOLD = "trap 'exit 0' TERM; echo up; until [ -e /tmp/end ]; do sleep 0.05; done; echo end"
 
@@ -36,7 +36,7 @@ def test_a_removed_pod_is_gone_while_others_of_its_run_go_on(runner: Runner, ima
         assert process.poll() is None
         assert names(runner) == ["two"]
         assert runner.daemon.run("exec", "two", "touch", "/tmp/end").returncode == 0
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=TIMEOUT_S)
         assert (process.returncode, out) == (0, "[two/main] end\n"), err
 
 
@@ -110,7 +110,7 @@ def test_all_pods_are_removed_side_by_side(runner: Runner, image: str) -> None:
     removed = runner.daemon.run("rm", "--all", "--grace-period", "60")
     assert sorted(removed.stdout.splitlines()) == [f"removed default/{name}" for name in ("one", "three", "two")]
     for process in processes:
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0
     for file in directory.iterdir():
         file.unlink()
@@ -138,7 +138,7 @@ def test_errors_that_nobody_reads_leave_no_pod(runner: Runner, image: str, polic
             runner.daemon.command("run", str(manifest)),
             stdout=subprocess.DEVNULL,
             stderr=nowhere,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     assert done.returncode != 0

@@ -15,7 +15,7 @@ from podkeep.base import in_force
 from podkeep.base.in_force import InForce
 from support.daemon import Daemon
 from support.images import busybox_layout
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 TOLD = "podkeep: the runtime that serves has another configuration; not in force: "
 
@@ -126,7 +126,7 @@ def test_two_at_once_with_different_configurations_never_take_the_others_runtime
             )
             for limit in range(100 + 10 * attempt, 103 + 10 * attempt)
         }
-        said = {limit: command.communicate(timeout=2 * PATIENCE_S) for limit, command in commands.items()}
+        said = {limit: command.communicate(timeout=2 * TIMEOUT_S) for limit, command in commands.items()}
         assert all(command.returncode == 0 for command in commands.values()), said
         # Whoever was not told had a runtime with its own configuration, for as long as it ran. All are told if each
         # sees that the others have a claim on the one that serves.

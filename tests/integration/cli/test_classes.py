@@ -19,7 +19,7 @@ from cli.test_verbs import running_pod
 
 from podkeep.kernel.cgroups import Cgroups
 from support.daemon import Daemon
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "classes.yaml"
@@ -259,7 +259,7 @@ def test_a_reload_gives_running_containers_what_their_class_means_now(demo: Daem
         count = demo.log.read_text().count(said)
         demo.config.write_text(demo.config.read_text().replace(before, after))
         os.kill(demo.pid, signal.SIGHUP)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while demo.log.read_text().count(said) == count:
             assert time.monotonic() < deadline, demo.log.read_text()
             time.sleep(0.01)
@@ -322,7 +322,7 @@ def test_the_example_is_so(own_daemon: Daemon, image: str, tmp_path: Path) -> No
         assert changed == "default/classes/show: tasks=many (was few)\n"
         assert "20" not in values(own_daemon, "pids.max")
         run(own_daemon, "exec", "classes", "--", "touch", "/tmp/done")
-        output, _ = runner.communicate(timeout=PATIENCE_S)
+        output, _ = runner.communicate(timeout=TIMEOUT_S)
         assert runner.returncode == 0
         assert b"oom_score_adj: 1000" in output
 

@@ -14,7 +14,7 @@ from podkeep.kernel.cgroups import Cgroups
 from support import documents
 from support.documented import name
 from support.documents import ROOT
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 
 @pytest.mark.container_mounts("hidden", reason="the documents describe the default")
@@ -28,7 +28,7 @@ def test_commands_run_as_pasted(document: str, open_directory: Path) -> None:
         subprocess.run(
             ["unshare", "--pid", "--fork", "--kill-child", "catatonit", "--", *program],
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}"},
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             check=True,
         )
         told = json.loads((base / "told.json").read_text())

@@ -24,7 +24,7 @@ PART = (
     "tests/integration/runtime/test_locked_mounts.py",
 )
 """Mounts of every kind, in user namespaces as well, the life of a container, and pods of ``podkeep run``."""
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 
 
 def start(mounts: ContainerMounts, results: Path) -> subprocess.Popen[str]:
@@ -45,7 +45,7 @@ def start(mounts: ContainerMounts, results: Path) -> subprocess.Popen[str]:
 def test_the_same_passes_and_what_differs_is_named(tmp_path: Path) -> None:
     runs = {mounts: start(mounts, tmp_path / f"{mounts}.xml") for mounts in ContainerMounts}
     try:
-        said = {mounts: process.communicate(timeout=PATIENCE_S)[0] for mounts, process in runs.items()}
+        said = {mounts: process.communicate(timeout=TIMEOUT_S)[0] for mounts, process in runs.items()}
     finally:
         for process in runs.values():
             process.terminate()

@@ -21,8 +21,8 @@ from support.artifacts import Artifact, artifact, file_part, tar_part
 from support.cri import Pods
 from support.daemon import Daemon
 from support.images import Layout, busybox_layout, digest, directory, file, layers_layout, symlink, tar
-from support.patience import PATIENCE_S
 from support.registry import Answer, HostileRegistry, Registry
+from support.timeout import TIMEOUT_S
 
 BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
 
@@ -71,7 +71,7 @@ def staged(daemon: Daemon) -> list[Path]:
 
 
 def wait_until_nothing_is_staged(daemon: Daemon) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while staged(daemon):
         assert time.monotonic() < deadline, staged(daemon)
         time.sleep(0.02)
@@ -461,7 +461,7 @@ def test_nothing_is_left_of_a_save_that_is_killed(form: str, store: Daemon, larg
     process.wait()
     process.stderr.close()
     wait_until_nothing_is_staged(store)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while list(target.iterdir()):
         assert time.monotonic() < deadline, list(target.iterdir())
         time.sleep(0.02)
@@ -473,7 +473,7 @@ def test_nothing_is_left_of_a_load_that_is_killed(store: Daemon, large: Layout, 
     assert process.stdin is not None
     process.stdin.write(large.tar(tmp_path / "large.tar").read_bytes()[: 8 << 20])
     process.stdin.flush()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not staged(store):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -492,7 +492,7 @@ def test_a_killed_runtime_ends_a_save_and_leaves_nothing(store: Daemon, large: L
     assert process.stderr is not None
     assert "saving" in process.stderr.readline()
     store.kill()
-    _, said = process.communicate(timeout=PATIENCE_S)
+    _, said = process.communicate(timeout=TIMEOUT_S)
     if process.returncode == 0:  # it was faster
         assert (target / "saved").exists()
     else:

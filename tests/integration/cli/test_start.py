@@ -18,7 +18,7 @@ from podkeep.kernel import mounts
 from podkeep.kernel.mounts import MountFlag
 from support.daemon import Daemon
 from support.images import busybox_layout
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_two_that_start_the_runtime_at_once_both_have_it(stopped: Daemon, tmp_pa
         subprocess.Popen(stopped.command("run", str(file)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for file in files
     ]
-    said = [command.communicate(timeout=PATIENCE_S)[1] for command in commands]
+    said = [command.communicate(timeout=TIMEOUT_S)[1] for command in commands]
     assert all("localhost/absent:1" in text for text in said), said
     assert lockfile.IN_USE not in "".join(said)
     assert stopped.listens()
@@ -89,8 +89,8 @@ def test_directories_that_another_process_has_are_waited_for(stopped: Daemon) ->
     log = stopped.layout.root / "runtime.log"
     while not (log.exists() and lockfile.IN_USE in log.read_text()):
         assert waiting.poll() is None
-    holder.communicate(timeout=PATIENCE_S)
-    assert waiting.communicate(timeout=PATIENCE_S)[0] == "True\n"
+    holder.communicate(timeout=TIMEOUT_S)
+    assert waiting.communicate(timeout=TIMEOUT_S)[0] == "True\n"
     assert stopped.listens()
 
 

@@ -21,8 +21,8 @@ import pytest
 
 from support.cri import Pods, pod, wait_for
 from support.daemon import Daemon
-from support.patience import PATIENCE_S
 from support.streams import LINES
+from support.timeout import TIMEOUT_S
 
 
 class Terminal:
@@ -43,7 +43,7 @@ class Terminal:
         os.write(self._master, text)
 
     def read_until(self, wanted: bytes) -> bytes:
-        found, deadline = b"", time.monotonic() + PATIENCE_S
+        found, deadline = b"", time.monotonic() + TIMEOUT_S
         while wanted not in found:
             ready, _, _ = select.select([self._master], [], [], max(deadline - time.monotonic(), 0))
             assert ready, found
@@ -58,7 +58,7 @@ class Terminal:
 
     def close(self) -> int:
         try:
-            return self.process.wait(PATIENCE_S)
+            return self.process.wait(TIMEOUT_S)
         finally:
             os.close(self._master)
 
@@ -125,7 +125,7 @@ def test_exec_that_is_interrupted_kills_its_command(daemon: Daemon, container: s
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 130
+        assert process.wait(TIMEOUT_S) == 130
 
     def left() -> str:
         return daemon.run(*web("exec", "web", "--", "sh", "-c", "ps | grep -c '[s]leep 987'")).stdout.strip()
@@ -260,7 +260,7 @@ def test_attach(daemon: Daemon, container: str) -> None:
             process.stdin.flush()
             assert process.stdout.readline() == b"got " + word + b"\n"
             process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE_S) == 130
+            assert process.wait(TIMEOUT_S) == 130
     assert daemon.run(*web("exec", "web", "--", "true")).returncode == 0
 
 
@@ -276,21 +276,21 @@ def test_port_forward(daemon: Daemon, container: str) -> None:
             assert process.stderr is not None
             local, closed = (_local_port(process.stdout.readline()) for _ in range(2))
             check = ("exec", "-n", "tests", "web", "--", "sh", "-c", "netstat -ltn | grep ':7000 '")
-            wait_for(lambda: daemon.run(*check).returncode == 0, "the server", patience=PATIENCE_S)
+            wait_for(lambda: daemon.run(*check).returncode == 0, "the server", timeout=TIMEOUT_S)
             data = os.urandom(500_000)
             with socket.create_connection(("127.0.0.1", local)) as sock:
                 sending = threading.Thread(target=_send, args=(sock, data))
                 sending.start()
                 assert _receive(sock) == data
                 sending.join()
-            assert listening.wait(PATIENCE_S) == 0
+            assert listening.wait(TIMEOUT_S) == 0
             with socket.create_connection(("127.0.0.1", closed)) as sock:
                 assert _receive(sock) == b""
             assert "port 81" in process.stderr.readline()
         finally:
             process.send_signal(signal.SIGINT)
             listening.terminate()
-        assert process.wait(PATIENCE_S) == 130
+        assert process.wait(TIMEOUT_S) == 130
 
 
 def test_port_forward_passes_on_that_the_pod_has_closed(daemon: Daemon, container: str) -> None:
@@ -301,14 +301,14 @@ def test_port_forward_passes_on_that_the_pod_has_closed(daemon: Daemon, containe
             assert process.stdout is not None
             local = _local_port(process.stdout.readline())
             check = ("exec", "-n", "tests", "web", "--", "sh", "-c", "netstat -ltn | grep ':7001 '")
-            wait_for(lambda: daemon.run(*check).returncode == 0, "the server", patience=PATIENCE_S)
+            wait_for(lambda: daemon.run(*check).returncode == 0, "the server", timeout=TIMEOUT_S)
             with socket.create_connection(("127.0.0.1", local)) as sock:
                 assert _receive(sock) == b"bye\n"
-            assert listening.wait(PATIENCE_S) == 0
+            assert listening.wait(TIMEOUT_S) == 0
         finally:
             process.send_signal(signal.SIGINT)
             listening.terminate()
-        assert process.wait(PATIENCE_S) == 130
+        assert process.wait(TIMEOUT_S) == 130
 
 
 def test_a_terminal_is_given_back_by_a_client_that_is_told_to_end(daemon: Daemon, container: str) -> None:
@@ -317,7 +317,7 @@ def test_a_terminal_is_given_back_by_a_client_that_is_told_to_end(daemon: Daemon
     terminal.read_until(b"ready\r\n")
     assert terminal.is_raw()
     terminal.process.send_signal(signal.SIGTERM)
-    assert terminal.process.wait(PATIENCE_S) == 130
+    assert terminal.process.wait(TIMEOUT_S) == 130
     assert (before, terminal.is_raw()) == (False, False)
     terminal.close()
 
@@ -343,7 +343,7 @@ def _send(sock: socket.socket, data: bytes) -> None:
 
 
 def _receive(sock: socket.socket) -> bytes:
-    sock.settimeout(PATIENCE_S)
+    sock.settimeout(TIMEOUT_S)
     found = b""
     try:
         while part := sock.recv(65536):

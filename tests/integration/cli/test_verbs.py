@@ -16,8 +16,8 @@ import pytest
 
 from support.daemon import Daemon
 from support.images import Layout, busybox_layout, file
-from support.patience import PATIENCE_S
 from support.registry import Registry
+from support.timeout import TIMEOUT_S
 
 SCRIPT = "echo one; echo two; echo oops >&2; echo three; until [ -e /tmp/done ]; do sleep 0.05; done; echo last"
 
@@ -45,7 +45,7 @@ def pods(daemon: Daemon) -> dict[str, dict[str, Any]]:
 
 
 def wait_for_status(daemon: Daemon, name: str, status: str, runner: subprocess.Popen[bytes]) -> dict[str, Any]:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while (pod := pods(daemon).get(name)) is None or pod["status"] != status:
         assert runner.poll() is None, f"podkeep run ended with {runner.returncode}"
         assert time.monotonic() < deadline, f"{pod} is not {status}"
@@ -63,7 +63,7 @@ def running_pod(daemon: Daemon, path: Path, text: str, *, name: str = "web") -> 
         finally:
             if runner.poll() is None:
                 runner.terminate()
-                runner.communicate(timeout=PATIENCE_S)
+                runner.communicate(timeout=TIMEOUT_S)
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_logs(daemon: Daemon, runner: subprocess.Popen[bytes]) -> None:
         assert all(line.startswith("20") for line in stamped)
         daemon.run("exec", "web", "--", "touch", "/tmp/done", check=True)
         assert following.stdout.read() == "last\n"
-        assert following.wait(timeout=PATIENCE_S) == 0
-    out, err = runner.communicate(timeout=PATIENCE_S)
+        assert following.wait(timeout=TIMEOUT_S) == 0
+    out, err = runner.communicate(timeout=TIMEOUT_S)
     assert (out, runner.returncode) == (b"one\ntwo\nthree\nlast\n", 0)
     assert b"oops\n" in err
     assert "web" not in pods(daemon)

@@ -256,6 +256,6 @@ def test_a_damaged_database_is_an_error_that_says_what_to_do(root: Path, open_st
 
 def test_a_store_has_one_owner(root: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     open_store()
-    monkeypatch.setattr(image_store, "LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(image_store, "LOCK_TIMEOUT_S", 0.1)
     with pytest.raises(FailedPrecondition, match="is in use by another process"):
         ImageStore.open(root, config=ImagesConfig(), registries={})

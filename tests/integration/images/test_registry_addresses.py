@@ -197,7 +197,7 @@ def test_a_registry_elsewhere_leads_nobody_to_the_node(node: Node, target: str) 
 
             def client(*configured: str, trusted: bool = False) -> Callable[[], Client]:
                 tls = {host: Tls() for host in (home, *configured)}
-                return lambda: Client(home, tls=tls, trusted=trusted, patience=5)
+                return lambda: Client(home, tls=tls, trusted=trusted, timeout=5)
 
             with pytest.raises(
                 FailedPrecondition, match="an address of this machine itself, which is refused"
@@ -219,5 +219,5 @@ def test_a_registry_on_the_node_may_refer_to_the_node(node: Node) -> None:
         away = _redirect(f"http://{SECOND}:{realm.port}/token")
         with Listening(node.netns, str(GATEWAY.ip), away) as registry:
             home = f"{GATEWAY.ip}:{registry.port}"
-            assert _followed(node, home, lambda: Client(home, tls={home: Tls()}, trusted=False, patience=5))
+            assert _followed(node, home, lambda: Client(home, tls={home: Tls()}, trusted=False, timeout=5))
     assert realm.visits == 1

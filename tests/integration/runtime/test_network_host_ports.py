@@ -217,7 +217,7 @@ def test_a_pod_does_not_reach_the_machines_loopback(dual: Pods, place: Place) ->
     with socket.create_server(("127.0.0.1", 12099)) as listening:
         listening.settimeout(0.3)
         with pytest.raises(TimeoutError):
-            ask(netns, "127.0.0.1", 12099, patience=0.3)
+            ask(netns, "127.0.0.1", 12099, timeout=0.3)
         with pytest.raises(TimeoutError):
             listening.accept()
     assert ask(None, "127.0.0.1", 12080) == gateway

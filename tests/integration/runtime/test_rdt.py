@@ -347,4 +347,4 @@ def test_classes_do_not_cost_a_descriptor(broken: RdtNode, mortal: Mortal) -> No
         return len(list(Path(f"/proc/{mortal.daemon.pid}/fd").iterdir()))
 
     first = once()
-    wait_for(lambda: once() <= first, "no more descriptors than after the first round", patience=60)
+    wait_for(lambda: once() <= first, "no more descriptors than after the first round", timeout=60)

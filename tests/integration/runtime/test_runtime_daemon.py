@@ -25,7 +25,7 @@ from podkeep.mountns.pin import pinned
 from support.cri import Pods, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 
 def refusal(daemon: Daemon) -> str:
@@ -73,7 +73,7 @@ def test_daemon_without_sandboxes_leaves_nothing_behind(nothing_of: Daemon, imag
             pods.call("Shutdown", node.ShutdownRequest(), service="node")
     else:
         daemon.process.send_signal(signal.Signals[how])
-    assert daemon.process.wait(timeout=PATIENCE_S) == 0
+    assert daemon.process.wait(timeout=TIMEOUT_S) == 0
     assert daemon.layout.state.exists()
     assert f"stopping: told by {how if how.startswith('SIG') else 'Shutdown'}" in daemon.log.read_text()
     assert daemon.log.read_text().splitlines()[-1].endswith("stopped; no pod is left")
@@ -85,7 +85,7 @@ def test_runtime_stop_with_pods_leaves_them_running(mortal: Mortal) -> None:
     process = procfs.identify(pods.host_pid(container))
     mortal.daemon.run("runtime", "stop", check=True)
     assert mortal.daemon.process is not None
-    assert mortal.daemon.process.wait(timeout=PATIENCE_S) == 0
+    assert mortal.daemon.process.wait(timeout=TIMEOUT_S) == 0
     assert mortal.daemon.log.read_text().splitlines()[-1].endswith("stopped; pod sandboxes that stay as they are: 1")
     assert procfs.alive(process)
     assert bool(pinned(mortal.daemon.base / "mountns/mnt")) is mortal.daemon.hides
@@ -124,7 +124,7 @@ def test_daemon_with_a_sandbox_or_requests_is_not_idle(nothing_of: Daemon, image
             wait_for(lambda: time.monotonic() > deadline or process.poll() is not None, "twice the idle time")
             assert process.poll() is None
             assert len(pods.sandboxes()) == 1
-        assert process.wait(timeout=PATIENCE_S) == 0
+        assert process.wait(timeout=TIMEOUT_S) == 0
 
 
 def test_daemon_that_serves_a_request_is_not_idle(nothing_of: Daemon, image: str) -> None:
@@ -141,7 +141,7 @@ def test_daemon_that_serves_a_request_is_not_idle(nothing_of: Daemon, image: str
             with pytest.raises(TimeoutError):
                 pods.wait(asyncio.wait_for(follow(), 2.5))
             assert process.poll() is None
-        assert process.wait(timeout=PATIENCE_S) == 0
+        assert process.wait(timeout=TIMEOUT_S) == 0
 
 
 def test_daemon_ends_while_a_command_runs_in_a_container(mortal: Mortal) -> None:

@@ -24,7 +24,7 @@ from podkeep.kernel import mounts
 from support.cri import HOUR_S, Pods, error_of, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 STUBBORN = "trap 'echo asked' TERM; touch /ready; while :; do sleep 0.01; done"
 
@@ -37,14 +37,14 @@ def stubborn(pods: Pods, **fields: object) -> str:
     return container
 
 
-def test_a_later_request_with_less_patience_decides(pods: Pods, tmp_path: Path) -> None:
+def test_a_later_request_with_a_shorter_timeout_decides(pods: Pods, tmp_path: Path) -> None:
     container = stubborn(pods, logs=tmp_path)
     started = time.monotonic()
     requests = [
         ("StopContainer", api.StopContainerRequest(container_id=container, timeout=timeout))
         for timeout in (2 * HOUR_S, HOUR_S, 1)
     ]
-    answers = pods.call_all(requests, timeout=PATIENCE_S)
+    answers = pods.call_all(requests, timeout=TIMEOUT_S)
     assert all(isinstance(answer, api.StopContainerResponse) for answer in answers), answers
     assert time.monotonic() - started >= 1
     assert pods.status(container).exit_code == 137
@@ -67,7 +67,7 @@ def test_a_forced_deletion_does_not_wait_for_a_stop(pods: Pods) -> None:
         ("StopContainer", api.StopContainerRequest(container_id=container, timeout=0)),
         ("RemoveContainer", api.RemoveContainerRequest(container_id=container)),
     ]
-    assert not [answer for answer in pods.call_all(requests, timeout=PATIENCE_S) if isinstance(answer, Exception)]
+    assert not [answer for answer in pods.call_all(requests, timeout=TIMEOUT_S) if isinstance(answer, Exception)]
     error_of(lambda: pods.status(container), NotFound)
 
 

@@ -19,7 +19,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
-from support.patience import PATIENCE_S
+from support.timeout import TIMEOUT_S
 
 CREATED, STARTED = api.CONTAINER_CREATED_EVENT, api.CONTAINER_STARTED_EVENT
 STOPPED, DELETED = api.CONTAINER_STOPPED_EVENT, api.CONTAINER_DELETED_EVENT
@@ -38,7 +38,7 @@ class Listener:
         async def hearing() -> list[Any]:
             heard: list[Any] = []
             async with CriClient(self._socket) as client:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(TIMEOUT_S):
                     async with aclosing(client.runtime.GetContainerEvents(api.GetEventsRequest())) as events:
                         reading = asyncio.ensure_future(_collect(events, heard, until))
                         await work(client)
@@ -121,7 +121,7 @@ def test_every_listener_hears_everything(pods: Pods, daemon: Daemon) -> None:
 
     async def listening() -> list[list[Any]]:
         heard: list[list[Any]] = [[] for _ in range(5)]
-        async with CriClient(daemon.socket) as client, asyncio.timeout(PATIENCE_S):
+        async with CriClient(daemon.socket) as client, asyncio.timeout(TIMEOUT_S):
             streams = [client.runtime.GetContainerEvents(api.GetEventsRequest()) for _ in heard]
             reading = [asyncio.ensure_future(_collect(*pair, done)) for pair in zip(streams, heard, strict=True)]
             # Who was last to connect has not heard the first ones.
@@ -182,8 +182,8 @@ def test_the_daemon_ends_at_once_while_somebody_listens(mortal: Mortal) -> None:
             reading = asyncio.ensure_future(_collect(stream, heard, lambda _: False))
             # On one connection the runtime takes up requests in order.
             await client.runtime.Version(api.VersionRequest())
-            # A stream that is still open when the runtime's patience ends is cancelled: reading would raise.
-            async with asyncio.timeout(PATIENCE_S):
+            # A stream that is still open when the runtime's timeout ends is cancelled: reading would raise.
+            async with asyncio.timeout(TIMEOUT_S):
                 status = await asyncio.to_thread(mortal.daemon.stop)
                 await reading
             assert heard == []

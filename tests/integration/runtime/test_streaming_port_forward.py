@@ -140,7 +140,7 @@ def test_a_connection_that_the_pod_closes(pods: Pods, servers: PodServers) -> No
     async def go() -> list[bytes]:
         client = await ForwardClient.connect(request, GREET)
         found = []
-        async with asyncio.timeout(streams.PATIENCE_S):
+        async with asyncio.timeout(streams.TIMEOUT_S):
             async for part in client.received():
                 found.append(part)
                 if not part:
@@ -193,7 +193,7 @@ async def many(request: str, ports: list[int], *, tunnel: bool) -> dict[int, byt
     await send(spdy.Ping(ping_id=7))
     found: dict[int, bytes] = {4 * index + offset: b"" for index in range(len(ports)) for offset in (1, 3)}
     ended, replied, pinged = set(), set(), False
-    async with asyncio.timeout(streams.PATIENCE_S):
+    async with asyncio.timeout(streams.TIMEOUT_S):
         while len(ended) < len(found) or not pinged:
             for part in await receive():
                 for frame in decoder.feed(part):
@@ -236,7 +236,7 @@ def test_websocket_channels(pods: Pods, servers: PodServers) -> None:
         frames = Connection(ConnectionType.CLIENT)
         await connection.send(frames.send(BytesMessage(data=b"\x00hello")))
         found: dict[int, bytes] = {}
-        async with asyncio.timeout(streams.PATIENCE_S):
+        async with asyncio.timeout(streams.TIMEOUT_S):
             while b"hello" not in found.get(0, b"") or b"refused" not in found.get(3, b""):
                 frames.receive_data(await connection.receive())
                 for event in frames.events():

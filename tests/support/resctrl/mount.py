@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from podkeep.kernel import mounts
-from support.patience import PATIENCE_S
 from support.resctrl import hardware as description
 from support.resctrl.hardware import Hardware
+from support.timeout import TIMEOUT_S
 
 REAL = Path("/sys/fs/resctrl")
 _TESTS = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ def stand_in(hardware: Hardware, directory: Path) -> Iterator[Resctrl]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/", env=environment) as server:
         assert server.stdout is not None
         try:
-            assert server.stdout.readline() == b"ready\n", f"the stand-in ended with {server.wait(PATIENCE_S)}"
+            assert server.stdout.readline() == b"ready\n", f"the stand-in ended with {server.wait(TIMEOUT_S)}"
             yield Resctrl(path=directory, hardware=hardware)
         finally:
             if server.poll() is None:

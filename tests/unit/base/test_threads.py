@@ -10,7 +10,7 @@ import pytest
 
 from podkeep.base.threads import SharedThreads, working_for
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def test_steps_that_hang_for_one_leave_threads_for_others() -> None:
@@ -18,13 +18,13 @@ def test_steps_that_hang_for_one_leave_threads_for_others() -> None:
 
     def hang() -> None:
         hanging.release()
-        release.wait(PATIENCE_S)
+        release.wait(TIMEOUT_S)
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_default_executor(SharedThreads(8, share=3, name="test"))
         with working_for("hostile"):
             hung = [asyncio.create_task(asyncio.to_thread(hang)) for _ in range(100)]
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             # Its share runs, and not more: the others wait behind it.
             await asyncio.gather(*(asyncio.to_thread(hanging.acquire) for _ in range(3)))
             for owner in ("one", "other", None):
@@ -47,7 +47,7 @@ def test_every_step_runs_once_whoever_comes_when() -> None:
         with working_for(owner):
             futures = [pool.submit(done.append, (owner, number)) for number in range(500)]
         for future in futures:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
 
     with SharedThreads(4, share=2, name="test") as pool, ThreadPoolExecutor(8) as callers:
         list(callers.map(lambda owner: ask(pool, owner % 4), range(8)))
@@ -60,17 +60,17 @@ def test_every_step_runs_once_whoever_comes_when() -> None:
 def test_a_step_that_fails_fails_for_who_waits() -> None:
     with SharedThreads(1, share=1, name="test") as pool:
         with pytest.raises(ZeroDivisionError):
-            pool.submit(lambda: 1 // 0).result(PATIENCE_S)
-        assert pool.submit(lambda: 1).result(PATIENCE_S) == 1
+            pool.submit(lambda: 1 // 0).result(TIMEOUT_S)
+        assert pool.submit(lambda: 1).result(TIMEOUT_S) == 1
 
 
 def test_a_step_that_is_cancelled_while_it_waits_does_not_run() -> None:
     release, ran = threading.Event(), []
     with SharedThreads(4, share=1, name="test") as pool:
-        first = pool.submit(release.wait, PATIENCE_S)
+        first = pool.submit(release.wait, TIMEOUT_S)
         second, third = pool.submit(ran.append, 2), pool.submit(ran.append, 3)
         assert second.cancel()
         release.set()
-        third.result(PATIENCE_S)
+        third.result(TIMEOUT_S)
     assert first.done()
     assert ran == [3]

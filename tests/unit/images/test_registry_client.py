@@ -106,7 +106,7 @@ def test_which_addresses_are_forbidden(address: str, allowed: Allowed, refused: 
 
 
 @contextmanager
-def answering(*data: bytes, patience: float = 5.0, stay: bool = False) -> Iterator[Connection]:
+def answering(*data: bytes, timeout: float = 5.0, stay: bool = False) -> Iterator[Connection]:
     """Yield a connection whose peer answers anything with ``data``, and then closes unless told to ``stay``."""
     ours, theirs = socket.socketpair()
     done = threading.Event()
@@ -124,7 +124,7 @@ def answering(*data: bytes, patience: float = 5.0, stay: bool = False) -> Iterat
 
     thread = threading.Thread(target=serve)
     thread.start()
-    connection = Connection(ours, patience=patience)
+    connection = Connection(ours, timeout=timeout)
     try:
         yield connection
     finally:
@@ -222,10 +222,10 @@ def test_answers_that_are_none(data: bytes, kind: type[TransferError], text: str
 
 
 def test_a_silent_server_and_one_that_drips_are_given_up() -> None:
-    with answering(stay=True, patience=0.2) as connection, pytest.raises(Stalled, match="it sent nothing"):
+    with answering(stay=True, timeout=0.2) as connection, pytest.raises(Stalled, match="it sent nothing"):
         ask(connection)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
-    with answering(head + b"abc", stay=True, patience=0.2) as connection:
+    with answering(head + b"abc", stay=True, timeout=0.2) as connection:
         answer = ask(connection)
         with pytest.raises(Stalled, match=r"it sent \d+ bytes in 0\.2 s"):
             body(answer)
@@ -234,7 +234,7 @@ def test_a_silent_server_and_one_that_drips_are_given_up() -> None:
 @pytest.mark.parametrize("stay", [False, True], ids=["closes", "stops to read"])
 def test_an_upload_that_is_refused_before_its_end_has_an_answer(stay: bool) -> None:
     refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nno!"
-    with answering(refusal, patience=0.5, stay=stay) as connection:
+    with answering(refusal, timeout=0.5, stay=stay) as connection:
         released: list[bool] = []
         connection.on_release = lambda: released.append(True)
         headers = {"Host": "x", "Content-Length": str(64 << 20)}
@@ -245,7 +245,7 @@ def test_an_upload_that_is_refused_before_its_end_has_an_answer(stay: bool) -> N
 
 
 def test_a_server_that_takes_nothing_is_given_up() -> None:
-    with answering(stay=True, patience=0.2) as connection, pytest.raises(Stalled, match=r"takes nothing for 0\.2 s"):
+    with answering(stay=True, timeout=0.2) as connection, pytest.raises(Stalled, match=r"takes nothing for 0\.2 s"):
         connection.exchange("PATCH", "/", {"Host": "x", "Content-Length": str(64 << 20)}, iter([bytes(1 << 20)] * 64))
 
 
@@ -281,7 +281,7 @@ def test_nothing_gets_into_a_request_by_a_header(value: str) -> None:
 
 
 def test_a_registry_elsewhere_cannot_send_us_to_this_machine() -> None:
-    client = Client("registry.example", tls={"registry.example": Tls()}, trusted=True, patience=1.0)
+    client = Client("registry.example", tls={"registry.example": Tls()}, trusted=True, timeout=1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.2)
         port = listener.getsockname()[1]
@@ -307,7 +307,7 @@ def test_a_connection_that_was_closed_meanwhile_is_not_used_again() -> None:
 def test_whose_certificate_is_checked_and_who_sees_ours() -> None:
     ours = Tls(verify=False, ca_file="/ca.pem", cert_file="/cert.pem")
     other = Tls(verify=False)
-    client = Client("R.example:443", tls={"R.example:443": ours, "auth.example": other}, trusted=True, patience=1.0)
+    client = Client("R.example:443", tls={"R.example:443": ours, "auth.example": other}, trusted=True, timeout=1.0)
     found = {
         host: client._tls_of(parse_url(f"https://{host}/"))
         for host in ("r.example", "auth.example", "r.example:8443", "cdn.example")

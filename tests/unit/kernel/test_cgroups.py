@@ -149,7 +149,7 @@ def test_an_occupied_cgroup_is_not_removed(tree: tuple[Cgroups, str]) -> None:
     groups.create(path)
     process = start(groups, path)
     with pytest.raises(KernelCallError, match=rf"rmdir\(.*{path}\): EBUSY.*processes in it: \[{process.pid}\]"):
-        Cgroups(patience_s=0.05).remove(path)
+        Cgroups(timeout_s=0.05).remove(path)
     process.kill()
     process.wait()
 

@@ -177,7 +177,7 @@ def test_no_rmid_is_left(resctrl: Mount) -> None:
 
 
 def test_another_programs_lock_is_respected(rdt: Resctrl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.05)
     with rdt.locked(), pytest.raises(FailedPrecondition, match="another program holds the lock"), rdt.locked():
         pytest.fail("two have the lock")
     fd = os.open(rdt.root, os.O_RDONLY)

@@ -15,7 +15,7 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
 
 ONE = ContainerID("one")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Seen:
@@ -30,7 +30,7 @@ class Seen:
         self.something.set()
 
     async def wait(self) -> None:
-        await asyncio.wait_for(self.something.wait(), PATIENCE_S)
+        await asyncio.wait_for(self.something.wait(), TIMEOUT_S)
 
 
 def start() -> subprocess.Popen[bytes]:

@@ -17,7 +17,7 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import procfs
 from podkeep.runtime.oci import entering
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 def test_enters_before_the_program_runs_and_stays_the_same_process(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ entering.popen(["/bin/touch", sys.argv[1]], die, start_new_session=True)
 """
     assert subprocess.run([sys.executable, "-c", script, str(mark), str(noted)], check=False).returncode == -9
     pid = int(noted.read_text())
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while _runs(pid) and time.monotonic() < deadline:
         select.select([], [], [], 0.01)
     try:

@@ -179,7 +179,7 @@ def test_what_takes_too_long_is_left_to_the_client(house: House, state: SandboxS
     address = house.records.take_address(pod.id, subnet)
     noted = msgspec.structs.replace(pod.status, address=address, network=NetworkAttachment())
     house.records.set_sandbox(pod.id, noted)
-    house.recover(patience=0.0)
+    house.recover(timeout=0.0)
     (after,) = house.records.sandboxes()
     assert after.status == msgspec.structs.replace(noted, state=SandboxState.NOTREADY)
     assert house.records.addresses() == [address]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_PATIENCE_S = 2.0
+_TIMEOUT_S = 2.0
 """A person waits for the completion with a finger on the key."""
 
 
@@ -49,7 +49,7 @@ def _names(invocation: Invocation) -> list[str]:
         from podkeep.cri.v1 import api_pb2
 
         async with CriClient(path) as client:
-            images = (await client.images.ListImages(api_pb2.ListImagesRequest(), timeout=_PATIENCE_S)).images
+            images = (await client.images.ListImages(api_pb2.ListImagesRequest(), timeout=_TIMEOUT_S)).images
         # As people write them; the full name as well, for those who begin with the host.
         tags = [tag for image in images for tag in image.repo_tags]
         return sorted({name for tag in tags for name in (tag, parse(tag).familiar())})

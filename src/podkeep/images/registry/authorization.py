@@ -23,7 +23,7 @@ from podkeep.base.redaction import remember
 from podkeep.images.registry.challenges import Challenge, usable
 from podkeep.images.registry.client import Client, Url, parse_url
 from podkeep.images.registry.http1 import TransferError
-from podkeep.images.registry.patience import LATER, TRIES, seconds_to_wait
+from podkeep.images.registry.retry import LATER, TRIES, seconds_to_wait
 
 if TYPE_CHECKING:
     from podkeep.images.registry.http1 import Answer

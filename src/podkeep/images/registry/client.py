@@ -84,11 +84,11 @@ class Client:
     :param trusted: whether the configuration names the registry: it may then be at a link-local address.
     """
 
-    def __init__(self, home: str, *, tls: Mapping[str, Tls], trusted: bool, patience: float) -> None:
+    def __init__(self, home: str, *, tls: Mapping[str, Tls], trusted: bool, timeout: float) -> None:
         self._home = home.lower()
         self._tls = {host.lower(): settings for host, settings in tls.items()}
         self._trusted = trusted
-        self._dialer = Dialer(patience=patience)
+        self._dialer = Dialer(timeout=timeout)
         self._home_is_here = False
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str, int], list[tuple[Connection, str | None]]] = {}

@@ -124,8 +124,8 @@ class Dialed:
 class Dialer:
     """Makes connections; remembers TLS contexts, which are slow to make."""
 
-    def __init__(self, *, patience: float, environ: Mapping[str, str] = os.environ) -> None:
-        self._patience = patience
+    def __init__(self, *, timeout: float, environ: Mapping[str, str] = os.environ) -> None:
+        self._timeout = timeout
         self._environ = environ
         self._contexts: dict[Tls, ssl.SSLContext] = {}
 
@@ -158,7 +158,7 @@ class Dialer:
             sock.close()
             raise
         return Dialed(
-            connection=Connection(sock, patience=self._patience),
+            connection=Connection(sock, timeout=self._timeout),
             loopback=loopback,
             proxied=authorization if proxy is not None and scheme == "http" else None,
         )
@@ -166,7 +166,7 @@ class Dialer:
     def _tunnel(self, sock: socket.socket, host: str, port: int, authorization: str) -> None:
         name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         headers = {"Host": name} | ({"Proxy-Authorization": authorization} if authorization else {})
-        answer = Connection(sock, patience=_CONNECT_S).exchange("CONNECT", name, headers)
+        answer = Connection(sock, timeout=_CONNECT_S).exchange("CONNECT", name, headers)
         if not 200 <= answer.status < 300:
             raise TransferError(f"the proxy refuses to connect ({answer.status})", hint="check HTTPS_PROXY")
 
@@ -176,7 +176,7 @@ class Dialer:
         try:
             if tls not in self._contexts:
                 self._contexts[tls] = _context(tls)
-            seconds = min(_CONNECT_S, self._patience)
+            seconds = min(_CONNECT_S, self._timeout)
             sock.settimeout(seconds)
             return self._contexts[tls].wrap_socket(sock, server_hostname=host)
         except ssl.SSLError as error:

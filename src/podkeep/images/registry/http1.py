@@ -19,7 +19,7 @@ import h11
 PIECE = 1 << 20
 """Bytes of a body that are asked of the socket at a time."""
 LEAST = 1 << 16
-"""Bytes that must arrive, at least, within the patience of a connection."""
+"""Bytes that must arrive, at least, within the timeout of a connection."""
 _READ = 1 << 14
 """Bytes of what is parsed that are asked of the socket at a time."""
 _MAX_HEAD = 1 << 15
@@ -53,9 +53,9 @@ class BadAnswer(TransferError):
 class _Source:
     """The bytes of a connection as they arrive. Only the time spent waiting for the peer counts."""
 
-    def __init__(self, sock: socket.socket, patience: float) -> None:
+    def __init__(self, sock: socket.socket, timeout: float) -> None:
         self._sock = sock
-        self._patience = patience
+        self._timeout = timeout
         self.begin()
 
     def begin(self) -> None:
@@ -66,7 +66,7 @@ class _Source:
 
     def receive(self, most: int) -> bytes:
         """Return at least one byte and at most ``most``; none at the end."""
-        left = self._patience - self._waited
+        left = self._timeout - self._waited
         if left <= 0:
             raise self._stalled()
         start = time.monotonic()
@@ -86,7 +86,7 @@ class _Source:
 
     def _stalled(self) -> Stalled:
         got = f"{self._lately} bytes" if self._lately else "nothing"
-        return Stalled(f"it sent {got} in {self._patience:g} s", hint="images.progress_timeout is how long to wait")
+        return Stalled(f"it sent {got} in {self._timeout:g} s", hint="images.progress_timeout is how long to wait")
 
 
 class Headers(Mapping[str, str]):
@@ -216,13 +216,13 @@ _CLOSED = "the connection was closed without an answer"
 class Connection:
     """A connection to one server; one exchange at a time.
 
-    :param patience: seconds in which at least :data:`LEAST` bytes, or the whole rest, must arrive.
+    :param timeout: seconds in which at least :data:`LEAST` bytes, or the whole rest, must arrive.
     """
 
-    def __init__(self, sock: socket.socket, *, patience: float) -> None:
+    def __init__(self, sock: socket.socket, *, timeout: float) -> None:
         self._sock = sock
-        self._source = _Source(sock, patience)
-        self._patience = patience
+        self._source = _Source(sock, timeout)
+        self._timeout = timeout
         self.used = False
         """Whether it served an exchange before: the peer may have closed it meanwhile."""
         self.on_release: Callable[[], None] | None = None
@@ -247,7 +247,7 @@ class Connection:
             # Not "from", and not in its words: they have the value, which may be a secret.
             raise BadAnswer("a request of that would have characters that HTTP does not allow") from None
         try:
-            self._sock.settimeout(self._patience)
+            self._sock.settimeout(self._timeout)
             if isinstance(body, bytes):
                 self._sock.sendall(head + parser.send(h11.Data(data=body)))
             else:
@@ -258,7 +258,7 @@ class Connection:
         # To an upload that it refuses it may have answered before it closed, or stopped to read.
         except TimeoutError as error:
             if isinstance(body, bytes) or not self.dropped():
-                raise Stalled(f"it takes nothing for {self._patience:g} s") from error
+                raise Stalled(f"it takes nothing for {self._timeout:g} s") from error
         except OSError as error:
             if isinstance(body, bytes):
                 raise BrokenOff(f"the connection broke: {error.strerror or error}") from error

@@ -28,7 +28,7 @@ from podkeep.images.registry.authorization import Authorizer, Grant, credentials
 from podkeep.images.registry.client import Body, Client, Url, parse_url
 from podkeep.images.registry.dialing import Tls, TlsFailed
 from podkeep.images.registry.http1 import Answer, BadAnswer, BrokenOff, TransferError
-from podkeep.images.registry.patience import LATER, TRIES, pause, seconds_to_wait
+from podkeep.images.registry.retry import LATER, TRIES, pause, seconds_to_wait
 
 if TYPE_CHECKING:
     from podkeep.base.ids import Digest
@@ -65,7 +65,7 @@ class Registry:
             self._host,
             tls=tls | {self._host: here},
             trusted=endpoint.get("configured", False),
-            patience=endpoint.get("progress_timeout", 60.0),
+            timeout=endpoint.get("progress_timeout", 60.0),
         )
         given = ([auth] if self._own and any(auth.values()) else []) or endpoint.get("auths", ())
         self._authorizer = Authorizer(

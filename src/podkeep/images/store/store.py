@@ -33,7 +33,7 @@ from podkeep.images.store.durability import Durability
 from podkeep.images.store.fetching import Fetching, Progress
 from podkeep.images.store.layer_store import FsUsage, LayerStore
 
-LOCK_PATIENCE_S = 10.0
+LOCK_TIMEOUT_S = 10.0
 """How long to wait for the last processes of a killed owner."""
 
 
@@ -86,7 +86,7 @@ class ImageStore:
         :raises DataLoss: if the database is damaged; the hint says what to move away.
         """
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = lockfile.acquire(root / "lock", patience_s=LOCK_PATIENCE_S)
+        lock = lockfile.acquire(root / "lock", timeout_s=LOCK_TIMEOUT_S)
         try:
             database = ImageDatabase(root / "images.db")
             try:

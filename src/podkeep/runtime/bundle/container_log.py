@@ -27,7 +27,7 @@ from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime.model.records import ContainerConfig, Sandbox
 
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 _PAUSE_S = 0.01
 _CONFINED = MountAttr.NOSYMFOLLOW | MountAttr.NODEV | MountAttr.NOSUID | MountAttr.NOEXEC
 
@@ -125,7 +125,7 @@ async def reopen(log: LogFile, monitor: ProcessId | None, control: Path) -> None
             return
         _make_way(directory, log)
         _tell_conmon(control, b"2 0 0\n")
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while before is None and _stat(directory, log.name) is None:
             if time.monotonic() > deadline:
                 raise FailedPrecondition(f"conmon did not reopen {log}")

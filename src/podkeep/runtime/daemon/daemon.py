@@ -81,7 +81,7 @@ THREADS_OF_ONE = 16
 """Of them those that work for one pod, one registry, or none of these: steps that hang keep out no others."""
 MAX_DESCRIPTORS = 1 << 20
 """File descriptors that the daemon allows itself at most; some machines' limit is a thousand times that."""
-STOP_PATIENCE_S = 5.0
+STOP_TIMEOUT_S = 5.0
 """How long requests that are being served may take to finish when the daemon stops."""
 
 
@@ -276,7 +276,7 @@ class _Daemon:
             await background.close()
             self._networks.close()
             self._events.close()
-            await grpc_server.stop(STOP_PATIENCE_S)
+            await grpc_server.stop(STOP_TIMEOUT_S)
             await streaming.close()
             await statistics.close()
             if self._endpoint is not None:

@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_EXIT_CODE = 255
 START_ERROR_EXIT_CODE = 128
 """As the peers have it, for a program that never ran."""
-KILL_PATIENCE_S = 10.0
+KILL_TIMEOUT_S = 10.0
 """How long a killed container may take to end before StopContainer gives up."""
 EXEC_THREADS = 4096
 """Commands of ExecSync that may run at a time."""
@@ -303,7 +303,7 @@ class Containers:
             await self._kill(container)
 
     async def _ask_to_end(self, container: Container, ended: asyncio.Event, timeout: float) -> None:
-        """Send the stop signal and wait; of several requests at a time the one with the least patience decides.
+        """Send the stop signal and wait; of several requests at a time the one with the shortest timeout decides.
 
         The signal is sent once, also if the first caller gave up and comes again: programs take the second one for
         "now" (CRI: StopContainer is idempotent).
@@ -323,17 +323,17 @@ class Containers:
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             # Its first process is not the init of a PID namespace: the others do not die with it.
             await asyncio.to_thread(self._executor.kill_rest, container, self._state.sandbox(container.sandbox_id))
-        if await _within(ended, KILL_PATIENCE_S):
+        if await _within(ended, KILL_TIMEOUT_S):
             return
         process, monitor = container.status.process, container.status.monitor
         if process is not None and monitor is not None and not procfs.alive(process):
             # conmon hangs: somebody has put a pipe in the place of its log. What is lost with it is the exit code.
             log.warning("container %s has ended, and its conmon hangs: it is killed", container.id)
             procfs.kill(monitor, signal.SIGKILL)
-            if await _within(ended, KILL_PATIENCE_S):
+            if await _within(ended, KILL_TIMEOUT_S):
                 return
         raise FailedPrecondition(
-            f"container {container.id} did not end within {KILL_PATIENCE_S:g} s after SIGKILL",
+            f"container {container.id} did not end within {KILL_TIMEOUT_S:g} s after SIGKILL",
             hint="one of its processes hangs in the kernel (state D); try again",
         )
 

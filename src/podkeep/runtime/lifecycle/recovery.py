@@ -42,7 +42,7 @@ _HALF_CONTAINER = frozenset({ContainerState.CREATING, ContainerState.REMOVING})
 _HALF_SANDBOX = frozenset({SandboxState.CREATING, SandboxState.REMOVING})
 
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """How long undoing sandboxes may take before the rest is left to the client: with many pods and a CNI plugin that waits
 for a controller which is not there, the daemon would not start for hours.
 """
@@ -59,9 +59,9 @@ class Recovery:
         sandboxes: SandboxExecutor,
         containers: ContainerExecutor,
         *,
-        patience: float = PATIENCE_S,
+        timeout: float = TIMEOUT_S,
     ) -> None:
-        self._deadline = time.monotonic() + patience
+        self._deadline = time.monotonic() + timeout
         self._state = state
         self._layout = layout
         self._handlers = handlers

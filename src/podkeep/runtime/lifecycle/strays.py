@@ -12,7 +12,7 @@ from podkeep.base.errors import Internal
 from podkeep.kernel import procfs
 from podkeep.runtime.oci.driver import Driver
 
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 """How long killed programs may take to be gone."""
 
 
@@ -25,14 +25,14 @@ def kill_strays(driver: Driver, identity: str) -> None:
 
     :raises Internal: naming those that did not end; what they work on must not be removed then.
     """
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while found := procfs.find_by_arguments(identity, f"--root={driver.handler.root}"):
         for process in found:
             procfs.kill(process, signal.SIGKILL)
         for process in found:
             if not procfs.wait(process, max(deadline - time.monotonic(), 0)):
                 raise Internal(
-                    f"process {process.pid}, which works on {identity}, did not end within {PATIENCE_S:g} s after"
+                    f"process {process.pid}, which works on {identity}, did not end within {TIMEOUT_S:g} s after"
                     " SIGKILL",
                     hint="it hangs in the kernel (state D); try again later",
                 )

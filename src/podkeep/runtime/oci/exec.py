@@ -32,7 +32,7 @@ from podkeep.runtime.oci.null_device import open_null
 
 START_TIMEOUT_S = 30.0
 """How long an OCI runtime may take until a command has its terminal."""
-KILL_PATIENCE_S = 2.0
+KILL_TIMEOUT_S = 2.0
 """How long a killed command may take to be gone."""
 
 
@@ -265,7 +265,7 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
     What goes with it are its session, so also the jobs of an interactive shell, and its descendants. A process that
     left both (a daemon) stays, as after the end of a login.
     """
-    deadline = time.monotonic() + KILL_PATIENCE_S
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     sessions: set[int] = set()
     pause = select.poll()
     while time.monotonic() < deadline:

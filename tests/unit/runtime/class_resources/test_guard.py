@@ -6,7 +6,7 @@ import threading
 
 from podkeep.runtime.class_resources.guard import Guard, TargetLocks
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 def test_one_alone_waits_for_those_together_and_keeps_others_waiting() -> None:
@@ -16,7 +16,7 @@ def test_one_alone_waits_for_those_together_and_keeps_others_waiting() -> None:
     def first() -> None:
         with guard.together():
             entered.set()
-            leave.wait(PATIENCE_S)
+            leave.wait(TIMEOUT_S)
             order.append("together")
 
     def alone() -> None:
@@ -30,17 +30,17 @@ def test_one_alone_waits_for_those_together_and_keeps_others_waiting() -> None:
 
     threads = [threading.Thread(target=first)]
     threads[0].start()
-    assert entered.wait(PATIENCE_S)
+    assert entered.wait(TIMEOUT_S)
     threads.append(threading.Thread(target=alone))
     threads[1].start()
-    assert alone_waits.wait(PATIENCE_S)
+    assert alone_waits.wait(TIMEOUT_S)
     while not guard.is_awaited:
         assert threads[1].is_alive()
     threads.append(threading.Thread(target=last))
     threads[2].start()
     leave.set()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     assert order == ["together", "alone", "after"]
 
 
@@ -49,13 +49,13 @@ def test_those_together_do_not_wait_for_each_other() -> None:
 
     def work() -> None:
         with guard.together():
-            both.wait(PATIENCE_S)
+            both.wait(TIMEOUT_S)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
         assert not thread.is_alive()
     assert not both.broken
 
@@ -75,7 +75,7 @@ def test_a_key_is_locked_for_one_at_a_time_and_forgotten_after() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     assert most == 1
     with locks.of("one"), locks.of("other"):
         assert len(locks) == 2

@@ -47,7 +47,7 @@ def serving(scenario: Callable[[StreamingServer], Awaitable[Any]], caplog: pytes
         server = StreamingServer(StreamingConfig())
         await server.start()
         try:
-            async with asyncio.timeout(streams.PATIENCE_S):
+            async with asyncio.timeout(streams.TIMEOUT_S):
                 return await scenario(server)
         finally:
             await server.close()

@@ -14,7 +14,7 @@ from podkeep.runtime.streaming.remote_command import CommandRequest
 from podkeep.runtime.streaming.server import StreamingServer
 from support.streams import SpdyCommand, collect
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 async def _session(streams: CommandStreams) -> bytes:
@@ -33,7 +33,7 @@ def test_who_says_nothing_makes_room() -> None:
         await server.start()
         port = urlsplit(server.url("exec", _request())).port
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             client = await SpdyCommand.connect(server.url("exec", _request()), ("stdout",))
             assert (await collect(client))[0] == b"served"
             assert client.exit_code() == 0
@@ -54,7 +54,7 @@ def test_who_says_half_a_request_makes_room() -> None:
         slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
         for _, writer in slow:
             writer.write(b"GET /exec/x HTTP/1.1\r\nHost: ")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             client = await SpdyCommand.connect(server.url("exec", _request()), ("stdout",))
             assert (await collect(client))[0] == b"served"
         await server.close()
@@ -76,7 +76,7 @@ def test_who_begins_no_tls_makes_room(tmp_path: Path) -> None:
         await server.start()
         url = server.url("exec", _request())
         silent = [await asyncio.open_connection("127.0.0.1", urlsplit(url).port) for _ in range(20)]
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             # The last ones that came are here, the others had to go.
             for reader, _ in silent[:16]:
                 assert await reader.read() == b""

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _GONE = frozenset({errno.ENODEV, errno.ENXIO})
 _LEAVING = _GONE | {errno.ENOMEM}
 """What the kernel says of a disk that is just being removed, but still in sysfs."""
-_PATIENCE_S = 0.5
+_TIMEOUT_S = 0.5
 _PAUSE_S = 0.005
 _OF_SYSTEMD = (".slice", ".scope")
 """Cgroups whose weights systemd writes itself; crun's containers are in one below their scope."""
@@ -303,7 +303,7 @@ class BlockIo(ClassResource):
 
     def _write_surely(self, cgroup: str, write: Write) -> None:
         """Write; again while the kernel does not know a disk that is there: it is about to go, or has just come."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
                 return self._cgroups.write(cgroup, write.file, write.text)

@@ -20,7 +20,7 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
 
 _PROC = Path("/proc")
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 """How long moving goes after a container that starts threads all the time."""
 
 Threads = Callable[[], frozenset[int]]
@@ -80,9 +80,9 @@ def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool 
     :param all_of_them: none can be there already, so it need not be looked at: finding out who is in a group takes the
         kernel a look at every thread of the machine.
     :raises ResctrlError: if the group is missing or the kernel refuses.
-    :raises FailedPrecondition: if there are still some outside after :data:`PATIENCE_S` seconds.
+    :raises FailedPrecondition: if there are still some outside after :data:`TIMEOUT_S` seconds.
     """
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     moved, inside = 0, frozenset[int]()
     if not all_of_them:
         left, inside = _look(resctrl, group, threads)
@@ -96,7 +96,7 @@ def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool 
             return moved
         if time.monotonic() > deadline:
             raise FailedPrecondition(
-                f"{len(left)} threads are still outside resctrl group {group} after {PATIENCE_S:.0f} s, among them"
+                f"{len(left)} threads are still outside resctrl group {group} after {TIMEOUT_S:.0f} s, among them"
                 f" {left[0]}: it starts them faster than they can be moved",
                 hint="pause or stop the container",
             )

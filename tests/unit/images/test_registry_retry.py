@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from podkeep.images.registry.http1 import Answer, Connection
-from podkeep.images.registry.patience import TRIES, pause, seconds_to_wait
+from podkeep.images.registry.retry import TRIES, pause, seconds_to_wait
 
 
 def answer(status: int, later: str = "") -> Answer:
@@ -15,7 +15,7 @@ def answer(status: int, later: str = "") -> Answer:
     with ours, theirs:
         header = f"Retry-After: {later}\r\n" if later else ""
         theirs.sendall(f"HTTP/1.1 {status} X\r\n{header}Content-Length: 0\r\n\r\n".encode())
-        return Connection(ours, patience=5).exchange("GET", "/", {"Host": "x"})
+        return Connection(ours, timeout=5).exchange("GET", "/", {"Host": "x"})
 
 
 @pytest.mark.parametrize(

@@ -5,5 +5,5 @@ Machines are busy: with ten times too much to do, pods that take a second take h
 
 from __future__ import annotations
 
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 """Below ``faulthandler_timeout``, so that a test fails with what it says itself."""

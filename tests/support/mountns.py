@@ -19,7 +19,7 @@ from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError
 from podkeep.kernel import libc, mountinfo, mounts
 from podkeep.kernel.libc import CloneFlag
-from podkeep.mountns import lifecycle, membership, netns_directory, occupants, record
+from podkeep.mountns import lifecycle, membership, netns_directory, contents, record
 from podkeep.mountns.pin import HostRoot, is_pinned, locate, own, pinned
 from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, Place
 

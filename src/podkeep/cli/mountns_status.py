@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from podkeep.base.printable import listed, printable
 from podkeep.cli import mountns_place
 from podkeep.kernel import mountinfo
-from podkeep.mountns import daemons, lifecycle, making, occupants, sync
+from podkeep.mountns import contents, daemons, lifecycle, making, sync
 from podkeep.mountns.daemons import KUBELET, Daemon
 from podkeep.mountns.membership import Membership, Publication
 from podkeep.mountns.pin import HostRoot, locate
@@ -64,7 +64,7 @@ class Report:
             "on_demand": state.on_demand,
             "propagation": state.propagation,
             "host_propagation": self.host,
-            "follows_host": state.follows_host and occupants.is_shared(self.host),
+            "follows_host": state.follows_host and contents.is_shared(self.host),
             "container_mounts": state.container_mounts,
             "processes": [{"pid": pid, "name": name} for pid, name in state.processes],
             "daemons": [
@@ -118,9 +118,9 @@ def _reaches(state: lifecycle.Status) -> str:
 
 
 def _follows(host: str, state: lifecycle.Status) -> str:
-    if occupants.is_shared(host) and state.follows_host:
+    if contents.is_shared(host) and state.follows_host:
         return f"{host}: what the host mounts is seen inside"
-    if occupants.is_shared(host):
+    if contents.is_shared(host):
         return f"{host}, but was not when this was made: what it mounts is not seen inside; stop, and start again"
     return f"{host}: what it mounts from now on is not seen inside; `mount --make-rshared /`, stop, and start again"
 
@@ -158,7 +158,7 @@ def examine(config: Config, place: Place, told: Publication | None) -> Report:
 
 
 def _propagation(host: HostRoot) -> str:
-    return occupants.propagation(host.run(mountinfo.read))
+    return contents.propagation(host.run(mountinfo.read))
 
 
 def _concerned(found: Sequence[Daemon], state: lifecycle.Status, runtime: Daemon | None) -> tuple[Daemon, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.mountns import daemons, hindrances
+from podkeep.mountns import conflicts, daemons
 from podkeep.mountns.place import KUBENS_PIN
 
 _PREFIXES = "-@:+!|"
@@ -270,12 +270,12 @@ def _refuse_what_is_lost(unit: Unit, prefix: str, program: str) -> None:
         )
     if "+" in prefix:
         return
-    if forbidding := hindrances.forbidding(unit.settings):
+    if forbidding := conflicts.forbidding(unit.settings):
         raise FailedPrecondition(
             f"{unit.name} has {', '.join(forbidding)}, with which its daemon may not enter a mount namespace",
             hint="allow setns(2), CAP_SYS_ADMIN and CAP_SYS_CHROOT in a drop-in, or leave this unit out",
         )
-    if lost := hindrances.left_behind(unit.settings):
+    if lost := conflicts.left_behind(unit.settings):
         raise FailedPrecondition(
             f"{unit.name} has {', '.join(lost)}: systemd gives it a namespace of its own for that, which the daemon "
             "would leave",

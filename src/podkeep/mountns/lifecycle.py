@@ -23,7 +23,7 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, U
 from podkeep.base.printable import listed
 from podkeep.kernel import mountinfo, mounts, namespaces
 from podkeep.kernel.mounts import Propagation
-from podkeep.mountns import daemons, making, netns_directory, occupants, record, selfbind
+from podkeep.mountns import contents, daemons, making, netns_directory, record, selfbind
 from podkeep.mountns.netns_directory import Done
 from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
 from podkeep.mountns.place import KUBENS_PIN
@@ -67,7 +67,7 @@ class Status:
     @property
     def is_shared(self) -> bool:
         """Whether containers see what is mounted inside while they run; no daemon starts where they do not."""
-        return occupants.is_shared(self.propagation)
+        return contents.is_shared(self.propagation)
 
 
 def _follows_host(propagation: str) -> bool:
@@ -120,7 +120,7 @@ def _share(pin: Path, host: HostRoot) -> None:
     """Make ``/`` shared in a namespace that is pinned, if it is not: util-linux pins it before that step."""
 
     def make() -> None:
-        if not occupants.is_shared(occupants.own_propagation()):
+        if not contents.is_shared(contents.own_propagation()):
             mounts.set_propagation("/", Propagation.SHARED, recursive=True)
 
     namespace = open_pinned(pin, host)
@@ -143,7 +143,7 @@ def _make(pin: Path, *, on_demand: bool) -> int:
     failpoints.reach("mountns.recorded")
 
     def announce(inode: int) -> None:
-        inherited = () if _follows_host(occupants.own_propagation()) else sorted(occupants.keys(mountinfo.read()))
+        inherited = () if _follows_host(contents.own_propagation()) else sorted(contents.keys(mountinfo.read()))
         record.write(directory, replace(made, inode=inode, inherited=tuple(inherited)))
 
     netns_directory.prepare()
@@ -245,9 +245,9 @@ def _status(pin: Path) -> Status:
             pin=pin,
             inode=inode,
             on_demand=known is not None and known.on_demand,
-            propagation=namespaces.run_in_mntns(namespace, occupants.own_propagation),
-            processes=tuple(occupants.processes(inode)),
-            container_mounts=len(occupants.container_mounts(namespace, known.inherited if known is not None else ())),
+            propagation=namespaces.run_in_mntns(namespace, contents.own_propagation),
+            processes=tuple(contents.processes(inode)),
+            container_mounts=len(contents.container_mounts(namespace, known.inherited if known is not None else ())),
         )
     finally:
         os.close(namespace)
@@ -359,8 +359,8 @@ def _refuse_copy(pin: Path) -> None:
 
 def _use(namespace: int, known: Record | None) -> str:
     """Return who uses the namespace, for an error; empty: nobody."""
-    inside = occupants.processes(os.fstat(namespace).st_ino)
-    count = len(occupants.container_mounts(namespace, known.inherited if known is not None else ()))
+    inside = contents.processes(os.fstat(namespace).st_ino)
+    count = len(contents.container_mounts(namespace, known.inherited if known is not None else ()))
     parts = []
     if inside:
         names = listed([f"{name} ({pid})" for pid, name in inside], SHOWN)

@@ -22,7 +22,7 @@ from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, PodkeepError
 from podkeep.kernel import libc, namespaces
 from podkeep.kernel.libc import CloneFlag
-from podkeep.mountns import lifecycle, occupants, record
+from podkeep.mountns import contents, lifecycle, record
 from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
 from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, Place
 
@@ -174,8 +174,8 @@ def _require_shared(place: Place, path: Path, host: HostRoot | None) -> None:
     points", the unit as printed).
     """
     with _opened(path, host) as namespace:
-        propagation = namespaces.run_in_mntns(namespace, occupants.own_propagation)
-    if not occupants.is_shared(propagation):
+        propagation = namespaces.run_in_mntns(namespace, contents.own_propagation)
+    if not contents.is_shared(propagation):
         raise FailedPrecondition(
             f"{place.source}: / is {propagation} in the mount namespace at {path}: containers would not see what is "
             "mounted there while they run",

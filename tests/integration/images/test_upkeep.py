@@ -13,8 +13,8 @@ from podkeep.base.config import ImagesConfig
 from podkeep.base.ids import Digest
 from podkeep.images.layers.erofs.fingerprint import metadata_digest
 from podkeep.images.store.checking import Damage, Step, Summary
+from podkeep.images.store.maintenance import Maintenance
 from podkeep.images.store.store import ImageStore
-from podkeep.images.store.upkeep import Upkeep
 from support.images import file, layers_layout
 
 
@@ -24,7 +24,7 @@ def test_a_damaged_layer_goes_with_images_that_came_while_it_was_read(tmp_path: 
     second = layers_layout(tmp_path / "second", [shared], name="localhost/second:1")
     config = ImagesConfig(snapshot_driver="directories")
     store = ImageStore.open(tmp_path / "images", config=config, registries={})
-    upkeep = Upkeep(store, dict)
+    maintenance = Maintenance(store, dict)
     damaged = Digest(first.diff_ids[0])
 
     async def run() -> list[Damage | Summary]:
@@ -32,7 +32,7 @@ def test_a_damaged_layer_goes_with_images_that_came_while_it_was_read(tmp_path: 
         content = tmp_path / "images/layers" / damaged.replace(":", "-") / "a"
         os.truncate(content, 1000)
         told: list[Damage | Summary] = []
-        async for event in upkeep.verify(["localhost/first:1"], repair=True):
+        async for event in maintenance.verify(["localhost/first:1"], repair=True):
             if not isinstance(event, Step):
                 told.append(event)
             elif event.done > 1 << 21 and store.find("localhost/second:1") is None:
@@ -51,7 +51,7 @@ def test_a_damaged_layer_goes_with_images_that_came_while_it_was_read(tmp_path: 
 
 def verified(store: ImageStore, *, repair: bool = False) -> tuple[list[Damage], Summary]:
     async def run() -> list[Damage | Step | Summary]:
-        return [event async for event in Upkeep(store, dict).verify([], repair=repair)]
+        return [event async for event in Maintenance(store, dict).verify([], repair=repair)]
 
     *events, summary = asyncio.run(run())
     assert isinstance(summary, Summary)

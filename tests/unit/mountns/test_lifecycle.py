@@ -25,7 +25,7 @@ def test_it_is_pinned_and_needs_no_process(tmp_path: Path) -> None:
         assert (entry.fs_type, entry.root) == ("nsfs", f"mnt:[{started.inode}]")
         shown = subprocess.check_output(["findmnt", "-n", "-o", "SOURCE,FSTYPE", pin], text=True).split()
         assert shown == [f"nsfs[mnt:[{started.inode}]]", "nsfs"], shown
-        assert occupants.processes(started.inode) == []
+        assert contents.processes(started.inode) == []
         assert at_pin("readlink", "/proc/self/ns/mnt").strip() == f"mnt:[{started.inode}]"
         """,
     )

@@ -190,7 +190,7 @@ mounts.set_propagation("/", mounts.Propagation.PRIVATE, recursive=True)
 pin.parent.mkdir()
 pin.symlink_to("/proc/1/ns/mnt")
 lifecycle.start(pin)
-assert occupants.own_propagation() == "private"
+assert contents.own_propagation() == "private"
 """,
     )
 

@@ -14,7 +14,7 @@ from podkeep.cli import mountns_place, mountns_status
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 from podkeep.kernel import mountinfo
-from podkeep.mountns import installation, lifecycle, netns_directory, occupants, sync
+from podkeep.mountns import contents, installation, lifecycle, netns_directory, sync
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
 from podkeep.mountns.pin import HostRoot, locate
 
@@ -97,7 +97,7 @@ def propagation(report: Report) -> list[Finding]:
     """
     name, state = "mounts of the host", report.state
     found = []
-    if not occupants.is_shared(report.host):
+    if not contents.is_shared(report.host):
         why = "what it mounts from now on (a disk, an NFS share) is not seen by the runtime, nor in any volume"
         mend = "mount --make-rshared /"
         mend += f"; {_AGAIN}" if state.inode is not None else ""

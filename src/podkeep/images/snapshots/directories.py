@@ -1,6 +1,6 @@
 """Layers as plain directories, the form overlayfs takes as lower directories. Works on every local file system.
 
-Owns ``layers/`` below its root, through a ``Shelf``, and ``headers/``: what of each tar is not in its tree.
+Owns ``layers/`` below its root, through a ``LayerDirectories``, and ``headers/``: what of each tar is not in its tree.
 
 The blobs are not kept: the tree is the only copy, so an image takes its unpacked size and little more.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest
 from podkeep.images.layers.recording import SUFFIX, record_file, replay
-from podkeep.images.snapshots.shelf import Shelf, file_name, gone
+from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
 from podkeep.kernel import tree_size
 from podkeep.kernel.removal import remove_tree
 
@@ -27,13 +27,13 @@ class DirectoriesDriver:
     name = "directories"
 
     def __init__(self, root: Path) -> None:
-        self._shelf = Shelf(root, "layers")
+        self._directories = LayerDirectories(root, "layers")
         self._records = root / "headers"
         self._records.mkdir(mode=0o700, exist_ok=True)
 
     def stage(self) -> Path:
         """Return a new, empty staging directory."""
-        return self._shelf.stage()
+        return self._directories.stage()
 
     def discard(self, doomed: Path) -> None:
         """Remove what ``stage`` or ``retire`` returned, and what is in it."""
@@ -50,7 +50,7 @@ class DirectoriesDriver:
             if not stat.S_ISREG(record.lstat().st_mode):
                 raise Internal(f"layer {layer}: what was made of it is no layer: {record.name} is no file")
             os.rename(record, self._record(layer))
-        self._shelf.put(unpacked, layer)
+        self._directories.put(unpacked, layer)
 
     def link(self, source: Digest, title: str, staged: Path) -> None:
         """Make a directory with a hard link to the file of ``source``."""
@@ -71,11 +71,11 @@ class DirectoriesDriver:
 
     def kept(self) -> frozenset[Digest]:
         """Return every layer that is on disk."""
-        return self._shelf.kept()
+        return self._directories.kept()
 
     def retire(self, layer: Digest) -> Path:
         """Take the layer out of ``layers/`` in one step."""
-        doomed = self._shelf.retire(layer)
+        doomed = self._directories.retire(layer)
         self._record(layer).unlink(missing_ok=True)
         return doomed
 
@@ -85,11 +85,11 @@ class DirectoriesDriver:
         for left in self._records.iterdir():
             if left.name not in names:
                 left.unlink()
-        return self._shelf.recover(known)
+        return self._directories.recover(known)
 
     def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return a detached mount per layer, top layer first."""
-        return self._shelf.lowers(layers, self._present, userns=userns, at_least=at_least)
+        return self._directories.lowers(layers, self._present, userns=userns, at_least=at_least)
 
     def tar(self, layer: Digest) -> Iterator[bytes]:
         """Yield the recorded headers and the files' content."""
@@ -107,7 +107,7 @@ class DirectoriesDriver:
         """Do nothing: nothing is mounted between uses."""
 
     def _path(self, layer: Digest) -> Path:
-        return self._shelf.path(layer)
+        return self._directories.path(layer)
 
     def _present(self, layer: Digest) -> Path:
         path = self._path(layer)

@@ -1,7 +1,7 @@
 """Layers as EROFS images over the plain tar: two files per layer, nothing unpacked. Needs Linux 6.12.
 
-Owns ``erofs/`` below its root, through a ``Shelf``, and the mounts of layers. A layer is mounted when it is first used
-and shared by all who use it after that, so that they share one page cache as well.
+Owns ``erofs/`` below its root, through a ``LayerDirectories``, and the mounts of layers. A layer is mounted
+when it is first used and shared by all who use it after that, so that they share one page cache as well.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, Internal, PodkeepE
 from podkeep.base.ids import Digest
 from podkeep.images.layers.erofs import keeping, layout
 from podkeep.images.layers.erofs.fingerprint import METADATA, metadata_digest
+from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
 from podkeep.images.snapshots.layermounts import LayerMounts
-from podkeep.images.snapshots.shelf import Shelf, file_name, gone
 from podkeep.kernel import mounts
 from podkeep.kernel.erofs import mount_erofs
 from podkeep.kernel.mounts import MountAttr
@@ -36,12 +36,12 @@ class ErofsDriver:
         """
         :param mounted: directory to mount layers below; without one nothing can be mounted, but everything be read.
         """
-        self._shelf = Shelf(root, "erofs")
+        self._directories = LayerDirectories(root, "erofs")
         self._mounts = LayerMounts(mounted) if mounted else None
 
     def stage(self) -> Path:
         """Return a new, empty staging directory."""
-        return self._shelf.stage()
+        return self._directories.stage()
 
     def discard(self, doomed: Path) -> None:
         """Remove what ``stage`` or ``retire`` returned, and what is in it."""
@@ -56,44 +56,44 @@ class ErofsDriver:
             keeping.check(unpacked)
         except (OSError, ValueError) as error:
             raise Internal(f"layer {layer}: what was made of it is no layer: {error}") from error
-        self._shelf.put(unpacked, layer)
+        self._directories.put(unpacked, layer)
 
     def link(self, source: Digest, title: str, staged: Path) -> None:
         """Make a directory with a hard link to the content of ``source`` and metadata with the other name."""
         staged.mkdir(mode=0o755)
-        here = self._shelf.path(source)
+        here = self._directories.path(source)
         os.link(here / keeping.FILE, staged / keeping.FILE)
         keeping.write_file_image(str(staged / METADATA), title, keeping.file_size(here / METADATA))
 
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
-        here = self._shelf.path(layer)
+        here = self._directories.path(layer)
         return (here / METADATA).is_file() and keeping.content(here).is_file()
 
     def kept(self) -> frozenset[Digest]:
         """Return every layer that is on disk."""
-        return self._shelf.kept()
+        return self._directories.kept()
 
     def retire(self, layer: Digest) -> Path:
         """Unmount the layer and take it out of ``erofs/`` in one step."""
         if self._mounts:
             self._mounts.unmount([file_name(layer)])
-        return self._shelf.retire(layer)
+        return self._directories.retire(layer)
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
         """Unmount and remove what a killed process left; return the known layers that are gone."""
         if self._mounts:
             self._mounts.clear()
-        gone = self._shelf.recover(known)
+        gone = self._directories.recover(known)
         return gone | {layer for layer in known - gone if not self.has(layer)}
 
     def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return a clone of each layer's mount, top layer first."""
-        return self._shelf.lowers(layers, self._mounted, userns=userns, at_least=at_least)
+        return self._directories.lowers(layers, self._mounted, userns=userns, at_least=at_least)
 
     def tar(self, layer: Digest) -> Iterator[bytes]:
         """Yield what was stored: the plain tar, or the file without what fills its last block."""
-        here = self._shelf.path(layer)
+        here = self._directories.path(layer)
         content = keeping.content(here)
         try:
             is_file = content.name == keeping.FILE
@@ -112,7 +112,7 @@ class ErofsDriver:
 
         :raises OSError: if it cannot be read.
         """
-        return metadata_digest(self._shelf.path(layer))
+        return metadata_digest(self._directories.path(layer))
 
     def release(self, keep: frozenset[Digest]) -> None:
         """Unmount the layers that are not in ``keep``."""
@@ -128,8 +128,8 @@ class ErofsDriver:
         if self._mounts is None:
             raise FailedPrecondition(f"layer {layer}: this store was opened without a place for mounts")
         if not self.has(layer):
-            raise gone(self._shelf.path(layer))
-        return self._mounts.path(file_name(layer), lambda: _mount(self._shelf.path(layer)))
+            raise gone(self._directories.path(layer))
+        return self._mounts.path(file_name(layer), lambda: _mount(self._directories.path(layer)))
 
 
 def _mount(directory: Path) -> int:

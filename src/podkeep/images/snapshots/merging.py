@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.base.ids import Digest
-from podkeep.images.snapshots.shelf import file_name
+from podkeep.images.snapshots.layer_directories import file_name
 from podkeep.kernel import mounts, tree_size
 from podkeep.kernel.removal import remove_tree
 

@@ -1,7 +1,7 @@
 """Comparing what the store has with its digests. The server's side: a worker reads the layers (``verify``).
 
 Owns: what is looked at, what is told, and what is removed so that a pull brings it anew. Layers are held while they are
-read. Called by ``upkeep``.
+read. Called by ``maintenance``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is recorded of an image beside its layers: its documents, its names, and what a worker is told of its layers.
 
-Reads records and changes nothing. Used by ``upkeep`` and ``checking``.
+Reads records and changes nothing. Used by ``maintenance`` and ``checking``.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def give_way() -> None:
 
 
 class StoredLayers:
-    """The layers of the store below ``root``. A layer is what ``upkeep`` makes of its record for a request."""
+    """The layers of the store below ``root``. A layer is what ``maintenance`` makes of its record for a request."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -58,6 +58,7 @@ from podkeep.runtime.oci.confinement import Confinement
 from podkeep.runtime.rpc.container import ContainerRpc
 from podkeep.runtime.rpc.events import EventRpc
 from podkeep.runtime.rpc.image import ImageRpc
+from podkeep.runtime.rpc.image_maintenance import ImageMaintenanceRpc
 from podkeep.runtime.rpc.namespace_watch import NamespaceWatch
 from podkeep.runtime.rpc.node import NodeRpc
 from podkeep.runtime.rpc.pull_watch import PullWatch
@@ -65,7 +66,6 @@ from podkeep.runtime.rpc.runtime import RuntimeRpc
 from podkeep.runtime.rpc.sandbox import SandboxRpc
 from podkeep.runtime.rpc.stats import StatsRpc
 from podkeep.runtime.rpc.streaming import StreamingRpc
-from podkeep.runtime.rpc.upkeep import UpkeepRpc
 from podkeep.runtime.stats.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ class _Daemon:
         container = ContainerRpc(self._state, containers, updates, checkpoints, self._classes)
         image = ImageRpc(self._images, self._state, watch)
         node = NodeRpc(self._images, self._state, watch, shut_down, self._require_idle)
-        upkeep = UpkeepRpc(self._images, self._state, watch)
+        maintenance = ImageMaintenanceRpc(self._images, self._state, watch)
         return {
             server.RUNTIME_SERVICE: {
                 "Version": runtime.version,
@@ -366,11 +366,11 @@ class _Daemon:
             },
             server.NODE_SERVICE: {
                 "LoadImage": node.load_image,
-                "SaveImages": upkeep.save,
-                "DescribeImages": upkeep.describe,
-                "RemoveImageName": upkeep.remove,
-                "PruneImages": upkeep.prune,
-                "VerifyImages": upkeep.verify,
+                "SaveImages": maintenance.save,
+                "DescribeImages": maintenance.describe,
+                "RemoveImageName": maintenance.remove,
+                "PruneImages": maintenance.prune,
+                "VerifyImages": maintenance.verify,
                 "WatchPulls": node.watch_pulls,
                 "ListPodUIDs": node.list_pod_uids,
                 "Shutdown": node.shutdown,

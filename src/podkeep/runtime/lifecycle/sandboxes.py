@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Occupants(Protocol):
+class ContainersOfSandboxes(Protocol):
     """What a sandbox needs of the containers in it: that they end, and that they go."""
 
     async def end_all(self, sandbox_id: SandboxID) -> None:
@@ -74,16 +74,16 @@ class Sandboxes:
         self._running: SingleFlight[SandboxID] = SingleFlight()
         self._ending: SingleFlight[None] = SingleFlight()
         self._infra_ends: ExitMonitor[SandboxID] = ExitMonitor(self._infra_ended)
-        self._occupants: Occupants | None = None
+        self._containers: ContainersOfSandboxes | None = None
         self._stopping = Tasks("stopping a sandbox whose infra process ended")
         self._locks: defaultdict[SandboxID, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    def watch_all(self, containers: Occupants) -> None:
+    def watch_all(self, containers: ContainersOfSandboxes) -> None:
         """Watch the infra processes; called once on the event loop, before requests are served.
 
         Without its infra process a sandbox is nothing: its end stops the sandbox, with its ``containers``.
         """
-        self._occupants = containers
+        self._containers = containers
         for sandbox in self._state.sandboxes():
             if sandbox.status.state is SandboxState.READY:
                 self._watch(sandbox)
@@ -94,7 +94,7 @@ class Sandboxes:
 
     def _watch(self, sandbox: Sandbox) -> None:
         infra = sandbox.status.infra
-        if infra is not None and self._occupants is not None:
+        if infra is not None and self._containers is not None:
             self._infra_ends.watch(sandbox.id, Watched(process=infra, monitor=infra))
 
     def _infra_ended(self, sandbox_id: SandboxID) -> None:
@@ -108,9 +108,9 @@ class Sandboxes:
             self._stopping.start(self._stop_broken(sandbox_id))
 
     async def _stop_broken(self, sandbox_id: SandboxID) -> None:
-        assert self._occupants is not None
+        assert self._containers is not None
         try:
-            await self.stop(sandbox_id, self._occupants)
+            await self.stop(sandbox_id, self._containers)
         except (PodkeepError, OSError) as error:
             log.warning("sandbox %s could not be stopped: %s", sandbox_id, error)
 
@@ -239,13 +239,13 @@ class Sandboxes:
         else:
             self._state.forget_sandbox(sandbox.id)
 
-    async def stop(self, text: str, containers: Occupants) -> None:
+    async def stop(self, text: str, containers: ContainersOfSandboxes) -> None:
         """End a sandbox's containers and give back its network and namespaces; a missing one is no error."""
         sandbox = self._state.find_sandbox(text)
         if sandbox is not None:
             await self._ending.do(("stop", sandbox.id), lambda: self._stop(sandbox.id, containers))
 
-    async def _stop(self, sandbox_id: SandboxID, containers: Occupants) -> None:
+    async def _stop(self, sandbox_id: SandboxID, containers: ContainersOfSandboxes) -> None:
         async with self._locks[sandbox_id]:
             sandbox = self._state.find_sandbox(sandbox_id)
             if sandbox is None:
@@ -264,13 +264,13 @@ class Sandboxes:
             failpoints.reach("sandbox.stopped")
             self._state.free_address(sandbox_id)
 
-    async def remove(self, text: str, containers: Occupants) -> None:
+    async def remove(self, text: str, containers: ContainersOfSandboxes) -> None:
         """Remove a sandbox with its containers, stopping it first if need be; a missing one is no error."""
         sandbox = self._state.find_sandbox(text)
         if sandbox is not None:
             await self._ending.do(("remove", sandbox.id), lambda: self._remove(sandbox.id, containers))
 
-    async def _remove(self, sandbox_id: SandboxID, containers: Occupants) -> None:
+    async def _remove(self, sandbox_id: SandboxID, containers: ContainersOfSandboxes) -> None:
         await self._stop(sandbox_id, containers)
         async with self._locks[sandbox_id]:
             sandbox = self._state.find_sandbox(sandbox_id)

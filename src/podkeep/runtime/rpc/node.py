@@ -10,8 +10,8 @@ from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.images.store.store import ImageStore
 from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.convert.checks import path_text, quote
+from podkeep.runtime.rpc.image_maintenance import open_file
 from podkeep.runtime.rpc.pull_watch import PullWatch
-from podkeep.runtime.rpc.upkeep import open_file
 
 
 class NodeRpc:

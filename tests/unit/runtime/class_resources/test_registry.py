@@ -17,7 +17,7 @@ from podkeep.runtime.class_resources.registry import ClassResources
 
 
 @dataclass
-class Shelf(ClassResource):
+class Noted(ClassResource):
     """A type that only notes who is where; ``refused`` are classes that it does not give to anybody.
 
     ``log`` is what was done, in order; shelves may share one.
@@ -68,7 +68,7 @@ class Shelf(ClassResource):
             raise FailedPrecondition(problem(self.name, self.cannot))
         self.log.append(f"{self.name}{self.version} activate {sorted(in_use)}")
         self.active = True
-        if isinstance(previous, Shelf):
+        if isinstance(previous, Noted):
             self.where, previous.active = previous.where, False
 
     def deactivate(self) -> None:
@@ -86,7 +86,7 @@ BOTH = {Level.CONTAINER: ("bronze", "gold"), Level.POD: ("wide",)}
 
 @pytest.mark.requirement("Q5")
 def test_a_request_for_what_is_not_there_names_type_and_class_and_what_is() -> None:
-    classes = ClassResources([Shelf()], disabled={"rdt": "RDT is disabled: no rdt_config"})
+    classes = ClassResources([Noted()], disabled={"rdt": "RDT is disabled: no rdt_config"})
     cases: list[tuple[Level, dict[str, str], type[Exception], str]] = [
         (
             Level.CONTAINER,
@@ -110,7 +110,7 @@ def test_a_request_for_what_is_not_there_names_type_and_class_and_what_is() -> N
 
 
 def test_a_type_that_offers_nothing_now_says_why() -> None:
-    classes = ClassResources([Shelf(levels={})])
+    classes = ClassResources([Noted(levels={})])
     with pytest.raises(FailedPrecondition, match="class resource shelf: the shelf is not that high"):
         classes.resolve(Level.CONTAINER, {"shelf": "gold"})
     assert classes.offers(Level.CONTAINER) == ()
@@ -120,14 +120,14 @@ def test_a_type_that_offers_nothing_now_says_why() -> None:
 
 
 def test_a_class_that_cannot_be_given_now() -> None:
-    classes = ClassResources([Shelf(levels={Level.CONTAINER: ("closed", "gold")})])
+    classes = ClassResources([Noted(levels={Level.CONTAINER: ("closed", "gold")})])
     with pytest.raises(FailedPrecondition, match="closed today"):
         classes.resolve(Level.CONTAINER, {"shelf": "closed"})
 
 
 @pytest.mark.requirement("Q79", "Q80")
 def test_the_default_is_what_the_node_says_and_to_ask_for_nothing_is_something_else() -> None:
-    classes = ClassResources([Shelf(levels=BOTH), Shelf("other")], {"shelf": "gold"})
+    classes = ClassResources([Noted(levels=BOTH), Noted("other")], {"shelf": "gold"})
     assert classes.resolve(Level.CONTAINER, {"shelf": "default"}) == {"shelf": "gold"}
     assert classes.resolve(Level.CONTAINER, {}) == {}
     for level, name in ((Level.CONTAINER, "other"), (Level.POD, "shelf")):
@@ -139,7 +139,7 @@ def test_the_default_is_what_the_node_says_and_to_ask_for_nothing_is_something_e
 
 @pytest.mark.requirement("Q3")
 def test_the_levels_are_independent_sets() -> None:
-    shelf = Shelf(levels=BOTH)
+    shelf = Noted(levels=BOTH)
     classes = ClassResources([shelf])
     assert [(item.name, item.offer.classes) for item in classes.offers(Level.POD)] == [("shelf", ("wide",))]
     classes.apply(POD, classes.resolve(Level.POD, {"shelf": "wide"}))
@@ -150,7 +150,7 @@ def test_the_levels_are_independent_sets() -> None:
 
 @pytest.mark.requirement("Q1")
 def test_any_number_may_be_in_one_class() -> None:
-    shelf = Shelf()
+    shelf = Noted()
     classes = ClassResources([shelf])
     for number in range(50):
         target = Target(level=Level.CONTAINER, id=f"c{number}", name="x", cgroup="/none")
@@ -161,7 +161,7 @@ def test_any_number_may_be_in_one_class() -> None:
 
 def test_all_types_or_none() -> None:
     log: list[str] = []
-    first, second = Shelf("a", log=log), Shelf("b", log=log, refused={"gold"})
+    first, second = Noted("a", log=log), Noted("b", log=log, refused={"gold"})
     classes = ClassResources([second, first])
     with pytest.raises(KernelCallError):
         classes.apply(CONTAINER, {"a": "gold", "b": "gold"})
@@ -172,7 +172,7 @@ def test_all_types_or_none() -> None:
 @pytest.mark.requirement("Q9")
 def test_a_change_is_all_or_nothing_and_leaves_other_types_alone() -> None:
     log: list[str] = []
-    shelves = [Shelf(name, log=log) for name in ("a", "b", "c")]
+    shelves = [Noted(name, log=log) for name in ("a", "b", "c")]
     classes = ClassResources(shelves)
     held = {"a": "bronze", "c": "bronze"}
     classes.apply(CONTAINER, held)
@@ -194,7 +194,7 @@ def test_a_change_is_all_or_nothing_and_leaves_other_types_alone() -> None:
 
 
 def test_what_a_failed_change_gave_for_the_first_time_is_released() -> None:
-    first, second = Shelf("a"), Shelf("b", refused={"gold"})
+    first, second = Noted("a"), Noted("b", refused={"gold"})
     classes = ClassResources([first, second])
     with pytest.raises(KernelCallError):
         classes.change(CONTAINER, {}, {"a": "gold", "b": "gold"})
@@ -203,8 +203,8 @@ def test_what_a_failed_change_gave_for_the_first_time_is_released() -> None:
 
 @pytest.mark.requirement("Q13")
 def test_an_immutable_type_keeps_its_class() -> None:
-    shelf = Shelf(immutable=True)
-    classes = ClassResources([shelf, Shelf("other")])
+    shelf = Noted(immutable=True)
+    classes = ClassResources([shelf, Noted("other")])
     classes.apply(CONTAINER, {"shelf": "gold"})
     with pytest.raises(InvalidArgument, match="shelf: the class of a container is immutable, it has 'gold'"):
         classes.change(CONTAINER, {"shelf": "gold"}, {"other": "gold", "shelf": "bronze"})
@@ -216,7 +216,7 @@ def test_an_immutable_type_keeps_its_class() -> None:
 
 def test_release_gives_every_type_its_turn_and_can_be_repeated(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
-    shelves = [Shelf(name, log=log) for name in ("a", "b")]
+    shelves = [Noted(name, log=log) for name in ("a", "b")]
     classes = ClassResources(shelves)
     held = {"a": "gold", "b": "gold", "gone": "gold"}
     classes.apply(CONTAINER, {"a": "gold", "b": "gold"})
@@ -232,7 +232,7 @@ def test_release_gives_every_type_its_turn_and_can_be_repeated(caplog: pytest.Lo
 
 
 def test_verify_says_what_is_not_in_force() -> None:
-    shelf = Shelf()
+    shelf = Noted()
     classes = ClassResources([shelf])
     classes.apply(CONTAINER, {"shelf": "gold"})
     classes.verify(CONTAINER, {"shelf": "gold"})
@@ -242,7 +242,7 @@ def test_verify_says_what_is_not_in_force() -> None:
 
 
 def test_the_configuration_of_a_container_and_of_commands_in_it() -> None:
-    classes = ClassResources([Shelf("a"), Shelf("b")])
+    classes = ClassResources([Noted("a"), Noted("b")])
     config = {"process": {}}
     assert classes.edit({"a": "gold", "b": "bronze"}, config) == {"process": {}, "a": "gold", "b": "bronze"}
     assert config == {"process": {}}
@@ -253,7 +253,7 @@ def test_the_configuration_of_a_container_and_of_commands_in_it() -> None:
 
 
 def test_an_unfinished_change_from_a_class_that_is_gone_is_finished() -> None:
-    shelf = Shelf(refused={"bronze"})
+    shelf = Noted(refused={"bronze"})
     classes = ClassResources([shelf])
     assert classes.restore(CONTAINER, {"shelf": "silver"}, {"shelf": "gold"}) == {"shelf": "gold"}
     assert shelf.where == {"c1": "gold"}
@@ -265,8 +265,8 @@ def test_an_unfinished_change_from_a_class_that_is_gone_is_finished() -> None:
 
 @pytest.mark.requirement("Q16")
 def test_what_lived_on_is_put_back_into_what_its_record_says() -> None:
-    shelf = Shelf()
-    classes = ClassResources([shelf, Shelf("other")])
+    shelf = Noted()
+    classes = ClassResources([shelf, Noted("other")])
     classes.start([{"shelf": "gold"}])
     assert shelf.log == ["shelf1 activate ['gold']"]
     shelf.where["c1"] = "gold"
@@ -280,7 +280,7 @@ def test_what_lived_on_is_put_back_into_what_its_record_says() -> None:
 @pytest.mark.requirement("Q9")
 def test_a_change_that_nobody_finished_is_taken_back() -> None:
     log: list[str] = []
-    shelf, other = Shelf("a", log=log), Shelf("b", log=log)
+    shelf, other = Noted("a", log=log), Noted("b", log=log)
     classes = ClassResources([shelf, other])
     # Also where the former class reads as if it were in force: the change may have come to half of it.
     shelf.where["c1"], other.where["c1"] = "bronze", "gold"
@@ -291,19 +291,19 @@ def test_a_change_that_nobody_finished_is_taken_back() -> None:
 
 @pytest.mark.requirement("Q33")
 def test_what_runs_in_a_class_that_is_gone_is_left_alone() -> None:
-    shelf = Shelf()
+    shelf = Noted()
     classes = ClassResources([shelf])
     classes.start([{"shelf": "silver"}])
     shelf.where["c1"] = "silver"
     classes.restore(CONTAINER, {"shelf": "silver", "gone": "x"}, {})
     assert shelf.where == {"c1": "silver"}
     # And it keeps no reload from being carried out.
-    classes.replace(ClassResources([Shelf(version=2)]))
+    classes.replace(ClassResources([Noted(version=2)]))
     classes.release(CONTAINER, {"shelf": "silver", "gone": "x"})
 
 
 def test_one_type_that_fails_keeps_no_other_from_being_restored() -> None:
-    first, second = Shelf("a", refused={"gold"}), Shelf("b")
+    first, second = Noted("a", refused={"gold"}), Noted("b")
     classes = ClassResources([first, second])
     with pytest.raises(KernelCallError):
         classes.restore(CONTAINER, {"a": "gold", "b": "gold"}, {})
@@ -311,7 +311,7 @@ def test_one_type_that_fails_keeps_no_other_from_being_restored() -> None:
 
 
 def two(log: list[str], version: int, **fields: Any) -> list[ClassResource]:
-    return [Shelf(name, log=log, version=version, **fields) for name in ("a", "b")]
+    return [Noted(name, log=log, version=version, **fields) for name in ("a", "b")]
 
 
 def test_a_reload_gives_those_in_a_class_its_new_meaning() -> None:
@@ -322,7 +322,7 @@ def test_a_reload_gives_those_in_a_class_its_new_meaning() -> None:
     before, generation = classes.offers(Level.CONTAINER), classes.generation
     log.clear()
     levels = {Level.CONTAINER: ("gold", "new")}
-    classes.replace(ClassResources([*two(log, 2, levels=levels), Shelf("c", log=log)], {"a": "new"}))
+    classes.replace(ClassResources([*two(log, 2, levels=levels), Noted("c", log=log)], {"a": "new"}))
     assert log == ["a2 activate ['gold']", "b2 activate []", "c1 activate []", "a2 apply c1 gold->gold"]
     assert classes.offers(Level.CONTAINER) != before
     assert classes.generation != generation
@@ -339,13 +339,17 @@ def test_a_reload_that_takes_away_a_class_in_use_is_refused() -> None:
     classes.start()
     classes.apply(CONTAINER, {"a": "gold"})
     log.clear()
-    for coming in ([Shelf("b")], [Shelf("a", levels={Level.CONTAINER: ("bronze",)})], [Shelf("a", levels={})]):
+    for coming in (
+        [Noted("b")],
+        [Noted("a", levels={Level.CONTAINER: ("bronze",)})],
+        [Noted("a", levels={})],
+    ):
         with pytest.raises(FailedPrecondition, match="class 'gold' would be gone, and ns/web/main is in it"):
             classes.replace(ClassResources(coming))
     assert log == []
     assert classes.generation == 0
     classes.release(CONTAINER, {"a": "gold"})
-    classes.replace(ClassResources([Shelf("b")]))
+    classes.replace(ClassResources([Noted("b")]))
 
 
 def test_a_reload_that_fails_at_a_type_leaves_what_was_in_force() -> None:
@@ -355,7 +359,7 @@ def test_a_reload_that_fails_at_a_type_leaves_what_was_in_force() -> None:
     classes.start()
     classes.apply(CONTAINER, {"a": "gold"})
     log.clear()
-    coming = [Shelf("a", log=log, version=2), Shelf("b", log=log, version=2, cannot="no room")]
+    coming = [Noted("a", log=log, version=2), Noted("b", log=log, version=2, cannot="no room")]
     with pytest.raises(FailedPrecondition, match="no room"):
         classes.replace(ClassResources(coming))
     assert log == ["a2 activate ['gold']", "a1 activate ['gold']"]
@@ -370,7 +374,7 @@ def test_a_reload_that_fails_at_a_container_leaves_what_was_in_force() -> None:
     classes.apply(POD_OF_TWO[0], {"a": "gold"})
     classes.apply(POD_OF_TWO[1], {"a": "bronze"})
     log.clear()
-    coming = [Shelf("a", log=log, version=2, refused={"bronze"}), Shelf("new", log=log)]
+    coming = [Noted("a", log=log, version=2, refused={"bronze"}), Noted("new", log=log)]
     with pytest.raises(KernelCallError):
         classes.replace(ClassResources(coming))
     assert log == [
@@ -391,11 +395,11 @@ POD_OF_TWO = [Target(level=Level.CONTAINER, id=f"c{number}", name="x", cgroup="/
 def test_what_has_ended_does_not_hinder_a_reload() -> None:
     process = subprocess.Popen(["sleep", "1000"])
     target = Target(level=Level.CONTAINER, id="c1", name="x", cgroup="/none", process=procfs.identify(process.pid))
-    classes = ClassResources([Shelf()])
+    classes = ClassResources([Noted()])
     classes.apply(target, {"shelf": "gold"})
     process.kill()
     process.wait()
-    coming = Shelf(levels={Level.CONTAINER: ("bronze",)}, version=2)
+    coming = Noted(levels={Level.CONTAINER: ("bronze",)}, version=2)
     classes.replace(ClassResources([coming]))
     assert coming.log == ["shelf2 activate []"]
     # It is released later, by the type that is there then.
@@ -404,9 +408,9 @@ def test_what_has_ended_does_not_hinder_a_reload() -> None:
 
 
 def test_nothing_is_put_into_a_class_that_went_away_meanwhile() -> None:
-    classes = ClassResources([Shelf()])
+    classes = ClassResources([Noted()])
     wanted = classes.resolve(Level.CONTAINER, {"shelf": "gold"})
-    classes.replace(ClassResources([Shelf(levels={Level.CONTAINER: ("bronze",)})]))
+    classes.replace(ClassResources([Noted(levels={Level.CONTAINER: ("bronze",)})]))
     with pytest.raises(FailedPrecondition, match="class 'gold' is not configured any more"):
         classes.apply(CONTAINER, wanted)
     assert classes.assignments() == ()
@@ -422,7 +426,7 @@ def together(*operations: Callable[[], None]) -> None:
 
 
 def test_many_threads_and_reloads_leave_nobody_behind() -> None:
-    classes = ClassResources([Shelf()])
+    classes = ClassResources([Noted()])
     classes.start()
     errors: list[BaseException] = []
 
@@ -439,7 +443,7 @@ def test_many_threads_and_reloads_leave_nobody_behind() -> None:
 
     def reload() -> None:
         for version in range(30):
-            classes.replace(ClassResources([Shelf(version=version)]))
+            classes.replace(ClassResources([Noted(version=version)]))
 
     together(reload, *(lambda number=number: live(number) for number in range(8)))  # type: ignore[misc]
     assert errors == []

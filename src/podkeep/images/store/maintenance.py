@@ -2,7 +2,8 @@
 
 Owns: what is told about an image, and that nothing is removed that a container uses. Who uses what is asked of the
 runtime, on the event loop, in the same step in which an image is forgotten: no container can be made of it in between.
-Verifying is ``checking``; layers are read by a worker (``saver``, ``verify``). Called by ``runtime/rpc/upkeep.py``.
+Verifying is ``checking``; layers are read by a worker (``saver``, ``verify``). Called by
+``runtime/rpc/image_maintenance.py``.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Removed:
 Users = Callable[[], Mapping[ImageID, Sequence[ImageUser]]]
 
 
-class Upkeep:
+class Maintenance:
     """The verbs on one store. Its coroutines run on the event loop, and blocking steps on threads.
 
     :param users: who uses which image now; called on the event loop.

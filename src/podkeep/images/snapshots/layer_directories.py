@@ -29,7 +29,7 @@ def gone(path: Path) -> DataLoss:
     return DataLoss(f"{path}: the layer is gone from disk", hint="remove the image and pull it again")
 
 
-class Shelf:
+class LayerDirectories:
     """The directories of one driver."""
 
     def __init__(self, root: Path, name: str) -> None:

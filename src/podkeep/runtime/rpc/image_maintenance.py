@@ -12,8 +12,8 @@ from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.images.formats.openfile import OpenFile
 from podkeep.images.store.checking import Damage, Step, Summary
 from podkeep.images.store.documents import Document
+from podkeep.images.store.maintenance import Description, ImageUser, Maintenance
 from podkeep.images.store.store import ImageStore
-from podkeep.images.store.upkeep import Description, ImageUser, Upkeep
 from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.chunks import Fitting
 from podkeep.runtime.rpc.pull_watch import PullWatch
@@ -25,18 +25,18 @@ _DOCUMENT_BYTES = 13 << 20
 is for layers, names and users; an image that came by way of many large indexes is told of without some of them."""
 
 
-class UpkeepRpc:
+class ImageMaintenanceRpc:
     """One method per RPC, from message to message."""
 
     def __init__(self, images: ImageStore, state: State, watch: PullWatch) -> None:
         self._state = state
         self._watch = watch
-        self._upkeep = Upkeep(images, self._users)
+        self._maintenance = Maintenance(images, self._users)
         self._described = Fitting("DescribeImages")
         self._pruned = Fitting("PruneImages")
 
     async def describe(self, request: node.DescribeImagesRequest) -> AsyncIterator[node.ImageDescription]:
-        async with aclosing(self._upkeep.describe(request.images, documents=request.documents)) as images:
+        async with aclosing(self._maintenance.describe(request.images, documents=request.documents)) as images:
             async for found in images:
                 for message in self._described.fit([_description(found, whole=request.documents)]):
                     yield message
@@ -46,26 +46,26 @@ class UpkeepRpc:
             raise InvalidArgument("images: at least one is required")
         if not request.HasField("target"):
             raise InvalidArgument("target is required")
-        written = await self._upkeep.save(request.images, open_file(request.target), self._watch.publish)
+        written = await self._maintenance.save(request.images, open_file(request.target), self._watch.publish)
         return node.SaveImagesResponse(bytes=written)
 
     async def remove(self, request: node.RemoveImageNameRequest) -> node.RemoveImageNameResponse:
         if not request.image:
             raise InvalidArgument("image is required")
-        removed = await self._upkeep.remove(request.image)
+        removed = await self._maintenance.remove(request.image)
         return node.RemoveImageNameResponse(
             untagged=removed.untagged, removed=removed.image or "", reclaimed_bytes=removed.reclaimed
         )
 
     async def prune(self, request: node.PruneImagesRequest) -> node.PruneImagesResponse:
-        images, reclaimed = await self._upkeep.prune(
+        images, reclaimed = await self._maintenance.prune(
             tagged=request.all, pulled_before=request.pulled_before or None, dry_run=request.dry_run
         )
         messages = self._pruned.fit([_description(found) for found in images])
         return node.PruneImagesResponse(images=messages, reclaimed_bytes=reclaimed)
 
     async def verify(self, request: node.VerifyImagesRequest) -> AsyncIterator[node.VerifyEvent]:
-        async with aclosing(self._upkeep.verify(request.images, repair=request.repair)) as events:
+        async with aclosing(self._maintenance.verify(request.images, repair=request.repair)) as events:
             async for event in events:
                 yield _event(event)
 

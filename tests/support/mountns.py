@@ -21,11 +21,11 @@ from podkeep.kernel import libc, mountinfo, mounts
 from podkeep.kernel.libc import CloneFlag
 from podkeep.mountns import lifecycle, membership, netns_directory, contents, record
 from podkeep.mountns.pin import HostRoot, is_pinned, locate, own, pinned
-from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, Place
+from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN, NamespaceRef
 
 spare = Path(sys.argv[1])
 pin = DEFAULT_PIN
-place = Place(pin=pin, may_make=True, source="default")
+place = NamespaceRef(pin=pin, may_make=True, source="default")
 
 def mounted(path):
     return [entry for entry in mountinfo.read() if entry.mount_point == str(path)]

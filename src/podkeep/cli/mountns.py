@@ -1,6 +1,6 @@
 """``podkeep mountns``: the container mount namespace: making it, looking at it, running things in it.
 
-Owns: what people type. Does not own: which namespace it is (``mountns.place``), making and removing it
+Owns: what people type. Does not own: which namespace it is (``mountns.namespace_ref``), making and removing it
 (``mountns.lifecycle``), joining it (``mountns.membership``), files for systemd (``mountns.installation``), what
 ``status`` says (``mountns_status``).
 """

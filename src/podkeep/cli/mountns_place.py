@@ -12,7 +12,7 @@ from podkeep.cli.invocation import Invocation
 
 if TYPE_CHECKING:
     from podkeep.mountns.membership import Publication
-    from podkeep.mountns.place import Place
+    from podkeep.mountns.namespace_ref import NamespaceRef
 
 
 def require_root(verb: str) -> None:
@@ -43,38 +43,38 @@ def runtime(invocation: Invocation) -> Publication | None:
     return told
 
 
-def of_runtime(invocation: Invocation, told: Publication | None) -> Place:
+def of_runtime(invocation: Invocation, told: Publication | None) -> NamespaceRef:
     """Return where the runtime is, or would be if it hid its mounts.
 
     :param told: what the one that runs says of itself; None: none runs.
     """
-    from podkeep.mountns.place import Place
+    from podkeep.mountns.namespace_ref import NamespaceRef
 
     if told is None or not told.hidden:
         return configured(invocation, os.environ)
     pin = Path(told.pin) if told.pin else None
-    return Place(pin=pin, pid=None if pin else told.pid, source="the runtime")
+    return NamespaceRef(pin=pin, pid=None if pin else told.pid, source="the runtime")
 
 
-def to_enter(invocation: Invocation, told: Publication | None) -> Place:
+def to_enter(invocation: Invocation, told: Publication | None) -> NamespaceRef:
     """Return where who wants to see container mounts goes: to the runtime, also if something else is pinned by now.
 
     :param told: what the runtime that runs says of itself; None: none runs.
     :raises FailedPrecondition: if there is nowhere to go, with the command that mends it.
     """
     from podkeep.mountns import pin
-    from podkeep.mountns.place import Place
+    from podkeep.mountns.namespace_ref import NamespaceRef
 
     place = of_runtime(invocation, told)
     if told is not None and told.hidden and place.pin is not None:
         inode, host = pin.locate(place.pin)
         host.close()
-        return place if inode == told.inode else Place(pid=told.pid, source="the runtime")
+        return place if inode == told.inode else NamespaceRef(pid=told.pid, source="the runtime")
     _require_pinned(invocation, place, told)
     return place
 
 
-def configured(invocation: Invocation, environ: Mapping[str, str]) -> Place:
+def configured(invocation: Invocation, environ: Mapping[str, str]) -> NamespaceRef:
     """Return where daemons with this configuration and environment belong, also where they do not hide their mounts.
 
     :raises FailedPrecondition: if two namespaces are there to choose from.
@@ -82,10 +82,10 @@ def configured(invocation: Invocation, environ: Mapping[str, str]) -> Place:
     import msgspec
 
     from podkeep.mountns import pin
-    from podkeep.mountns.place import place
+    from podkeep.mountns.namespace_ref import resolve
 
     config = msgspec.structs.replace(invocation.config.mountns, enabled=True)
-    found = place(config, environ=environ, is_pinned=pin.is_pinned)
+    found = resolve(config, environ=environ, is_pinned=pin.is_pinned)
     assert found is not None  # None is: hiding is off
     return found
 
@@ -95,7 +95,7 @@ def own_pin(invocation: Invocation) -> Path:
 
     :raises FailedPrecondition: if it is somebody else's to make.
     """
-    from podkeep.mountns.place import KUBENSMNT
+    from podkeep.mountns.namespace_ref import KUBENSMNT
 
     place = configured(invocation, os.environ)
     if place.pin is None or not place.may_make:
@@ -108,7 +108,7 @@ def own_pin(invocation: Invocation) -> Path:
     return place.pin
 
 
-def _require_pinned(invocation: Invocation, place: Place, told: Publication | None) -> None:
+def _require_pinned(invocation: Invocation, place: NamespaceRef, told: Publication | None) -> None:
     """:raises FailedPrecondition: if nothing is pinned at ``place``, with the command that mends it."""
     from podkeep.mountns import lifecycle, making, pin
 
@@ -129,7 +129,7 @@ def _require_pinned(invocation: Invocation, place: Place, told: Publication | No
 
 def started_by(source: str) -> str:
     """Return what has to be started where podkeep makes no namespace itself, by what named the place."""
-    from podkeep.mountns.place import KUBENSMNT
+    from podkeep.mountns.namespace_ref import KUBENSMNT
 
     if source == KUBENSMNT:
         return "start what makes it (`systemctl start kubens`), or unset KUBENSMNT"

@@ -21,7 +21,7 @@ from podkeep.mountns.sync import Mismatch
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config
-    from podkeep.mountns.place import Place
+    from podkeep.mountns.namespace_ref import NamespaceRef
 
 SHOWN = 8
 """How many processes the table names."""
@@ -130,7 +130,7 @@ def _processes(processes: Sequence[tuple[int, str]]) -> str:
     return f"{len(processes)}: {names}" if processes else "0"
 
 
-def examine(config: Config, place: Place, told: Publication | None) -> Report:
+def examine(config: Config, place: NamespaceRef, told: Publication | None) -> Report:
     """Look at the namespace at ``place`` and at the daemons of this machine.
 
     :param told: what the runtime of this configuration, which is running, says of itself; None: none runs.
@@ -166,7 +166,12 @@ def _concerned(found: Sequence[Daemon], state: lifecycle.Status, runtime: Daemon
 
 
 def _mismatches(
-    place: Place, state: lifecycle.Status, found: Sequence[Daemon], runtime: Daemon | None, host: HostRoot, socket: str
+    place: NamespaceRef,
+    state: lifecycle.Status,
+    found: Sequence[Daemon],
+    runtime: Daemon | None,
+    host: HostRoot,
+    socket: str,
 ) -> Iterator[Mismatch]:
     if runtime is not None:
         membership = Membership(inode=runtime.inode, place=place, host=host)

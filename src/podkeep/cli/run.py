@@ -122,10 +122,10 @@ def _read(file: Path, gates: FeatureGates) -> Manifest:
 
 def _follow_runtime(config: Config) -> Membership:
     """Enter the mount namespace of the runtime: volumes are mounted where it sees them."""
-    from podkeep.mountns import membership, place
+    from podkeep.mountns import membership, namespace_ref
     from podkeep.mountns.pin import is_pinned
 
-    where = place.place(config.mountns, environ=os.environ, is_pinned=is_pinned)
+    where = namespace_ref.resolve(config.mountns, environ=os.environ, is_pinned=is_pinned)
     return membership.follow(Path(config.runtime.run), where)
 
 

@@ -145,7 +145,7 @@ def serve(
         that it belongs in, or the machine lacks something.
     """
     from podkeep.base import log as logs
-    from podkeep.mountns import membership, place, unified
+    from podkeep.mountns import membership, namespace_ref, unified
     from podkeep.mountns.pin import is_pinned
 
     config = invocation.config
@@ -154,7 +154,9 @@ def serve(
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
     # Modes of what the runtime makes are meant as written: a pod's root, nobody on the machine, must pass through.
     os.umask(0o022)
-    where = place.place(config.mountns, environ=os.environ, pin=mount_namespace, pid=namespace_of, is_pinned=is_pinned)
+    where = namespace_ref.resolve(
+        config.mountns, environ=os.environ, pin=mount_namespace, pid=namespace_of, is_pinned=is_pinned
+    )
     if where is None and (mount_namespace is not None or namespace_of is not None):
         log.warning("container mounts are not hidden: mountns.enabled is false")
     run = Path(config.runtime.run)

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.mountns import conflicts, daemons
-from podkeep.mountns.place import KUBENS_PIN
+from podkeep.mountns.namespace_ref import KUBENS_PIN
 
 _PREFIXES = "-@:+!|"
 """systemd.service(5), special executable prefixes; the last one runs a shell."""

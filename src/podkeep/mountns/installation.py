@@ -23,7 +23,7 @@ from podkeep.base import atomicfile, spawn
 from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.mountns import execstart, unitfiles, units
 from podkeep.mountns.execstart import Entry, Part
-from podkeep.mountns.place import UNIT
+from podkeep.mountns.namespace_ref import UNIT
 
 HOST = Path("/")
 CONTAINERD = "containerd.service"

@@ -24,9 +24,9 @@ from podkeep.base.printable import listed
 from podkeep.kernel import mountinfo, mounts, namespaces
 from podkeep.kernel.mounts import Propagation
 from podkeep.mountns import contents, daemons, making, netns_directory, record, selfbind
+from podkeep.mountns.namespace_ref import KUBENS_PIN
 from podkeep.mountns.netns_directory import Done
 from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
-from podkeep.mountns.place import KUBENS_PIN
 from podkeep.mountns.record import Record
 
 LOCK_TIMEOUT_S = 30.0

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.mountns import execstart, units
 from podkeep.mountns.execstart import Entry
-from podkeep.mountns.place import UNIT
+from podkeep.mountns.namespace_ref import UNIT
 
 IGNITION = "3.2.0"
 ROLE_LABEL = "machineconfiguration.openshift.io/role"

@@ -23,8 +23,8 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, P
 from podkeep.kernel import libc, namespaces
 from podkeep.kernel.libc import CloneFlag
 from podkeep.mountns import contents, lifecycle, record
+from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN, NamespaceRef
 from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
-from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, Place
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Membership:
     """Where this process is."""
 
     inode: int
-    place: Place | None
+    place: NamespaceRef | None
     """Where it belongs; None: hiding is off."""
     host: HostRoot
     """The host's ``/``, through which the pin is seen as long as the process lives."""
@@ -57,7 +57,7 @@ class Publication:
 
 
 def enter(
-    place: Place | None, *, pins: Sequence[Path] = (KUBENS_PIN, DEFAULT_PIN), to_mount: bool = True
+    place: NamespaceRef | None, *, pins: Sequence[Path] = (KUBENS_PIN, DEFAULT_PIN), to_mount: bool = True
 ) -> Membership:
     """Move the calling, single-threaded process to where it belongs, and verify that it is there.
 
@@ -92,7 +92,7 @@ def _stay(pins: Sequence[Path]) -> Membership:
     return Membership(inode=here, place=None, host=HostRoot.own())
 
 
-def _enter_pinned(place: Place, path: Path, to_mount: bool) -> Membership:
+def _enter_pinned(place: NamespaceRef, path: Path, to_mount: bool) -> Membership:
     path = lifecycle.resolved(path)
     if not place.may_make:
         _require_pinned(place, path)
@@ -119,7 +119,7 @@ def _enter_pinned(place: Place, path: Path, to_mount: bool) -> Membership:
     return Membership(inode=inode, place=place, host=host)
 
 
-def _require_pinned(place: Place, path: Path) -> None:
+def _require_pinned(place: NamespaceRef, path: Path) -> None:
     """Check before the lock is taken, which needs the directory, that there is something to join."""
     inode, host = _locate(place, path)
     host.close()
@@ -128,14 +128,14 @@ def _require_pinned(place: Place, path: Path) -> None:
         raise FailedPrecondition(f"{place.source}: {path}: {found}", hint=_hint(place))
 
 
-def _locate(place: Place, path: Path) -> tuple[int | None, HostRoot]:
+def _locate(place: NamespaceRef, path: Path) -> tuple[int | None, HostRoot]:
     try:
         return locate(path)
     except (FailedPrecondition, KernelCallError) as error:
         raise FailedPrecondition(f"{place.source}: {error.message}", hint=error.hint or _hint(place)) from error
 
 
-def _enter_process(place: Place, pid: int, to_mount: bool) -> Membership:
+def _enter_process(place: NamespaceRef, pid: int, to_mount: bool) -> Membership:
     path = Path(f"/proc/{pid}/ns/mnt")
     try:
         inode = pinned(path)
@@ -167,7 +167,7 @@ def _enter_process(place: Place, pid: int, to_mount: bool) -> Membership:
     return Membership(inode=inode, place=place, host=host)
 
 
-def _require_shared(place: Place, path: Path, host: HostRoot | None) -> None:
+def _require_shared(place: NamespaceRef, path: Path, host: HostRoot | None) -> None:
     """Refuse a namespace whose mounts do not reach containers: volumes would be empty, and nothing would fail.
 
     Made with ``unshare --propagation slave`` alone it is such a one (OpenShift enhancement "hide container mount
@@ -197,7 +197,7 @@ def _is_inits(inode: int) -> bool:
     return False
 
 
-def follow(run: Path, place: Place | None) -> Membership:
+def follow(run: Path, place: NamespaceRef | None) -> Membership:
     """Move the calling, single-threaded process to where the runtime with run directory ``run`` is.
 
     :param place: where this process would go by itself, for a runtime that does not tell where it is (another than
@@ -212,7 +212,7 @@ def follow(run: Path, place: Place | None) -> Membership:
         return _beside(theirs, place)
     if theirs.hidden:
         pin = Path(theirs.pin) if theirs.pin else None
-        there = Place(pin=pin, pid=None if pin else theirs.pid, source="the runtime")
+        there = NamespaceRef(pin=pin, pid=None if pin else theirs.pid, source="the runtime")
         # The last one who leaves a namespace made on demand removes it.
         may_make = place is not None and place.may_make and place.pin == pin
         membership = replace(enter(there), place=replace(there, may_make=may_make))
@@ -228,16 +228,18 @@ def follow(run: Path, place: Place | None) -> Membership:
     return membership
 
 
-def _beside(theirs: Publication, place: Place | None) -> Membership:
+def _beside(theirs: Publication, place: NamespaceRef | None) -> Membership:
     """Return the membership of a process that is where the runtime is already; it need not see the pin."""
     if not theirs.pin:
         return Membership(
-            inode=theirs.inode, place=Place(pid=theirs.pid, source="the runtime"), host=_init() or HostRoot.own()
+            inode=theirs.inode, place=NamespaceRef(pid=theirs.pid, source="the runtime"), host=_init() or HostRoot.own()
         )
     pin = Path(theirs.pin)
     inode, host = locate(pin)
     may_make = inode == theirs.inode and place is not None and place.may_make and place.pin == pin
-    return Membership(inode=theirs.inode, place=Place(pin=pin, may_make=may_make, source="the runtime"), host=host)
+    return Membership(
+        inode=theirs.inode, place=NamespaceRef(pin=pin, may_make=may_make, source="the runtime"), host=host
+    )
 
 
 def _join(path: Path, host: HostRoot | None) -> None:
@@ -268,7 +270,7 @@ def _opened(path: Path, host: HostRoot | None) -> Iterator[int]:
         os.close(namespace)
 
 
-def verify(place: Place, wanted: int, there: int | None) -> None:
+def verify(place: NamespaceRef, wanted: int, there: int | None) -> None:
     """Check that this process is where it was to go, and that this is still what others will join.
 
     :param wanted: inode of the namespace that was to be joined.
@@ -285,7 +287,7 @@ def verify(place: Place, wanted: int, there: int | None) -> None:
         )
 
 
-def _hint(place: Place) -> str:
+def _hint(place: NamespaceRef) -> str:
     return {
         "the runtime": _APART,
         "--mount-namespace": "name the file of a pinned mount namespace, such as /run/container-mount-namespace/mnt, "

@@ -19,7 +19,7 @@ from podkeep.mountns import daemons as processes
 from podkeep.mountns import pin as pins
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
 from podkeep.mountns.membership import Membership
-from podkeep.mountns.place import KUBENS_PIN, UNIT
+from podkeep.mountns.namespace_ref import KUBENS_PIN, UNIT
 
 CONDITION = "MountNamespaceInSync"
 """Type of the runtime's condition (CRI: RuntimeCondition); a kubelet leaves conditions that it does not know alone."""

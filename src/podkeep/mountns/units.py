@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from podkeep.base.errors import InvalidArgument
 from podkeep.mountns import execstart
 from podkeep.mountns.execstart import Entry, Unit, quoted
-from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, UNIT
+from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN, UNIT
 
 KUBENS_UNIT = "kubens.service"
 DAEMONS = ("podkeep.service", "kubelet.service", "crio.service", "containerd.service")

@@ -135,10 +135,10 @@ def test_pods_are_slices_and_containers_are_scopes(
     container = client.launch(sandbox)
     above = POD if parent else systemd.slice_of_path(machine.cgroup_parent)
     top = machine.cgroup / slices.sandbox_path(above, sandbox).strip("/")
-    scope = machine.cgroup / slices.container_place(above, sandbox, container).path.strip("/")
+    scope = machine.cgroup / slices.container_cgroup(above, sandbox, container).path.strip("/")
     assert scope.parent == top
     assert (members(top.parent), members(top), members(scope)) == (0, 0, 1)
-    infra = machine.cgroup / slices.infra_place(above, sandbox).path.strip("/")
+    infra = machine.cgroup / slices.infra_cgroup(above, sandbox).path.strip("/")
     assert infra.exists() == (pid == api.POD)
     if pid == api.POD:
         assert members(infra) == 1

@@ -11,7 +11,7 @@ import pytest
 from podkeep.cli.unit import runtime_unit
 from podkeep.mountns import execstart, units
 from podkeep.mountns.execstart import Entry, Part, quoted
-from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN
+from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN
 
 
 def test_the_unit_keeps_containers_when_the_runtime_ends() -> None:

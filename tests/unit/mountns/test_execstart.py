@@ -9,7 +9,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.mountns import execstart
 from podkeep.mountns.execstart import Entry, Part, Unit
-from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN
+from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN
 
 ENTRY = Entry(pin=DEFAULT_PIN)
 WRAPPER = f"/usr/bin/nsenter --mount={DEFAULT_PIN} --"

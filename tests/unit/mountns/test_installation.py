@@ -12,7 +12,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.mountns import installation, units
 from podkeep.mountns.installation import Origin, Report, Request
-from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN
+from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN
 
 SERVICE = PurePath("/etc/systemd/system/container-mount-namespace.service")
 KUBELET = PurePath("/etc/systemd/system/kubelet.service.d/zz-container-mount-namespace.conf")

@@ -142,7 +142,7 @@ else:
     lifecycle.start(pin)
 (spare / "late").mkdir()
 body = '''
-membership.enter(Place(pin=pin, source="test"), to_mount=False)
+membership.enter(NamespaceRef(pin=pin, source="test"), to_mount=False)
 below = subprocess.Popen(
     ["unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo up; read go; cat /proc/self/mountinfo"],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

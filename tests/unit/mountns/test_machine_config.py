@@ -12,7 +12,7 @@ import yaml
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.mountns import execstart, machine_config, units
 from podkeep.mountns.execstart import Entry
-from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, UNIT
+from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN, UNIT
 
 ENTRY = Entry(pin=DEFAULT_PIN)
 KUBELET = """\

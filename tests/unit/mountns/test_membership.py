@@ -52,12 +52,12 @@ def test_it_is_joined_by_file_and_by_process(tmp_path: Path) -> None:
         tmp_path,
         """
 inode = lifecycle.start(pin).inode
-assert enter(Place(pin=pin, source="--mount-namespace"))[:2] == [inode, inode]
+assert enter(NamespaceRef(pin=pin, source="--mount-namespace"))[:2] == [inode, inode]
 inside = spawn("membership.enter(place); print(flush=True); sys.stdin.read()")
 inside.stdout.readline()
-by_process = Place(pid=inside.pid, source="--mount-namespace-pid")
+by_process = NamespaceRef(pid=inside.pid, source="--mount-namespace-pid")
 assert enter(by_process) == [inode, inode, own()]
-by_file_of_process = Place(pin=Path(f"/proc/{inside.pid}/ns/mnt"), source="--mount-namespace")
+by_file_of_process = NamespaceRef(pin=Path(f"/proc/{inside.pid}/ns/mnt"), source="--mount-namespace")
 assert enter(by_file_of_process) == [inode, inode, own()]
 inside.communicate("")
 refusal(by_process, "--mount-namespace-pid", f"no process {inside.pid}")
@@ -73,18 +73,18 @@ def test_what_is_named_must_be_there(tmp_path: Path, source: str) -> None:
         f"source = {source!r}\n"
         + """
 before, files = mountinfo.read(), sorted(Path("/run").rglob("*"))
-refusal(Place(pin=Path("/run/nowhere/mnt"), source=source), source, "/run/nowhere/mnt: no such file")
-refusal(Place(pin=spare / "mnt", source=source), source, "mnt: no such file")
+refusal(NamespaceRef(pin=Path("/run/nowhere/mnt"), source=source), source, "/run/nowhere/mnt: no such file")
+refusal(NamespaceRef(pin=spare / "mnt", source=source), source, "mnt: no such file")
 plain = spare / "plain"
 plain.touch()
-refusal(Place(pin=plain, source=source), source, f"{plain}: no mount namespace is pinned there")
-refusal(Place(pin=spare, source=source), source, f"{spare}: no mount namespace is pinned there")
+refusal(NamespaceRef(pin=plain, source=source), source, f"{plain}: no mount namespace is pinned there")
+refusal(NamespaceRef(pin=spare, source=source), source, f"{spare}: no mount namespace is pinned there")
 fifo = spare / "fifo"
 os.mkfifo(fifo)
-refusal(Place(pin=fifo, source=source), source, f"{fifo}: no mount namespace is pinned there")
-refusal(Place(pin=Path("/dev/zero"), source=source), source, "no mount namespace is pinned there")
+refusal(NamespaceRef(pin=fifo, source=source), source, f"{fifo}: no mount namespace is pinned there")
+refusal(NamespaceRef(pin=Path("/dev/zero"), source=source), source, "no mount namespace is pinned there")
 for kind in ("net", "pid", "user", "uts"):
-    refusal(Place(pin=Path(f"/proc/1/ns/{kind}"), source=source), source, f"is a {kind} namespace")
+    refusal(NamespaceRef(pin=Path(f"/proc/1/ns/{kind}"), source=source), source, f"is a {kind} namespace")
 assert mountinfo.read() == before
 assert sorted(Path("/run").rglob("*")) == files
 """,
@@ -96,10 +96,10 @@ def test_the_hosts_namespace_hides_nothing(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,
         """
-refusal(Place(pid=1, source="--mount-namespace-pid"), "process 1", "nothing would be hidden")
-refusal(Place(pin=Path("/proc/1/ns/mnt"), source="--mount-namespace"), "nothing would be hidden")
-refusal(Place(pin=Path("/proc/self/ns/mnt"), source="--mount-namespace"), "nothing would be hidden")
-refusal(Place(pid=4000000, source="--mount-namespace-pid"), "there is no process 4000000")
+refusal(NamespaceRef(pid=1, source="--mount-namespace-pid"), "process 1", "nothing would be hidden")
+refusal(NamespaceRef(pin=Path("/proc/1/ns/mnt"), source="--mount-namespace"), "nothing would be hidden")
+refusal(NamespaceRef(pin=Path("/proc/self/ns/mnt"), source="--mount-namespace"), "nothing would be hidden")
+refusal(NamespaceRef(pid=4000000, source="--mount-namespace-pid"), "there is no process 4000000")
 """,
     )
 
@@ -136,9 +136,9 @@ inode = slave_only()
 waiting = ["nsenter", f"--mount={pin}", "--", "sh", "-c", "echo up; read go"]
 shell = subprocess.Popen(waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 shell.stdout.readline()
-where = Place(pin=pin, may_make=source == "default", source=source)
+where = NamespaceRef(pin=pin, may_make=source == "default", source=source)
 if source.endswith("-pid"):
-    where = Place(pid=shell.pid, source=source)
+    where = NamespaceRef(pid=shell.pid, source=source)
 before = lifecycle.status(pin)
 assert (before.propagation, before.is_shared, before.follows_host) == ("private,slave", False, True)
 prelude = f"where = {where!r}".replace("PosixPath", "Path") + chr(10)
@@ -203,7 +203,9 @@ def test_who_is_inside_already_goes_on(tmp_path: Path) -> None:
 inode = lifecycle.start(pin).inode
 inside = spawn("membership.enter(place); print(flush=True); sys.stdin.read()")
 inside.stdout.readline()
-places = [place, Place(pin=pin, source="KUBENSMNT"), Place(pid=inside.pid, source="--mount-namespace-pid")]
+by_pin = NamespaceRef(pin=pin, source="KUBENSMNT")
+by_process = NamespaceRef(pid=inside.pid, source="--mount-namespace-pid")
+places = [place, by_pin, by_process]
 for where in places:
     body = f'''
 assert pinned(pin) is None
@@ -396,7 +398,7 @@ go = threading.Event()
 thread = threading.Thread(target=go.wait, daemon=True)
 thread.start()
 state = (len(mountinfo.read()), sorted(os.listdir("/proc/self/fd")), own())
-for where in (place, Place(pid=1, source="test"), None):
+for where in (place, NamespaceRef(pid=1, source="test"), None):
     assert "threads" in refused(FailedPrecondition, membership.enter, where).message
 assert (len(mountinfo.read()), sorted(os.listdir("/proc/self/fd")), own()) == state
 assert not pin.parent.exists()
@@ -422,7 +424,7 @@ assert len(os.listdir("/proc/self/fd")) == len(before)
 for _ in range(2):
     assert process(body) == "2 False"
 left = os.listdir("/proc/self/fd")
-refusal(Place(pin=spare, source="test"))
+refusal(NamespaceRef(pin=spare, source="test"))
 assert os.listdir("/proc/self/fd") == left
 """,
     )
@@ -433,7 +435,7 @@ def test_only_one_that_podkeep_may_make_goes_with_it(tmp_path: Path) -> None:
         tmp_path,
         """
 lifecycle.start(pin, on_demand=True)
-for where in (Place(pin=pin, source="--mount-namespace"), Place(pin=pin, source="KUBENSMNT")):
+for where in (NamespaceRef(pin=pin, source="--mount-namespace"), NamespaceRef(pin=pin, source="KUBENSMNT")):
     process(f"membership.leave(membership.enter({where!r}))".replace("PosixPath", "Path"))
     assert pinned(pin)
 process("membership.leave(membership.enter(place))")
@@ -538,7 +540,7 @@ assert process("print(membership.follow(spare, None).inode)") == str(own())
 
 KUBENS = """
 from podkeep.base.config import MountnsConfig
-from podkeep.mountns import place as places
+from podkeep.mountns.namespace_ref import resolve
 
 def kubens():
     "Make the namespace as kubens.service does."
@@ -553,7 +555,7 @@ def kubens():
             return pinned(KUBENS_PIN)
 
 def decided(**options):
-    return places.place(MountnsConfig(**options), environ={}, is_pinned=is_pinned)
+    return resolve(MountnsConfig(**options), environ={}, is_pinned=is_pinned)
 """
 
 
@@ -565,17 +567,17 @@ def test_what_kubens_made_is_joined_and_left_alone(tmp_path: Path) -> None:
         + """
 inode = kubens()
 before = mountinfo.read()
-assert decided() == Place(pin=KUBENS_PIN, source="kubens")
-assert decided(pin=str(KUBENS_PIN)) == Place(pin=KUBENS_PIN, source="mountns.pin")
+assert decided() == NamespaceRef(pin=KUBENS_PIN, source="kubens")
+assert decided(pin=str(KUBENS_PIN)) == NamespaceRef(pin=KUBENS_PIN, source="mountns.pin")
 for where in (decided(), decided(pin=str(KUBENS_PIN))):
     body = f"joined = membership.enter({where!r}); print(own()); membership.leave(joined)"
     assert process(body.replace("PosixPath", "Path")) == str(inode)
 assert mountinfo.read() == before
 assert lifecycle.status(KUBENS_PIN).propagation == "shared,slave"
 # From inside it is found as well, by a daemon that a wrapper has put there.
-assert process("membership.enter(Place(pin=KUBENS_PIN, source='test')); print(is_pinned(KUBENS_PIN))") == "True"
+assert process("membership.enter(NamespaceRef(pin=KUBENS_PIN, source='test')); print(is_pinned(KUBENS_PIN))") == "True"
 subprocess.run(["umount", "-R", KUBENS_PIN.parent], check=True)
-assert decided() == Place(pin=pin, may_make=True, source="default")
+assert decided() == NamespaceRef(pin=pin, may_make=True, source="default")
 refusal(decided(pin=str(KUBENS_PIN)), f"mountns.pin: {KUBENS_PIN}: no mount namespace is pinned there")
 """,
     )
@@ -595,6 +597,6 @@ assert "mountns.pin" in error.hint
 assert decided(pin=str(pin)).pin == pin
 assert decided(pin=str(KUBENS_PIN)).pin == KUBENS_PIN
 lifecycle.stop(pin)
-assert decided() == Place(pin=KUBENS_PIN, source="kubens")
+assert decided() == NamespaceRef(pin=KUBENS_PIN, source="kubens")
 """,
     )

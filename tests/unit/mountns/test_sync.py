@@ -10,7 +10,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition
 from podkeep.mountns import sync
 from podkeep.mountns.daemons import KUBELET, RUNTIME, Daemon
-from podkeep.mountns.place import KUBENS_PIN, UNIT
+from podkeep.mountns.namespace_ref import KUBENS_PIN, UNIT
 from podkeep.mountns.sync import Situation
 
 PIN = Path("/run/container-mount-namespace/mnt")

@@ -13,7 +13,7 @@ import pytest
 from podkeep.base.errors import InvalidArgument
 from podkeep.mountns import execstart, units
 from podkeep.mountns.execstart import Entry, Part
-from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN
+from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN
 
 PODKEEP = ["/bin/true", "--config", "/etc/a b.toml"]
 

@@ -16,8 +16,8 @@ import pytest
 
 from podkeep.mountns import daemons
 from podkeep.mountns.membership import Membership
+from podkeep.mountns.namespace_ref import NamespaceRef
 from podkeep.mountns.pin import HostRoot, own
-from podkeep.mountns.place import Place
 from podkeep.runtime.rpc import namespace_watch
 from podkeep.runtime.rpc.namespace_watch import SCAN_PERIOD_S, Description, NamespaceWatch
 
@@ -50,7 +50,7 @@ def kubelet() -> Iterator[int]:
 def elsewhere() -> Iterator[Membership]:
     """A runtime that says it was put into the namespace of this very process."""
     with HostRoot.own() as host:
-        place = Place(pid=os.getpid(), source="--mount-namespace-pid")
+        place = NamespaceRef(pid=os.getpid(), source="--mount-namespace-pid")
         yield Membership(inode=own(), place=place, host=host)
 
 
@@ -93,7 +93,7 @@ def test_nothing_is_read_where_nothing_is_hidden(monkeypatch: pytest.MonkeyPatch
 def test_the_pin_is_told(tmp_path: Path) -> None:
     pin = tmp_path / "mnt"
     with HostRoot.own() as host:
-        watch = NamespaceWatch(Membership(inode=7, place=Place(pin=pin, source="mountns.pin"), host=host), "")
+        watch = NamespaceWatch(Membership(inode=7, place=NamespaceRef(pin=pin, source="mountns.pin"), host=host), "")
         found = asyncio.run(watch.mismatches())
         assert watch.describe(found) == Description(inode=7, pin=str(pin), hidden=True, inSync=False)
 
@@ -101,7 +101,7 @@ def test_the_pin_is_told(tmp_path: Path) -> None:
 def test_what_cannot_be_looked_at_leaves_what_was_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pin = tmp_path / "mnt"
     with HostRoot.own() as host:
-        watch = NamespaceWatch(Membership(inode=7, place=Place(pin=pin, source="mountns.pin"), host=host), "")
+        watch = NamespaceWatch(Membership(inode=7, place=NamespaceRef(pin=pin, source="mountns.pin"), host=host), "")
         assert look(watch)[:1] == [str(pin)]
         pin.symlink_to(pin)
         assert look(watch)[:1] == [str(pin)], "the status is answered nevertheless"

@@ -10,7 +10,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import systemd
 from podkeep.runtime.cgroup_driver import slices
-from podkeep.runtime.cgroup_driver.slices import Place
+from podkeep.runtime.cgroup_driver.slices import CgroupName
 from podkeep.runtime.model.layout import cgroup_parents, container_cgroup, sandbox_cgroup
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 
@@ -22,10 +22,10 @@ def test_places_of_cgroupfs() -> None:
     assert sandbox_cgroup("/kubepods/pod1", "s1") == "/kubepods/pod1/pod-s1"
     assert container_cgroup("/kubepods/pod1", "s1", "c1") == "/kubepods/pod1/pod-s1/c1"
     path = "/kubepods/pod1/pod-s1/c1"
-    assert slices.container_place("/kubepods/pod1/", "s1", "c1") == Place(path=path, oci=path)
+    assert slices.container_cgroup("/kubepods/pod1/", "s1", "c1") == CgroupName(path=path, oci=path)
     infra = "/kubepods/pod1/pod-s1/infra"
-    assert slices.infra_place("/kubepods/pod1", "s1") == Place(path=infra, oci=infra)
-    assert slices.direct_place("/a/", "p") == Place(path="/a/p", oci="/a/p")
+    assert slices.infra_cgroup("/kubepods/pod1", "s1") == CgroupName(path=infra, oci=infra)
+    assert slices.direct_cgroup("/a/", "p") == CgroupName(path="/a/p", oci="/a/p")
     assert cgroup_parents("/a/b") == ("/a", "/a/b")
 
 
@@ -35,12 +35,12 @@ def test_places_of_systemd() -> None:
     sandbox = "kubepods-burstable-podab_cd-s1.slice"
     assert slices.sandbox_slice(POD, "s1") == sandbox
     assert sandbox_cgroup(POD, "s1") == f"{POD_PATH}/{sandbox}"
-    assert slices.container_place(POD, "s1", "c1") == Place(
+    assert slices.container_cgroup(POD, "s1", "c1") == CgroupName(
         path=f"{POD_PATH}/{sandbox}/podkeep-c1.scope", oci=f"{sandbox}:podkeep:c1"
     )
     assert container_cgroup(POD, "s1", "c1") == f"{POD_PATH}/{sandbox}/podkeep-c1.scope"
-    assert slices.infra_place(POD, "s1").path == f"{POD_PATH}/{sandbox}/podkeep-s1.scope"
-    assert slices.direct_place("podkeep.slice", "p") == Place(
+    assert slices.infra_cgroup(POD, "s1").path == f"{POD_PATH}/{sandbox}/podkeep-s1.scope"
+    assert slices.direct_cgroup("podkeep.slice", "p") == CgroupName(
         path="/podkeep.slice/podkeep-p.scope", oci="podkeep.slice:podkeep:p"
     )
     assert cgroup_parents(POD) == ()

@@ -24,7 +24,7 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OpenDirectory:
     """A directory: its descriptor (``O_PATH``; not the caller's to close) and its own path, empty for the root."""
 
     fd: int
@@ -51,10 +51,10 @@ class Parents:
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._top = Place(root, b"")
-        self._known: dict[bytes, Place] = {}
+        self._top = OpenDirectory(root, b"")
+        self._known: dict[bytes, OpenDirectory] = {}
 
-    def find(self, name: bytes) -> Place:
+    def find(self, name: bytes) -> OpenDirectory:
         """Return the directory with this name (relative, of plain parts).
 
         :raises LostError: if there is none.
@@ -85,15 +85,15 @@ class Parents:
         """
         return openat2(self._root, path or b".", flags, _STRAIGHT)
 
-    def _open(self, name: bytes) -> Place:
+    def _open(self, name: bytes) -> OpenDirectory:
         try:
-            return Place(self.open_straight(name), name)
+            return OpenDirectory(self.open_straight(name), name)
         except KernelCallError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 raise
         return self._walk(name)
 
-    def _walk(self, name: bytes) -> Place:
+    def _walk(self, name: bytes) -> OpenDirectory:
         fd = self.open_straight(b"")
         where: list[bytes] = []
         links = 0
@@ -119,7 +119,7 @@ class Parents:
         except BaseException:
             os.close(fd)
             raise
-        return Place(fd, b"/".join(where))
+        return OpenDirectory(fd, b"/".join(where))
 
     def _step(self, fd: int, step: bytes, where: list[bytes]) -> tuple[int, bytes | None]:
         """Go one part further: return the next directory's descriptor (or, negative, an errno), or a link's target."""

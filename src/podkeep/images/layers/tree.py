@@ -20,7 +20,7 @@ from contextlib import suppress
 from podkeep.base.errors import KernelCallError
 from podkeep.images.layers import rules
 from podkeep.images.layers.journal import Journal
-from podkeep.images.layers.parents import LostError, Parents, Place
+from podkeep.images.layers.parents import LostError, OpenDirectory, Parents
 from podkeep.images.layers.rules import TreeError, shown
 from podkeep.images.layers.tarstream import Entry, EntryKind
 from podkeep.kernel.removal import remove_entry
@@ -252,7 +252,7 @@ class TreeWriter:
         mtime = rules.modification_time(entry)
         os.utime(name, ns=(mtime, mtime), dir_fd=parent, follow_symlinks=False)
 
-    def _whiteout(self, entry: Entry, parent: Place, name: bytes) -> None:
+    def _whiteout(self, entry: Entry, parent: OpenDirectory, name: bytes) -> None:
         """OCI image-spec, layer.md, "Whiteouts"; kernel, overlayfs.rst, "whiteouts and opaque directories"."""
         if name == rules.OPAQUE:
             self._make_opaque(parent.path)
@@ -294,7 +294,7 @@ class TreeWriter:
                 os.removexattr(fd, _DEFAULT_ACL)
         self._journal.note(path, rules.modification_time(entry), fresh=fresh, default_acl=default_acl)
 
-    def _parent(self, path: bytes, entry: Entry, *, create: bool = True) -> Place:
+    def _parent(self, path: bytes, entry: Entry, *, create: bool = True) -> OpenDirectory:
         """Return the directory ``path``; missing directories are made, root's and mode 0755."""
         try:
             return self._parents.find(path)
@@ -368,7 +368,7 @@ class TreeWriter:
             self._parents.forget(keep=parent)
 
 
-def _below(parent: Place, name: bytes) -> bytes:
+def _below(parent: OpenDirectory, name: bytes) -> bytes:
     return parent.path + b"/" + name if parent.path else name
 
 

@@ -54,7 +54,7 @@ class Referrer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Repository:
     """A repository where referrers may be, ``host/repository``, and the servers to ask."""
 
     name: Reference
@@ -68,7 +68,7 @@ def tag_of(subject: Digest) -> str:
     return f"{algorithm[:32]}-{encoded[:64]}"
 
 
-def find(name: Reference, subjects: Sequence[Digest], places: Sequence[Place]) -> tuple[Place, Referrer]:
+def find(name: Reference, subjects: Sequence[Digest], places: Sequence[Repository]) -> tuple[Repository, Referrer]:
     """Return the artifact of type ``name.artifact_type`` that refers to one of ``subjects``, and where it is.
 
     :param subjects: the digests that ``name`` stands for: the index's, if it is one, and the manifest's.
@@ -76,7 +76,7 @@ def find(name: Reference, subjects: Sequence[Digest], places: Sequence[Place]) -
     :raises FailedPrecondition: if there are several and none is the newest.
     :raises PodkeepError: if no server of a place answers.
     """
-    found: dict[Digest, tuple[Place, Referrer]] = {}
+    found: dict[Digest, tuple[Repository, Referrer]] = {}
     for place in places:
         for subject in subjects:
             for referrer in list_anywhere(place.registries, subject, name.artifact_type):

@@ -33,10 +33,10 @@ def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[
     if not request["artifact_type"]:
         return [pulling.run()]
     wanted = replace(name, artifact_type=request["artifact_type"])
-    places = [referrers.Place(name=name, registries=_registries(request))]
+    places = [referrers.Repository(name=name, registries=_registries(request))]
     if other := request["referrers"]:
         where = Reference(host=other["host"], repository=other["repository"])
-        places.append(referrers.Place(name=where, registries=_registries(other)))
+        places.append(referrers.Repository(name=where, registries=_registries(other)))
     subjects = pulling.digests()
     place, found = referrers.find(wanted, subjects, places)
     name = Reference(host=place.name.host, repository=place.name.repository, digest=found.digest)

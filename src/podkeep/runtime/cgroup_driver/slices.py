@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9:_.\\]+(-[A-Za-z0-9:_.\\]+)*\.slice")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CgroupName:
     """A cgroup: its path below every hierarchy's root, and how the OCI runtime is told of it."""
 
     path: str
@@ -57,15 +57,15 @@ def sandbox_path(parent: str, sandbox: str) -> str:
     return f"{parent.rstrip('/')}/{SANDBOX_PREFIX}{sandbox}"
 
 
-def container_place(parent: str, sandbox: str, container: str) -> Place:
+def container_cgroup(parent: str, sandbox: str, container: str) -> CgroupName:
     """Return the place of a container of a sandbox."""
     if is_slice(parent):
         return _scope(sandbox_slice(parent, sandbox), container)
     path = f"{sandbox_path(parent, sandbox)}/{container}"
-    return Place(path=path, oci=path)
+    return CgroupName(path=path, oci=path)
 
 
-def infra_place(parent: str, sandbox: str) -> Place:
+def infra_cgroup(parent: str, sandbox: str) -> CgroupName:
     """Return the place of the process that holds a sandbox's PID namespace: beside its containers, never above them.
 
     A cgroup of version 2 with children that are limited has no processes of its own (cgroup-v2.rst).
@@ -73,19 +73,19 @@ def infra_place(parent: str, sandbox: str) -> Place:
     if is_slice(parent):
         return _scope(sandbox_slice(parent, sandbox), sandbox)
     path = f"{sandbox_path(parent, sandbox)}/infra"
-    return Place(path=path, oci=path)
+    return CgroupName(path=path, oci=path)
 
 
-def direct_place(parent: str, container: str) -> Place:
+def direct_cgroup(parent: str, container: str) -> CgroupName:
     """Return the place of a container that belongs to no sandbox."""
     if is_slice(parent):
         return _scope(parent, container)
     path = f"{parent.rstrip('/')}/{container}"
-    return Place(path=path, oci=path)
+    return CgroupName(path=path, oci=path)
 
 
-def _scope(unit: str, name: str) -> Place:
-    return Place(path=f"{expand(unit)}/{SCOPE_PREFIX}-{name}.scope", oci=f"{unit}:{SCOPE_PREFIX}:{name}")
+def _scope(unit: str, name: str) -> CgroupName:
+    return CgroupName(path=f"{expand(unit)}/{SCOPE_PREFIX}-{name}.scope", oci=f"{unit}:{SCOPE_PREFIX}:{name}")
 
 
 def parents(parent: str) -> tuple[str, ...]:

@@ -327,7 +327,7 @@ class ContainerExecutor:
             user=user,
             host=self._host_facts_with_devices if privileged else self._host_facts,
             rootfs=str(self.layout.rootfs(container.id)),
-            cgroup=slices.container_place(sandbox.config.cgroup_parent, sandbox.id, container.id).oci,
+            cgroup=slices.container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id).oci,
             namespaces=self._namespaces(plan, held),
             files=self.sandboxes.files(sandbox),
             hostname=sandbox.config.hostname or os.uname().nodename,

@@ -259,8 +259,8 @@ class Probe:
             self.cgroups.kill(cgroup)
             self.cgroups.remove(cgroup)
 
-    def _cgroup(self, container: ContainerID) -> slices.Place:
-        return slices.direct_place(self.cgroup_parent, container)
+    def _cgroup(self, container: ContainerID) -> slices.CgroupName:
+        return slices.direct_cgroup(self.cgroup_parent, container)
 
     def _config(
         self, container: ContainerID, rootfs: Path, mount: Mapping[str, Any], userns: Path | None

@@ -348,7 +348,7 @@ class SandboxExecutor:
                     for kind in sorted(joined, key=lambda item: item.value)
                 ),
             ],
-            "cgroupsPath": slices.infra_place(sandbox.config.cgroup_parent, sandbox.id).oci,
+            "cgroupsPath": slices.infra_cgroup(sandbox.config.cgroup_parent, sandbox.id).oci,
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
         }
         if idmap is not None:

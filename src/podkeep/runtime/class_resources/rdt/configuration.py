@@ -22,8 +22,8 @@ from podkeep.runtime.class_resources.rdt.proportions import (
     Bits,
     CacheValue,
     Kind,
+    Location,
     PerCache,
-    Place,
     bits_inside,
 )
 from podkeep.runtime.class_resources.yamlfile import Node
@@ -49,13 +49,13 @@ class Request:
         request = self.caches.get(kind)
         return request is not None and not all(value.is_everything for value in request.values())
 
-    def names(self, kind: Kind) -> Place | None:
+    def names(self, kind: Kind) -> Location | None:
         """Return where it asks for ``kind``, if it does."""
         return self.mb if kind is Kind.MB else self.caches.get(kind)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassConfig(Place):
+class ClassConfig(Location):
     """A class: a control group of resctrl."""
 
     name: str
@@ -66,7 +66,7 @@ class ClassConfig(Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionConfig(Place):
+class PartitionConfig(Location):
     """A part of the caches that no other partition has, and the classes in it."""
 
     name: str
@@ -150,7 +150,7 @@ def _partition(name: str, node: Node) -> PartitionConfig:
 
 
 def _class(name: str, node: Node) -> ClassConfig:
-    place = Place(where=proportions_of.place(node))
+    place = Location(where=proportions_of.place(node))
     if name in {"", ROOT_CLASS}:
         name = ROOT_CLASS
     else:

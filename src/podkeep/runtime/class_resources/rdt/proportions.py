@@ -41,7 +41,7 @@ class Access(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Location:
     """Where something is written."""
 
     where: str
@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share(Place):
+class Share(Location):
     """Percent of what there is: of the cache for a partition, of the partition's bits for a class."""
 
     low: int
@@ -66,7 +66,7 @@ class Share(Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bits(Place):
+class Bits(Location):
     """Bits of the cache for a partition; for a class counted from the lowest bit of its partition."""
 
     mask: int
@@ -105,7 +105,7 @@ class CacheValue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BandwidthValue(Place):
+class BandwidthValue(Location):
     """Limits of memory bandwidth; which one counts is decided by how resctrl is mounted."""
 
     percent: int | None = None
@@ -118,7 +118,7 @@ class BandwidthValue(Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerCache(Place, Generic[T]):
+class PerCache(Location, Generic[T]):
     """Values by cache ID."""
 
     by_id: Mapping[int, T]
@@ -135,7 +135,7 @@ class PerCache(Place, Generic[T]):
 
 
 def place(node: Node) -> str:
-    """Return :attr:`Place.where` of ``node``."""
+    """Return :attr:`Location.where` of ``node``."""
     return node.error("").message.removesuffix(": ")
 
 

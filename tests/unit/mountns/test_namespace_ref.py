@@ -9,7 +9,7 @@ import pytest
 
 from podkeep.base.config import MountnsConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.mountns.place import DEFAULT_PIN, KUBENS_PIN, Place, candidates, place
+from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN, NamespaceRef, candidates, resolve
 
 OWN = Path("/srv/mountns/mnt")
 
@@ -21,19 +21,19 @@ def decided(
     environ: Mapping[str, str] | None = None,
     pin: Path | None = None,
     pid: int | None = None,
-) -> Place | None:
+) -> NamespaceRef | None:
     """Return the decision where namespaces are pinned at ``pins``."""
     config = MountnsConfig(enabled=enabled, pin=configured)
-    return place(config, environ=environ or {}, pin=pin, pid=pid, is_pinned=set(pins).__contains__)
+    return resolve(config, environ=environ or {}, pin=pin, pid=pid, is_pinned=set(pins).__contains__)
 
 
 def test_nothing_is_said_and_nothing_is_there() -> None:
-    assert decided() == Place(pin=DEFAULT_PIN, may_make=True, source="default")
+    assert decided() == NamespaceRef(pin=DEFAULT_PIN, may_make=True, source="default")
 
 
 def test_what_is_pinned_is_taken() -> None:
-    assert decided(DEFAULT_PIN) == Place(pin=DEFAULT_PIN, may_make=True, source="default")
-    assert decided(KUBENS_PIN) == Place(pin=KUBENS_PIN, may_make=False, source="kubens")
+    assert decided(DEFAULT_PIN) == NamespaceRef(pin=DEFAULT_PIN, may_make=True, source="default")
+    assert decided(KUBENS_PIN) == NamespaceRef(pin=KUBENS_PIN, may_make=False, source="kubens")
 
 
 def test_two_that_are_pinned_are_ambiguous() -> None:
@@ -52,15 +52,15 @@ def test_two_that_are_pinned_are_ambiguous() -> None:
 def test_each_source_goes_before_the_next(pinned: tuple[Path, ...]) -> None:
     environ = {"KUBENSMNT": "/run/env/mnt"}
     configured = str(OWN)
-    assert decided(*pinned, configured=configured) == Place(pin=OWN, may_make=True, source="mountns.pin")
-    assert decided(*pinned, configured=configured, environ=environ) == Place(
+    assert decided(*pinned, configured=configured) == NamespaceRef(pin=OWN, may_make=True, source="mountns.pin")
+    assert decided(*pinned, configured=configured, environ=environ) == NamespaceRef(
         pin=Path("/run/env/mnt"), may_make=False, source="KUBENSMNT"
     )
     given = Path("/run/given/mnt")
-    assert decided(*pinned, configured=configured, environ=environ, pin=given) == Place(
+    assert decided(*pinned, configured=configured, environ=environ, pin=given) == NamespaceRef(
         pin=given, may_make=False, source="--mount-namespace"
     )
-    assert decided(*pinned, configured=configured, environ=environ, pid=7) == Place(
+    assert decided(*pinned, configured=configured, environ=environ, pid=7) == NamespaceRef(
         pid=7, may_make=False, source="--mount-namespace-pid"
     )
 
@@ -70,7 +70,7 @@ def test_an_empty_variable_says_nothing() -> None:
 
 
 def test_the_namespace_of_kubens_is_never_made() -> None:
-    assert decided(configured=str(KUBENS_PIN)) == Place(pin=KUBENS_PIN, may_make=False, source="mountns.pin")
+    assert decided(configured=str(KUBENS_PIN)) == NamespaceRef(pin=KUBENS_PIN, may_make=False, source="mountns.pin")
 
 
 @pytest.mark.requirement("M16")

@@ -26,7 +26,7 @@ KUBENSMNT = "KUBENSMNT"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class NamespaceRef:
     """A mount namespace, by the file it is pinned on or by a process in it: exactly one of ``pin`` and ``pid``."""
 
     pin: Path | None = None
@@ -40,14 +40,14 @@ class Place:
         return f"{self.pin}" if self.pid is None else f"process {self.pid}"
 
 
-def place(
+def resolve(
     config: MountnsConfig,
     *,
     environ: Mapping[str, str],
     pin: Path | None = None,
     pid: int | None = None,
     is_pinned: Callable[[Path], bool],
-) -> Place | None:
+) -> NamespaceRef | None:
     """Return where a daemon belongs; None: hiding is off, it stays where it is.
 
     :param pin: what ``--mount-namespace`` gave.
@@ -65,23 +65,23 @@ def place(
     if not config.enabled:
         return None
     if pid is not None:
-        return Place(pid=pid, source="--mount-namespace-pid")
+        return NamespaceRef(pid=pid, source="--mount-namespace-pid")
     if pin is not None:
-        return Place(pin=_absolute("--mount-namespace", pin), source="--mount-namespace")
+        return NamespaceRef(pin=_absolute("--mount-namespace", pin), source="--mount-namespace")
     if environ.get(KUBENSMNT):
-        return Place(pin=_absolute(KUBENSMNT, Path(environ[KUBENSMNT])), source=KUBENSMNT)
+        return NamespaceRef(pin=_absolute(KUBENSMNT, Path(environ[KUBENSMNT])), source=KUBENSMNT)
     if config.pin:
         configured = _absolute("mountns.pin", Path(config.pin))
-        return Place(pin=configured, may_make=configured != KUBENS_PIN, source="mountns.pin")
+        return NamespaceRef(pin=configured, may_make=configured != KUBENS_PIN, source="mountns.pin")
     if not is_pinned(KUBENS_PIN):
-        return Place(pin=DEFAULT_PIN, may_make=True, source="default")
+        return NamespaceRef(pin=DEFAULT_PIN, may_make=True, source="default")
     if is_pinned(DEFAULT_PIN):
         raise FailedPrecondition(
             f"mount namespaces are pinned at {KUBENS_PIN} and at {DEFAULT_PIN}: daemons could end up in different ones",
             hint=f"set mountns.pin to the one that the kubelet is in, or remove the other: `systemctl stop {UNIT}`, "
             f"`podkeep --set mountns.pin={DEFAULT_PIN} mountns stop` or `systemctl stop kubens`",
         )
-    return Place(pin=KUBENS_PIN, source="kubens")
+    return NamespaceRef(pin=KUBENS_PIN, source="kubens")
 
 
 def candidates(config: MountnsConfig) -> tuple[Path, ...]:

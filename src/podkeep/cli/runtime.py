@@ -165,7 +165,7 @@ def serve(
     lock = lockfile.acquire(run / "runtime.lock", hint="a runtime serves already; end it with `podkeep runtime stop`")
     joined = None
     try:
-        joined = membership.enter(where, pins=place.candidates(config.mountns))
+        joined = membership.enter(where, pins=namespace_ref.candidates(config.mountns))
         if where is not None:
             unified.detach()
         # From here on threads may start: gRPC is imported only now.

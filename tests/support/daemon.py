@@ -190,7 +190,7 @@ pod_logs = "{self.base / "logs"}"
             cgroups=tuple(sorted(path for path in _below(cgroups, self.cgroup_parent) if path != self.cgroup_parent)),
             run_files=tuple(sorted(str(path.relative_to(run)) for path in files)),
             data_directories=tuple(sorted(str(path.relative_to(root)) for path in data)),
-            processes=tuple(sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/"))),
+            processes=_settled_processes(run),
             records=self.records(),
             host_ports=host_ports(bridge),
             held_namespaces=_settled_namespaces(self.process.pid),
@@ -259,6 +259,20 @@ def _settled_namespaces(daemon: int) -> tuple[str, ...]:
         held = _held_namespaces(daemon)
         if all(name.startswith("mnt:") for name in held) or time.monotonic() > deadline:
             return held
+        time.sleep(0.01)
+
+
+def _settled_processes(run: str) -> tuple[str, ...]:
+    """Return the names of processes with a path below ``run`` among their arguments, when nothing is under way.
+
+    The first process of a container that was just started is crun until it executes its program; crun, executed from a
+    descriptor, is named by its number.
+    """
+    deadline = time.monotonic() + 2
+    while True:
+        found = sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/"))
+        if not any(name.isdigit() for name in found) or time.monotonic() > deadline:
+            return tuple(found)
         time.sleep(0.01)
 
 

@@ -214,6 +214,19 @@ def test_readers_end_when_the_hub_is_closed() -> None:
     assert asyncio.run(run()) == ["1"]
 
 
+def test_a_reader_that_comes_after_the_hub_was_closed_ends_too() -> None:
+    """Its request was taken up while the daemon began to stop; without an end the daemon would wait for it."""
+
+    async def run() -> list[str]:
+        hub = EventHub()
+        hub.publish(event(1))
+        hub.close()
+        with hub.subscribe() as reader:
+            return [item.subject async for item in reader]
+
+    assert asyncio.run(asyncio.wait_for(run(), 5)) == ["1"]
+
+
 def test_what_nobody_hears_is_forgotten_in_time_also_if_nobody_ever_comes() -> None:
     async def run() -> int:
         hub = EventHub(retention_s=60)

@@ -139,6 +139,7 @@ class EventHub:
         self._retention_ns = int(retention_s * 1e9)
         self._readers: set[EventReader] = set()
         self._unheard = _Queue(queue_length)
+        self._closed = False
         self.dropped = 0
         self.on_drop: Callable[[], None] = lambda: None
 
@@ -176,6 +177,8 @@ class EventHub:
         self._forget_old()
         while self._unheard:
             reader.put(self._unheard.popleft())
+        if self._closed:  # its request was under way when the daemon began to stop, which would wait for it
+            reader.end()
         self._readers.add(reader)
         return reader
 
@@ -189,7 +192,8 @@ class EventHub:
         return len(self._readers)
 
     def close(self) -> None:
-        """Let every reader take what is in its queue and then end; called when the daemon stops."""
+        """Let every reader, also one that comes later, take what is in its queue and end; the daemon stops."""
+        self._closed = True
         for reader in self._readers:
             reader.end()
 

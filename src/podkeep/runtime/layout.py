@@ -61,6 +61,10 @@ class Layout:
     def terminals(self) -> Path:
         return self.run / "terminals"
 
+    @property
+    def infra_program(self) -> Path:
+        return self.root / "catatonit"
+
     def sandbox_data(self, sandbox: SandboxID) -> Path:
         return self.root / "sandboxes" / sandbox
 

@@ -363,7 +363,9 @@ def ensure_running(config: Config, global_options: Sequence[str]) -> bool:
 def _start(global_options: Sequence[str], log_path: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Start a runtime in the background; return it and where in the log it begins."""
     argv = [sys.executable, "-m", "podkeep", *global_options, "runtime", "--idle-exit", str(BACKGROUND_IDLE_EXIT_S)]
-    with log_path.open("ab") as log:
+    # It names what pods have on this machine; users pass its directory.
+    with open(log_path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+        os.fchmod(log.fileno(), 0o600)
         start = log.tell()
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True

@@ -48,6 +48,7 @@ def test_two_that_start_the_runtime_at_once_both_have_it(stopped: Daemon, tmp_pa
     ]
     said = [command.communicate(timeout=TIMEOUT_S)[1] for command in commands]
     assert all("localhost/absent:1" in text for text in said), said
+    assert (stopped.layout.root / "runtime.log").stat().st_mode & 0o777 == 0o600
     assert lockfile.IN_USE not in "".join(said)
     assert stopped.listens()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -70,8 +71,9 @@ def test_every_container_of_a_pod_is_in_its_user_namespace(pods: Pods) -> None:
 def test_init_of_a_shared_pid_namespace_is_in_the_pods_user_namespace(pods: Pods) -> None:
     sandbox = pods.run(pod(options=namespaces(user=BLOCK, pid=api.POD)))
     container = pods.launch(sandbox)
-    assert pods.read(container, "stat -c '%u %g' /proc/1") == "0 0"
-    assert pods.read(container, "readlink /proc/1/ns/user") == pods.read(container, "readlink /proc/self/ns/user")
+    assert pods.read(container, "stat -c '%u %g' /proc/1") == "65535 65535"
+    infra = json.loads(pods.pod_status(sandbox, verbose=True).info["info"])["status"]["infra"]["pid"]
+    assert user_namespace(infra) == user_namespace(pods.host_pid(container))
 
 
 @pytest.mark.requirement("U8")

@@ -13,9 +13,10 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.kernel import procfs
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime.lifecycle.container_executor import _read_inside, _read_profile, _target_namespace, exit_code_of
+from podkeep.runtime.lifecycle.container_executor import _read_inside, _target_namespace, exit_code_of
 from podkeep.runtime.lifecycle.sandbox_executor import namespace_kinds
 from podkeep.runtime.model.records import NamespaceMode, NamespaceOptions
+from podkeep.runtime.oci.confinement import read_profile
 from podkeep.runtime.oci.devices import machine_devices
 
 NODE, CONTAINER = NamespaceMode.NODE, NamespaceMode.CONTAINER
@@ -98,17 +99,17 @@ def test_the_machines_devices() -> None:
 def test_seccomp_profiles_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with pytest.raises(NotFound, match=r"profile\.json"):
-        _read_profile(path)
+        read_profile(path)
     for text in (b"{", b"\xff"):
         path.write_bytes(text)
         with pytest.raises(InvalidArgument, match=r"profile\.json is not JSON"):
-            _read_profile(path)
+            read_profile(path)
     for text in (b"[]", b"{}", b"5"):
         path.write_bytes(text)
         with pytest.raises(InvalidArgument, match="defaultAction"):
-            _read_profile(path)
+            read_profile(path)
     path.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
-    assert _read_profile(path) == {"defaultAction": "SCMP_ACT_LOG"}
+    assert read_profile(path) == {"defaultAction": "SCMP_ACT_LOG"}
 
 
 def test_exit_codes_that_conmon_noted(tmp_path: Path) -> None:

@@ -507,10 +507,12 @@ async def _first(waiting: Awaitable[Any], seconds: float) -> None:
 
 
 def _make_directories(layout: Layout, socket: Path) -> None:
-    private = {layout.root, layout.exits, layout.run / "handlers"}
+    private = {layout.root, layout.root / "sandboxes", layout.exits, layout.run / "handlers"}
     for directory in layout.shared_directories():
         directory.mkdir(mode=0o700 if directory in private else 0o711, parents=True, exist_ok=True)
-    # The root file systems and files of pods are below; their names cannot be guessed and each has its own mode.
+    # Who is in a pod's user namespace passes these two; what is below has its own mode, for IDs are no secret.
     layout.root.chmod(0o711)
     layout.run.chmod(0o711)
+    # An earlier version left it open.
+    (layout.root / "sandboxes").chmod(0o700)
     socket.parent.mkdir(mode=0o711, parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -22,9 +21,7 @@ from podkeep.base.errors import (
     FailedPrecondition,
     InvalidArgument,
     KernelCallError,
-    NotFound,
     PodkeepError,
-    refused,
 )
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
@@ -46,11 +43,11 @@ from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, ProfileKind, Sandbox, Seccomp
 from podkeep.runtime.oci import cdi_edits, cdi_nodes, devices, spec, users
 from podkeep.runtime.oci.cdi_registry import Registry
+from podkeep.runtime.oci.confinement import read_profile
 from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
 from podkeep.runtime.oci.mounts import POD_FILES, check_device_nodes
 
 _PASSWD_LIMIT = 1 << 20
-_PROFILE_LIMIT = 4 << 20
 """Bytes of the image's passwd and group files that are looked at."""
 EMPTIED_BYTES = 16 << 20
 """Page cache of a container that is dropped when it is removed; more of it may be worth keeping for the next one."""
@@ -370,11 +367,11 @@ class ContainerExecutor:
             return None
         if profile.kind is ProfileKind.RUNTIME_DEFAULT:
             return self._default_profile
-        return _read_profile(Path(profile.path))
+        return read_profile(Path(profile.path))
 
     @cached_property
     def _default_profile(self) -> Mapping[str, Any]:
-        return _read_profile(self.seccomp_default)
+        return read_profile(self.seccomp_default)
 
     @cached_property
     def _host_facts(self) -> spec.HostFacts:
@@ -445,40 +442,6 @@ def _read_inside(root: int, path: bytes) -> str:
     except KernelCallError:
         return ""
     return (found or b"").decode(errors="replace")
-
-
-def _read_profile(path: Path) -> Mapping[str, Any]:
-    try:
-        profile = json.loads(_read_regular(path, _PROFILE_LIMIT))
-    except FileNotFoundError as error:
-        raise NotFound(
-            f"seccomp profile {path} does not exist", hint="`podkeep doctor` says what is missing"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"seccomp profile {path} is not JSON: {error}") from error
-    except OSError as error:
-        raise refused("seccomp profile", error) from error
-    if not isinstance(profile, dict) or "defaultAction" not in profile:
-        raise InvalidArgument(f"seccomp profile {path} has no defaultAction")
-    return profile
-
-
-def _read_regular(path: Path, limit: int) -> bytes:
-    """Return a file whose path a request names; opening it must not wait for a writer, nor reading it never end.
-
-    :raises InvalidArgument: if it is no regular file, or longer than ``limit`` bytes.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise InvalidArgument(f"{path} is not a regular file")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            data = file.read(limit + 1)
-    finally:
-        os.close(fd)
-    if len(data) > limit:
-        raise InvalidArgument(f"{path} has more than {limit} bytes")
-    return data
 
 
 def _write_private(path: Path, text: str) -> None:

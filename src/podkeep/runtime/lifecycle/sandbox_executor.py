@@ -14,24 +14,26 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from podkeep.base import failpoints
+from podkeep.base import atomicfile, failpoints
 from podkeep.base.errors import Internal, InvalidArgument, KernelCallError
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
 from podkeep.kernel import mountinfo, mounts, namespaces, nshelper, procfs
 from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.idmap import IdMapping
 from podkeep.kernel.mounts import MountFlag
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
 from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.removal import remove_tree, unmount_below
 from podkeep.runtime.bundle import pod_files, relabel
+from podkeep.runtime.bundle.staging import make_passable
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
 from podkeep.runtime.class_resources.model import OOM, QOS, Level
 from podkeep.runtime.class_resources.registry import ClassResources
@@ -48,18 +50,20 @@ from podkeep.runtime.model.records import (
     SELinuxOptions,
 )
 from podkeep.runtime.network.networks import Networks, addresses
-from podkeep.runtime.oci import selinux, sysctls
+from podkeep.runtime.oci import seccomp, selinux, sysctls
 from podkeep.runtime.oci.confinement import Confinement, oom_score_floor
 from podkeep.runtime.oci.driver import Driver
 from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.mounts import PodFiles
 from podkeep.runtime.oci.selinux import Labels
-from podkeep.runtime.oci.spec import OCI_VERSION, oci_mappings
+from podkeep.runtime.oci.spec import DEFAULT_MASKED, DEFAULT_READONLY, OCI_VERSION, oci_mappings
 
 SHM_BYTES = 64 << 20
 """Size of a pod's /dev/shm, as everywhere in the field."""
 INFRA_OOM_SCORE = -998
 """The process that all of a pod hangs on is among the last to be killed (kubelet: PodInfraOOMAdj)."""
+_INFRA_ID = 65535
+"""User and group of that process, inside: those of the pause image, which no image's account is likely to have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +220,8 @@ class SandboxExecutor:
 
     def _write_files(self, sandbox: Sandbox) -> None:
         data = self.layout.sandbox_data(sandbox.id)
-        data.mkdir(mode=0o711)
+        # A pod may write into its files and set their mode: a setuid program of root's must be nobody's to run.
+        data.mkdir(mode=0o700)
         config = sandbox.config
         texts = {
             "resolv.conf": pod_files.resolv_conf(config.dns, _machine_text("/etc/resolv.conf")),
@@ -229,7 +234,7 @@ class SandboxExecutor:
         if label := self.labels(sandbox).mount:
             relabel.relabel(str(data), label)
         run = self.layout.sandbox_run(sandbox.id)
-        run.mkdir(mode=0o711)
+        make_passable(run, config.namespaces.userns)
         (run / "ns").mkdir(mode=0o711)
 
     def _make_namespaces(self, sandbox: Sandbox) -> SandboxStatus:
@@ -325,14 +330,41 @@ class SandboxExecutor:
         idmap = sandbox.config.namespaces.userns
         if idmap is not None:
             os.chown(rootfs, idmap.host_uid(0), idmap.host_gid(0))
-        (bundle / "config.json").write_text(json.dumps(self._infra_config(sandbox, str(rootfs))))
+        config = self._infra_config(sandbox, str(rootfs), str(self._infra_program()))
+        (bundle / "config.json").write_text(json.dumps(config))
         process = driver.create_detached(ContainerID(sandbox.id), bundle)
         driver.start(ContainerID(sandbox.id))
         with open(f"/proc/{process.pid}/ns/pid", "rb") as namespace:  # noqa: PTH123 - a magic link
+            if not procfs.alive(process):  # the number may be another process's by now
+                raise Internal(f"the infra process of sandbox {sandbox.id} ended at once")
             namespaces.pin(namespace.fileno(), self.layout.namespace_pin(sandbox.id, NamespaceKind.PID))
         return process
 
-    def _infra_config(self, sandbox: Sandbox, rootfs: str) -> dict[str, Any]:
+    def _infra_program(self) -> Path:
+        """Return a copy of catatonit that only root may read.
+
+        A process that executes what it may not read cannot be dumped (proc(5), ``PR_SET_DUMPABLE``): nothing in the pod
+        traces it, or goes by ``/proc/1`` into its mounts; in a user namespace not even with all capabilities, because
+        the file's owner is not mapped there (kernel, ``would_dump``).
+        """
+        source, copy = Path(self.catatonit), self.layout.infra_program
+        found = source.stat()
+        with suppress(FileNotFoundError):
+            known = copy.stat()
+            if (known.st_size, known.st_mtime_ns) == (found.st_size, found.st_mtime_ns):
+                return copy
+        atomicfile.write(copy, source.read_bytes(), mode=0o711)
+        if self.confinement.selinux.enabled:
+            os.setxattr(copy, relabel.ATTRIBUTE, os.getxattr(source, relabel.ATTRIBUTE))
+        os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+        return copy
+
+    def _infra_config(self, sandbox: Sandbox, rootfs: str, source: str) -> dict[str, Any]:
+        """Return the configuration of the infra process, as confined as any container by default.
+
+        It shares its PID namespace with the pod's containers: what they could reach by it must not be more than they
+        have themselves.
+        """
         joined = namespace_kinds(sandbox.config) - {NamespaceKind.PID}
         oci_names = {NamespaceKind.NET: "network"}
         idmap = sandbox.config.namespaces.userns
@@ -350,17 +382,26 @@ class SandboxExecutor:
             ],
             "cgroupsPath": slices.infra_cgroup(sandbox.config.cgroup_parent, sandbox.id).oci,
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            "maskedPaths": list(DEFAULT_MASKED),
+            "readonlyPaths": list(DEFAULT_READONLY),
         }
+        if (profile := self.confinement.default_seccomp) is not None:
+            linux["seccomp"] = seccomp.to_oci(profile, capabilities=(), machine=os.uname().machine)
         if idmap is not None:
             linux |= {"uidMappings": oci_mappings(idmap.uids), "gidMappings": oci_mappings(idmap.gids)}
         program, labels = "/catatonit", self.labels(sandbox)
+        apparmor = self.confinement.apparmor_profile(Security())
+        uid, gid = (_INFRA_ID, _INFRA_ID) if idmap is None else (_infra_id(idmap.uids), _infra_id(idmap.gids))
+        small = ["nosuid", "noexec", "mode=755", "size=64k"]
+        own = ["bind", "ro", "nosuid", "nodev"]
         if labels.mount:
             linux["mountLabel"] = labels.mount
         return {
             "ociVersion": OCI_VERSION,
             "process": {
                 **({"selinuxLabel": labels.process} if labels.process else {}),
-                "user": {"uid": 0, "gid": 0},
+                **({"apparmorProfile": apparmor} if apparmor else {}),
+                "user": {"uid": uid, "gid": gid},
                 "args": [program, "-P"],
                 "cwd": "/",
                 "noNewPrivileges": True,
@@ -370,8 +411,8 @@ class SandboxExecutor:
             "root": {"path": rootfs, "readonly": True},
             "mounts": [
                 {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-                {"destination": program, "type": "bind", "source": self.catatonit, "options": ["bind", "ro"]},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": small},
+                {"destination": program, "type": "bind", "source": source, "options": own},
             ],
             "linux": linux,
         }
@@ -394,6 +435,12 @@ def namespace_kinds(config: SandboxConfig) -> frozenset[NamespaceKind]:
     if options.userns is not None:
         result.add(NamespaceKind.USER)
     return frozenset(result)
+
+
+def _infra_id(mappings: tuple[IdMapping, ...]) -> int:
+    """Return the user or group of the infra process inside; of fewer IDs the last of those with root's."""
+    (first,) = (item for item in mappings if item.container_id == 0)
+    return min(_INFRA_ID, first.length - 1)
 
 
 def _kind_names(config: SandboxConfig) -> frozenset[str]:

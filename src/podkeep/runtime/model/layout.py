@@ -2,6 +2,7 @@
 
     <root>/state.db                     sandboxes, containers, addresses (SQLite)
     <root>/images/                      the image store
+    <root>/catatonit                    the program of infra processes, which only root may read
     <root>/sandboxes/<id>/              resolv.conf, hosts, hostname
     <root>/containers/<id>/{upper,work} the writable layer
     <root>/containers/<id>/volumes/<n>  the image's VOLUMEs
@@ -17,7 +18,8 @@
     <run>/mount-namespace.json          which mount namespace the runtime is in (podkeep.mountns.membership)
     <run>/configuration.json            the configuration in force (podkeep.base.in_force)
 
-Directories that a container's processes must traverse as an unprivileged host user have mode 0711, all else 0700.
+Directories that a container's processes must traverse as an unprivileged host user have mode 0711 where they are all
+pods', 0710 with the pod's group where they are one's (``staging.make_passable``); all else 0700. IDs are no secret.
 """
 
 from __future__ import annotations
@@ -60,6 +62,10 @@ class Layout:
     @property
     def terminals(self) -> Path:
         return self.run / "terminals"
+
+    @property
+    def infra_program(self) -> Path:
+        return self.root / "catatonit"
 
     def sandbox_data(self, sandbox: SandboxID) -> Path:
         return self.root / "sandboxes" / sandbox

@@ -7,14 +7,18 @@ modules of ``oci/``.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Collection, Iterable
+import stat
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from podkeep.base.config import RuntimeConfig
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, refused
 from podkeep.kernel import lsm, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.model.records import Security
@@ -29,6 +33,8 @@ from podkeep.runtime.oci.sysctls import DefaultSysctls, check_defaults
 log = logging.getLogger(__name__)
 
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
+_PROFILE_LIMIT = 4 << 20
+"""Bytes of a seccomp profile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,8 @@ class Confinement:
     sysctls: DefaultSysctls = field(default_factory=DefaultSysctls)
     rlimits: tuple[Rlimit, ...] = ()
     pids_limit: int = 0
+    seccomp_profile: Path | None = None
+    """The file of the profile that RuntimeDefault means."""
 
     @classmethod
     def from_config(cls, config: RuntimeConfig) -> Confinement:
@@ -61,7 +69,16 @@ class Confinement:
             ),
             rlimits=rlimits.parse(config.default_rlimits),
             pids_limit=config.pids_limit,
+            seccomp_profile=Path(config.seccomp_profile),
         )
+
+    @cached_property
+    def default_seccomp(self) -> Mapping[str, Any] | None:
+        """The parsed profile that RuntimeDefault means.
+
+        :raises PodkeepError: as :func:`read_profile`.
+        """
+        return None if self.seccomp_profile is None else read_profile(self.seccomp_profile)
 
     def apparmor_profile(self, security: Security) -> str:
         """Return the profile of a container, empty for none.
@@ -161,3 +178,42 @@ def _page_sizes(directory: Path) -> frozenset[str]:
             size, unit = size // 1024, unit + 1
         result.add(f"{size}{('KB', 'MB', 'GB')[unit]}")
     return frozenset(result)
+
+
+def read_profile(path: Path) -> Mapping[str, Any]:
+    """Return a parsed seccomp profile, the node's default one or one that a request names.
+
+    :raises NotFound: if there is no such file.
+    :raises InvalidArgument: if it is no profile.
+    """
+    try:
+        profile = json.loads(_read_regular(path, _PROFILE_LIMIT))
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"seccomp profile {path} does not exist", hint="`podkeep doctor` says what is missing"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"seccomp profile {path} is not JSON: {error}") from error
+    except OSError as error:
+        raise refused("seccomp profile", error) from error
+    if not isinstance(profile, dict) or "defaultAction" not in profile:
+        raise InvalidArgument(f"seccomp profile {path} has no defaultAction")
+    return profile
+
+
+def _read_regular(path: Path, limit: int) -> bytes:
+    """Return a file whose path a request names; opening it must not wait for a writer, nor reading it never end.
+
+    :raises InvalidArgument: if it is no regular file, or longer than ``limit`` bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise InvalidArgument(f"{path} is not a regular file")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(fd)
+    if len(data) > limit:
+        raise InvalidArgument(f"{path} has more than {limit} bytes")
+    return data

@@ -1,0 +1,103 @@
+"""What other users of the machine reach of pods, and a pod's containers of the process that holds its PID namespace."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podkeep.cri.v1 import api_pb2 as api
+from support.cri import BLOCK, Pods, Triple, namespaces, pod
+from support.daemon import Daemon
+
+NEIGHBOUR = 1000
+_LOOK = """
+import os, sys
+os.setgroups([])
+os.setresgid(*[int(sys.argv[1])] * 3)
+os.setresuid(*[int(sys.argv[1])] * 3)
+for path in sys.argv[3:]:
+    try:
+        os.stat(path, dir_fd=int(sys.argv[2]))
+    except PermissionError:
+        continue
+    print(path)
+"""
+
+
+def reached(top: Path, daemon: Daemon, *paths: str) -> list[str]:
+    """Return which of ``paths`` below ``top``, as the daemon sees it, a user of the machine can look at."""
+    directory = os.open(f"/proc/{daemon.pid}/root{top}", os.O_PATH | os.O_DIRECTORY)
+    try:
+        for path in paths:
+            os.stat(path, dir_fd=directory)
+        command = [sys.executable, "-I", "-S", "-c", _LOOK, str(NEIGHBOUR), str(directory), *paths]
+        look = subprocess.run(command, pass_fds=(directory,), capture_output=True, text=True, check=True)
+    finally:
+        os.close(directory)
+    return look.stdout.split()
+
+
+@pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
+def test_a_setuid_program_that_a_pod_makes_is_nobodys_to_run(pods: Pods, daemon: Daemon, user: Triple | None) -> None:
+    """IDs of sandboxes and containers are no secret: /proc/PID/cgroup shows them to everybody."""
+    sandbox = pods.run(pod(options=namespaces(user=user)))
+    container = pods.launch(sandbox)
+    for file in ("/etc/resolv.conf", "/etc/hostname", "/dev/shm/program", "/program"):
+        pods.read(container, f"cat /bin/busybox >{file} && chmod 4755 {file}")
+    found = daemon.layout.sandbox_data(sandbox) / "resolv.conf"
+    assert (found.stat().st_mode & 0o7777, found.stat().st_uid) == (0o4755, 0)
+
+    upper = f"containers/{container}/upper/program"
+    assert reached(daemon.layout.root, daemon, f"sandboxes/{sandbox}/resolv.conf", upper) == []
+    inside = [f"sandboxes/{sandbox}/{name}" for name in ("shm/program", "ns/net")]
+    if user is not None:
+        inside.append(f"sandboxes/{sandbox}/files/resolv.conf")
+    assert reached(daemon.layout.run, daemon, *inside, f"containers/{container}/rootfs/program") == []
+
+
+def infra_of(pods: Pods, sandbox: str) -> int:
+    """Return the process ID of what holds a sandbox's PID namespace."""
+    return int(json.loads(pods.pod_status(sandbox, verbose=True).info["info"])["status"]["infra"]["pid"])
+
+
+@pytest.mark.parametrize(
+    ("user", "capabilities"),
+    [(None, ()), (BLOCK, ()), (BLOCK, ("ALL",))],
+    ids=["host users", "own users", "own users, all capabilities"],
+)
+def test_what_holds_a_pid_namespace_is_no_way_out_of_a_container(
+    pods: Pods, user: Triple | None, capabilities: tuple[str, ...]
+) -> None:
+    sandbox = pods.run(pod(options=namespaces(pid=api.POD, user=user)))
+    context = {"capabilities": api.Capability(add_capabilities=capabilities)}
+    container = pods.launch(sandbox, security=context)
+    assert pods.read(container, "cat /proc/1/comm") == "catatonit"
+    for command in (("ls", "/proc/1/root/"), ("readlink", "/proc/1/ns/mnt"), ("cat", "/proc/1/environ")):
+        refused = pods.exec(container, *command)
+        assert refused.exit_code != 0, command
+
+    infra = infra_of(pods, sandbox)
+    status = Path(f"/proc/{infra}/status").read_text()
+    lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    first = 0 if user is None else user[1]
+    assert lines["Uid"].split() == [str(first + 65535)] * 4
+    assert lines["Gid"].split() == [str(first + 65535)] * 4
+    assert (lines["Seccomp"], lines["NoNewPrivs"]) == ("2", "1")
+    assert (int(lines["CapBnd"], 16), int(lines["CapEff"], 16)) == (0, 0)
+
+
+def test_what_holds_a_pid_namespace_sees_no_more_than_a_container(pods: Pods) -> None:
+    root = f"/proc/{infra_of(pods, pods.run(pod(options=namespaces(pid=api.POD))))}/root"
+    with pytest.raises(OSError) as caught:
+        os.open(f"{root}/proc/sys/kernel/core_pattern", os.O_WRONLY)
+    assert caught.value.errno == errno.EROFS
+    assert Path(f"{root}/proc/keys").read_bytes() == b""
+    with pytest.raises(OSError) as caught:
+        Path(f"{root}/file").touch()
+    assert caught.value.errno == errno.EROFS

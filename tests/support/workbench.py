@@ -2,7 +2,7 @@
 
 ``python -m support.workbench shell`` (``make shell``) is a shell in which ``podkeep`` and ``crictl`` reach a runtime of
 its own. ``python -m support.workbench trace RPC`` (``make trace``) prints what one request did, step by step. When
-either ends, pods, runtime, registry, cgroups and files are removed; mounts and links go with the namespaces.
+either ends, pods, runtime, registry, cgroups and files are removed; mounts, links and processes go with the namespaces.
 
 Owns: what is on such a machine. Does not own: the machine (``scratch``), the runtime (``daemon``), the recording of a
 request (``traced``, ``tracing``).
@@ -29,6 +29,8 @@ import msgspec
 
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.cri.v1 import podkeep_pb2
+from podkeep.kernel import libc, mounts
+from podkeep.kernel.libc import CloneFlag
 from support import scratch, traced, tracing
 from support.cri import BLOCK, Pods, namespaces, pod
 from support.daemon import Daemon
@@ -92,6 +94,7 @@ def opened(
     :param extra: TOML for its configuration.
     """
     scratch.enter()
+    mounts.mount("proc", "/proc", fstype="proc")
     with ExitStack() as stack:
         # Root of a pod with a user namespace, nobody here, passes through it.
         base = Path(tempfile.mkdtemp(prefix="podkeep-shell-", dir="/var/tmp"))
@@ -194,6 +197,7 @@ def _life_of_a_pod(bench: Workbench) -> None:
 def main() -> int:
     """Be the program; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m support.workbench", description="A runtime to try things with.")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("shell", help="a shell on a scratch machine with a runtime")
     verb.add_argument("--run", default="", metavar="COMMAND", help="run this there, and no shell")
@@ -202,17 +206,35 @@ def main() -> int:
     verb.add_argument("--run", default="", metavar="COMMAND", help="what makes the request; default: the life of a pod")
     verb.add_argument("--least", type=float, default=LEAST_MS, metavar="MS", help="show calls that take this long")
     options = parser.parse_args()
-    missing = [program for program in ("crun", "conmon", "docker-registry") if shutil.which(program) is None]
+    missing = [
+        program for program in ("crun", "conmon", "catatonit", "docker-registry") if shutil.which(program) is None
+    ]
     if os.geteuid() != 0 or missing:
         print(f"it needs {' and '.join(missing) or 'root'}", file=sys.stderr)
         print(f"hint: {'`make setup` installs what is missing' if missing else 'run it as root'}", file=sys.stderr)
         return 1
+    if not options.inside:
+        return _in_processes_of_its_own()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     if options.verb == "shell":
         return shell(options.run)
     print("\n".join(trace(options.rpc, command=options.run, least_ms=options.least)))
     return 0
+
+
+def _in_processes_of_its_own() -> int:
+    """Run this program again in a PID namespace of its own, and return its exit status.
+
+    What is killed there by name is never a process of the machine, and what is left there at the end is killed.
+    """
+    libc.unshare(CloneFlag.NEWPID)
+    program = [sys.executable, "-m", "support.workbench", "--inside", *sys.argv[1:]]
+    with subprocess.Popen(["catatonit", "--", *program]) as init:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda told, _: init.send_signal(told))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a key that interrupts is for what is inside
+        return init.wait()
 
 
 def _end(number: int, _frame: object) -> Never:

@@ -1,0 +1,60 @@
+"""``make quick``: what it leaves out exists, and what it runs needs no root."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import quick
+from support.documents import ROOT
+from support.timeout import TIMEOUT_S
+
+UNIT = ROOT / "tests/unit"
+
+
+def test_what_is_left_out_exists() -> None:
+    assert [name for name in quick.NEEDS_ROOT | quick.TAKES_LONG if not (UNIT / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"),
+    [
+        ("base", False),
+        ("base/test_config.py", False),
+        ("runtime/test_staging.py", True),
+        ("kernel", True),
+        ("conftest.py", False),
+        ("test_bench.py", True),
+    ],
+)
+def test_what_is_left_out(name: str, left_out: bool) -> None:
+    assert quick.is_left_out(UNIT / name, UNIT) is left_out
+
+
+@pytest.mark.slow
+def test_it_passes_for_a_user_who_is_not_root(tmp_path: Path) -> None:
+    # In a user namespace without a mapping the process is nobody, but may read what this one may.
+    tests = (
+        *sys.executable.split(),
+        "-m",
+        "pytest",
+        "-q",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={tmp_path}/base",
+    )
+    done = subprocess.run(
+        ["unshare", "--user", *tests, quick.OPTION, "-m", "not slow", "tests/unit"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    [passed] = re.findall(r"(\d+) passed", done.stdout)
+    assert int(passed) > 3000

@@ -11,7 +11,7 @@ RESULTS := .cache/results
 SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test parity reference nested attack check proto packages requirements backed bench pins clean
+.PHONY: help setup demo test parity reference nested attack quick watch shell trace check proto packages requirements backed bench pins clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -49,6 +49,23 @@ attack: ## hostile requests, archives and streams against a daemon; SECONDS= or 
 	@tools/setup test
 	PYTHONPATH=tests:src $(PYTHON) -m attack --keep .cache/attack \
 		$(if $(CASES),--cases $(CASES),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+quick: ## the unit tests that need no root, in 15 s at most
+	@test -x $(PYTHON) || tools/setup test
+	$(PYTHON) -m pytest -q $(SPREAD) --quick -m "not slow" tests/unit
+
+watch: ## run the tests that belong to what was changed, each time something is saved
+	@test -x $(PYTHON) || tools/setup test
+	@$(PYTHON) tools/watch.py
+
+shell: ## a shell on a scratch machine with a runtime of its own, removed at exit; RUN= runs a command instead (root)
+	@test -x $(PYTHON) || tools/setup test
+	@PYTHONPATH=tests:src $(PYTHON) -m support.workbench shell $(if $(RUN),--run "$$RUN")
+
+trace: ## what one request did, step by step, with times: RPC=RunPodSandbox; RUN= makes the request, LEAST= milliseconds (root)
+	@test -x $(PYTHON) || tools/setup test
+	@PYTHONPATH=tests:src $(PYTHON) -m support.workbench trace $(or $(RPC),RunPodSandbox) \
+		$(if $(RUN),--run "$$RUN") $(if $(LEAST),--least $(LEAST))
 
 check: setup ## lint, format, types, import rules, unit and contract tests but the slow ones (root)
 	.venv/bin/ruff check $(SOURCES)

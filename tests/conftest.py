@@ -15,13 +15,14 @@ from hypothesis import HealthCheck, settings
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.removal import remove_tree
-from support import container_mounts, erofs, results
+from support import container_mounts, erofs, quick, results
 from support.container_mounts import ContainerMounts
 from support.resctrl import fixture
 from support.resctrl.fixture import resctrl as resctrl
 from support.resctrl.fixture import shared_resctrl as shared_resctrl
 
 settings.register_profile("podkeep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("podkeep"), max_examples=quick.EXAMPLES)
 settings.load_profile("podkeep")
 
 
@@ -38,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=fixture.STAND_IN,
         help="whether tests of RDT for any hardware use a stand-in, or change /sys/fs/resctrl",
     )
+    parser.addoption(quick.OPTION, action="store_true", help="leave out unit tests that need root or take long")
     parser.addoption(results.OPTION, metavar="FILE", help="write how each test ended, as lines of JSON")
 
 
@@ -48,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     test would inherit that. A run that is spread over workers of pytest-xdist lets each of them do so; they have some
     seconds for it.
     """
+    if config.getoption(quick.OPTION):
+        settings.load_profile("quick")
     container_mounts.decide(config.getoption(container_mounts.OPTION))
     is_worker = hasattr(config, "workerinput")
     is_spread = not is_worker and bool(config.getoption("numprocesses", None))
@@ -68,6 +72,13 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, end if is_worker else signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what is not quick, if that is asked for."""
+    if config.getoption(quick.OPTION) and quick.is_left_out(collection_path, config.rootpath / "tests/unit"):
+        return True
+    return None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

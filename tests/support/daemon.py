@@ -72,6 +72,8 @@ class Daemon:
     """Whether it hides the mounts of containers; by default as all of this run do."""
     options: tuple[str, ...] = ()
     """Options of ``podkeep runtime``."""
+    module: str = "podkeep"
+    """What ``python -m`` runs as the daemon; its verbs are always podkeep's."""
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -129,9 +131,9 @@ pod_logs = "{self.base / "logs"}"
             scratch.detach_unified()
         environment = {**os.environ, **self.environment}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command("runtime", "--log-level", "debug", *self.options), stdout=log, stderr=log, env=environment
-            )
+            command = self.command("runtime", "--log-level", "debug", *self.options)
+            command[2] = self.module
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + TIMEOUT_S
         while not self.listens():
             if self.process.poll() is not None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runtime_values import IDMAP, container, sandbox
 
+from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import mountinfo, mounts
 from podkeep.kernel.mounts import MountFlag
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, pin
 from podkeep.kernel.removal import unmount_below
-from podkeep.runtime.bundle.staging import Staging
+from podkeep.runtime.bundle.staging import Staging, check_propagation, make_passable
 from podkeep.runtime.model.layout import Layout
-from podkeep.runtime.model.records import Mount, NamespaceOptions
+from podkeep.runtime.model.records import Container, Mount, NamespaceOptions, Propagation
 from podkeep.runtime.oci.mounts import bind
 
 POD = sandbox(namespaces=NamespaceOptions(userns=IDMAP))
@@ -77,3 +80,114 @@ def test_what_is_mounted_inside_of_a_volume_comes_with_it_whatever_is_exchanged_
     mounted = [entry.mount_point for entry in mountinfo.under(source)]
     assert set(mounted) == {str(source), str(source / "elsewhere" / "mount")}
     assert (source / "elsewhere" / "mount" / "file").read_text() == "of the volume"
+
+
+# what is copied, and what is left of it
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Iterator[Staging]:
+    """Copies for the pod with a user namespace, which is pinned."""
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    layout.bundle(container().id).mkdir(parents=True)
+    pinned = layout.namespace_pin(POD.id, NamespaceKind.USER)
+    pinned.parent.mkdir(parents=True)
+    with NamespaceHelper() as helper:
+        userns = helper.user_namespace(IDMAP)
+        pin(userns, pinned)
+        os.close(userns)
+        yield Staging(layout, helper)
+    unmount_below(tmp_path)
+
+
+def at_data(volume: Path, **fields: Any) -> Container:
+    """Return a container with the volume at /data."""
+    return container(mounts=(Mount(container_path="/data", host_path=str(volume), **fields),))
+
+
+def test_a_mapped_volume_shows_its_owners_mapped_and_keeps_them(volume: Path, staging: Staging) -> None:
+    (volume / "file").write_text("content")
+    [copy] = staging.stage(at_data(volume, idmap=IDMAP), POD)[0].values()
+    assert (Path(copy) / "file").stat().st_uid == IDMAP.host_uid(0)
+    assert (volume / "file").stat().st_uid == 0
+
+
+def test_a_pod_with_the_machines_users_needs_no_copies(volume: Path, staging: Staging) -> None:
+    pod = sandbox(namespaces=NamespaceOptions())
+    assert staging.stage(at_data(volume), pod) == {}
+    assert staging.stage_sources(container(), pod, [str(volume)]) == {}
+    assert not staging.layout.staged_mounts(container().id).exists()
+
+
+def test_read_only_with_all_that_is_below_needs_a_copy_whoever_the_users_are(volume: Path, staging: Staging) -> None:
+    asked = at_data(volume, readonly=True, recursive_read_only=True)
+    [copy] = staging.stage(asked, sandbox(namespaces=NamespaceOptions()))[0].values()
+    for path in (Path(copy), Path(copy) / "above" / "mount"):
+        with pytest.raises(OSError, match="Read-only file system"):
+            (path / "new").touch()
+    (volume / "above" / "mount" / "new").touch()
+
+
+@pytest.mark.parametrize("propagation", [Propagation.PRIVATE, Propagation.HOST_TO_CONTAINER])
+def test_copies_go_and_what_is_mounted_below_the_volume_stays(
+    tmp_path: Path, staging: Staging, propagation: Propagation
+) -> None:
+    """Also of a copy that is a peer of the volume, where unmounting it would unmount below the volume itself."""
+    volume = tmp_path / "shared"
+    volume.mkdir()
+    mounts.tmpfs(volume)
+    mounts.set_propagation(volume, mounts.Propagation.SHARED)
+    (volume / "below").mkdir()
+    mounts.tmpfs(volume / "below")
+    (volume / "below" / "file").write_text("of the volume")
+    staging.stage(at_data(volume, propagation=propagation), POD)
+    staging.unstage(container())
+    staging.unstage(container())
+    directory = staging.layout.staged_mounts(container().id)
+    assert not directory.exists()
+    assert mountinfo.under(directory) == []
+    assert (volume / "below" / "file").read_text() == "of the volume"
+
+
+def test_a_bidirectional_volume_with_mounts_below_is_refused_in_a_user_namespace(
+    tmp_path: Path, staging: Staging
+) -> None:
+    volume = tmp_path / "shared"
+    volume.mkdir()
+    mounts.tmpfs(volume)
+    mounts.set_propagation(volume, mounts.Propagation.SHARED)
+    (volume / "below").mkdir()
+    mounts.tmpfs(volume / "below")
+    with pytest.raises(FailedPrecondition, match="has mounts below it"):
+        staging.stage(at_data(volume, propagation=Propagation.BIDIRECTIONAL), POD)
+
+
+def test_a_configuration_with_nothing_to_protect_stays_as_it_is(volume: Path, staging: Staging) -> None:
+    config = {"mounts": [bind("/data", str(volume.parent), "rprivate", "rw")]}
+    assert staging.lock(container(), POD, config) == config
+    assert not staging.layout.staged_mounts(container().id).exists()
+
+
+def test_flags_of_a_bidirectional_mount_cannot_be_locked(volume: Path, staging: Staging) -> None:
+    config = {"mounts": [bind("/data", str(volume), "rshared", "ro")]}
+    with pytest.raises(FailedPrecondition, match="/data is read-only"):
+        staging.lock(container(), POD, config)
+
+
+def test_a_private_mount_passes_nothing_on(volume: Path) -> None:
+    inside = volume / "above" / "mount"
+    mounts.set_propagation(inside, mounts.Propagation.PRIVATE)
+    for propagation in (Propagation.BIDIRECTIONAL, Propagation.HOST_TO_CONTAINER):
+        with pytest.raises(FailedPrecondition) as refused:
+            check_propagation(Mount(container_path="/data", host_path=str(inside), propagation=propagation))
+        assert str(inside) in refused.value.message
+        assert f"mount --make-rshared {inside}" in refused.value.hint
+    mounts.set_propagation(inside, mounts.Propagation.SHARED)
+    check_propagation(Mount(container_path="/data", host_path=str(inside), propagation=Propagation.BIDIRECTIONAL))
+
+
+def test_only_root_and_the_pods_own_root_pass(tmp_path: Path) -> None:
+    make_passable(tmp_path / "mapped", IDMAP)
+    make_passable(tmp_path / "machine", None)
+    modes = {path.name: (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) for path in tmp_path.iterdir()}
+    assert modes == {"mapped": (0o710, IDMAP.host_gid(0)), "machine": (0o700, 0)}

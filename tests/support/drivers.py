@@ -43,9 +43,9 @@ class Layers:
             done = unpack(staged / "0", archive, driver=self.driver.name, **request)
             if done.error:
                 raise ValueError(done.error)
-            layer = Digest(done.result["digest"])
-            self.keeper[layer] = done.result["driver"]
-            self.drivers[done.result["driver"]].commit(staged / "0" / done.result["path"], layer)
+            layer, tree = done.digest, done.tree
+            self.keeper[layer] = tree.driver
+            self.drivers[tree.driver].commit(staged / "0" / tree.path, layer)
         finally:
             self.driver.discard(staged)
         return layer

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 
 from podkeep.cri.v1 import podkeep_pb2
 from podkeep.images.formats import openfile
@@ -20,7 +21,7 @@ _PIECE = 1 << 18
 def message(descriptor: int, name: str) -> podkeep_pb2.OpenFile:
     """Describe a descriptor, which must stay open until the request is answered; ``name`` is for messages."""
     described = openfile.describe(descriptor, name)
-    return podkeep_pb2.OpenFile(**described.as_json())
+    return podkeep_pb2.OpenFile(**asdict(described))
 
 
 @contextmanager

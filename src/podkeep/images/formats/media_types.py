@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unimplemented
 
@@ -52,15 +52,6 @@ class Policy:
 
     media_types: Mapping[str, Treatment] = field(default_factory=dict)
     artifact_types: Mapping[str, ArtifactRule] = field(default_factory=dict)
-
-    @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> Policy:
-        """Return a policy from what :meth:`as_json` returned."""
-        return cls(media_types=fields["media_types"], artifact_types=fields["artifact_types"])
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the form for the worker's request."""
-        return {"media_types": dict(self.media_types), "artifact_types": dict(self.artifact_types)}
 
 
 def treatment(media_type: str, annotations: Mapping[str, str], rule: ArtifactRule, policy: Policy) -> Treatment | None:

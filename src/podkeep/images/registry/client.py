@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 from podkeep import __version__
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.redaction import remember
-from podkeep.images.registry.dialing import Allowed, Dialer, Tls
+from podkeep.images.registry.dialing import Allowed, Dialer
+from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import Answer, BrokenOff, Connection, TransferError
 
 MAX_REDIRECTS = 5

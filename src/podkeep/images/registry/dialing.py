@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_netw
 from typing import TYPE_CHECKING, Any
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import BrokenOff, Connection, TransferError
 from podkeep.images.registry.proxies import Address, address_of, proxy_for
 from podkeep.kernel import routes
@@ -54,16 +55,6 @@ _METADATA = tuple(
 _USUAL = IPv4Address("169.254.169.254")
 """The metadata service of most clouds. A NAT64 prefix can be any of a network's own: whatever ends with this stands for
 it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tls:
-    """How to speak TLS to one host: ``ca_file`` has further authorities, ``cert_file`` and ``key_file`` are ours."""
-
-    verify: bool = True
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

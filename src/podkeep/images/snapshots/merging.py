@@ -58,9 +58,9 @@ class LayerView:
     implied: Collection[bytes]
 
 
-def write_list(beside: Path, implied: Iterable[str]) -> str:
+def write_list(beside: Path, implied: Iterable[bytes]) -> str:
     """Write the list of a staged layer; return its digest."""
-    content = b"\0".join(os.fsencode(path) for path in implied)
+    content = b"\0".join(implied)
     # Exclusively: what is made of a layer may be a trap in the place of a file of ours.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with os.fdopen(os.open(f"{beside}{SUFFIX}", flags, 0o600), "wb") as made:

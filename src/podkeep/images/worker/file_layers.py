@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.images.layers.full_disk import is_full
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import BLOCK, is_tar
+from podkeep.images.messages import LayerSettings
 from podkeep.images.worker.channel import Channel
-from podkeep.images.worker.layers import LayerJob, Limits, check_blob, no_space
+from podkeep.images.worker.layers import LayerJob, Made, check_blob, file_layer_id, no_space
 
 
 def told(job: LayerJob, blob: Iterator[bytes]) -> tuple[LayerJob, Iterator[bytes]]:
@@ -32,8 +32,8 @@ def told(job: LayerJob, blob: Iterator[bytes]) -> tuple[LayerJob, Iterator[bytes
     return known, chain([start] if start else [], blob)
 
 
-def keep(job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], channel: Channel) -> dict[str, Any]:
-    """Keep ``blob`` in the empty directory ``root`` for the driver of new layers; return what an unpack process would.
+def keep(job: LayerJob, root: Path, settings: LayerSettings, blob: Iterator[bytes], channel: Channel) -> Made:
+    """Keep ``blob`` in the empty directory ``root`` for the driver of new layers.
 
     :raises FailedPrecondition: if the blob is not what its digest says.
     :raises InvalidArgument: if it has more bytes than a layer may have, or cannot be written.
@@ -47,23 +47,26 @@ def keep(job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], chann
         piece = next(blob, b"")
         hashing.update(piece)
         done += len(piece)
-        if done > limits.max_bytes:
-            raise InvalidArgument(f"layer {job.shown}: more than {limits.max_bytes} bytes (images.max_layer_bytes)")
+        if done > settings.max_bytes:
+            raise InvalidArgument(f"layer {job.shown}: more than {settings.max_bytes} bytes (images.max_layer_bytes)")
         channel.progress(job.shown, "downloading", done, job.size)
         return piece
 
     try:
-        result = keep_file(root, job.title, limits.driver, pull)
+        data_bytes = keep_file(root, job.title, settings.driver, pull)
     except (TreeError, OSError) as error:
         if is_full(error):
             raise no_space(job, str(error)) from error
         raise InvalidArgument(f"layer {job.shown}: {error}") from error
     check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
-    return result | {"layer": job.layer}
+    return Made(
+        layer=file_layer_id(job.shown, job.title), kind="file", driver=settings.driver, path=root, data_bytes=data_bytes
+    )
 
 
-def keep_file(root: Path, title: str, driver: str, pull: Callable[[], bytes]) -> dict[str, Any]:
-    """Keep what ``pull`` returns, piece by piece and empty at its end, in the way of a driver.
+def keep_file(root: Path, title: str, driver: str, pull: Callable[[], bytes]) -> int:
+    """Keep what ``pull`` returns, piece by piece and empty at its end, in the way of a driver; return what the content
+    takes on disk.
 
     :raises TreeError: if it cannot be written.
     :raises OSError: if it cannot be written.

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from podkeep.base.ids import Digest
 from podkeep.images.layers import messages
+from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.messages import UnpackRequest
 from podkeep.images.layers.programs import command
 from podkeep.images.worker.layers import mark_opaque
@@ -86,7 +87,9 @@ def unpack(root: Path, archive: bytes | Iterable[bytes], *, timeout: float = 60,
         output = process.stdout.read() if process.stdout else b""
         if not output:
             raise AssertionError(f"no result, exit status {process.wait()}: {b''.join(errors).decode()}")
-        done = Unpacked(report=messages.decode_report(output, request.get("driver", REQUEST.driver)), peak=peak)
+        done = Unpacked(
+            report=messages.decode_report(output, form_of(request.get("driver", REQUEST.driver)).makes), peak=peak
+        )
     finally:
         process.kill()
         process.wait()

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from podkeep.images.layers.forms import DIRECTORIES
 from podkeep.images.layers.messages import MadeTree
 from podkeep.images.layers.recording import Recorder, record_file
 from podkeep.images.layers.rules import TreeError
@@ -59,7 +60,7 @@ def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) 
         if writer is not None:
             writer.close()
         os.close(root)
-    return MadeTree(driver="directories", path="", opaque=tuple(writer.opaque), implied=tuple(implied))
+    return MadeTree(driver=DIRECTORIES, path="", opaque=tuple(writer.opaque), implied=tuple(implied))
 
 
 def keep_file(tree: str, record: int, title: str, pull: Callable[[], bytes]) -> int:

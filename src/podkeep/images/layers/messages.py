@@ -9,6 +9,8 @@ Paths are bytes, in base64 on the wire: names of files need not be Unicode.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from podkeep.base.errors import Internal, InvalidArgument
@@ -71,24 +73,18 @@ def legible(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def decode_report(line: bytes | bytearray, driver: str) -> Unpacked | Refused:
-    """Return a report on a layer that was made for ``driver``.
+def decode_report(line: bytes | bytearray, makes: Collection[tuple[str, str]]) -> Unpacked | Refused:
+    """Return a report on a layer.
 
+    :param makes: what may have been made of it, by driver and path (``Form.makes``).
     :raises Internal: if it says what no unpack process says.
     """
     try:
         report: Unpacked | Refused = _decode_report(line)
         if isinstance(report, Unpacked):
-            _check(report.tree, driver)
+            if (report.tree.driver, report.tree.path) not in makes:
+                raise ValueError(f"a layer in {report.tree.path!r} for {report.tree.driver!r}")
             parse_digest(report.digest)
     except (ValueError, RecursionError, InvalidArgument) as error:
         raise Internal(f"the unpack process said what it never says: {error}") from error
     return report
-
-
-def _check(tree: MadeTree, driver: str) -> None:
-    # What cannot be an image is unpacked in a directory of its own, beside what was stored first.
-    if (tree.driver, tree.path) not in ((driver, ""), ("directories", "tree")) or (
-        tree.path and driver == "directories"
-    ):
-        raise ValueError(f"a layer in {tree.path!r} for {tree.driver!r}")

@@ -20,8 +20,6 @@ import zstandard
 from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError
 from podkeep.kernel.openat import Resolve, openat2
 
-SUFFIX = ".headers"
-"""Of the record's name, beside the staged tree's."""
 _STEP = struct.Struct("<IHQQ")
 """Bytes as they are that come first, length of the path, offset and length of the part of that file."""
 _PIECE = 1 << 20

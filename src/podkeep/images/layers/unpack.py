@@ -18,12 +18,12 @@ from collections.abc import Callable
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
 from podkeep.base.ids import Digest
-from podkeep.images.layers import decompress, directory_layers, stages
+from podkeep.images.layers import decompress, stages
 from podkeep.images.layers.directory_layers import Bounds
-from podkeep.images.layers.erofs import keeping
+from podkeep.images.layers.erofs import keeping  # noqa: F401 - for its form, which cannot be imported once it is confined
+from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.full_disk import is_full
 from podkeep.images.layers.messages import (
-    MadeTree,
     Refused,
     Unpacked,
     UnpackRequest,
@@ -31,7 +31,6 @@ from podkeep.images.layers.messages import (
     encode,
     legible,
 )
-from podkeep.images.layers.recording import SUFFIX
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import TarError
 from podkeep.kernel import allocator, confine, seccomp
@@ -45,7 +44,6 @@ _KEPT = (
     Capability.MKNOD,
     Capability.SETFCAP,
 )
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_MEMORY = 1 << 30
 """Bytes of address space; a zstd window is the largest thing in it."""
 _MAX_OPEN = 256
@@ -96,9 +94,10 @@ def _request_line() -> tuple[bytes, bytes]:
 
 def _unpack(request: UnpackRequest, rest: bytes) -> Unpacked:
     decompress.preload(request.compression)
+    form = form_of(request.driver)
     hashing = hashlib.new(request.algorithm)
     # Beside the directory, which it is not to be a part of, and so before this process loses sight of it.
-    record = os.open(request.root + SUFFIX, _CREATE, 0o600) if request.driver == "directories" else -1
+    record = form.open_record(request.root)
     _limit_resources(request.max_bytes)
     confine.enter_root(request.root)
     confine.drop_privileges(_KEPT)
@@ -108,7 +107,8 @@ def _unpack(request: UnpackRequest, rest: bytes) -> Unpacked:
     stages.quicken()
     pull = stages.Ahead(_measured(_reader(rest), request)).pull
     aside = stages.Aside(hashing.update)
-    tree = _keep_tar(request, record, aside.passing(pull))
+    bounds = Bounds(inodes=request.max_inodes, bytes=request.max_bytes, memory=request.max_memory)
+    tree = form.keep_tar("/", record, aside.passing(pull), bounds)
     aside.finish()
     return Unpacked(digest=Digest(f"{request.algorithm}:{hashing.hexdigest()}"), tree=tree)
 
@@ -122,13 +122,6 @@ def _limit_resources(max_bytes: int) -> None:
     }
     for which, limit in limits.items():
         resource.setrlimit(which, (limit, limit))
-
-
-def _keep_tar(request: UnpackRequest, record: int, pull: Callable[[], bytes]) -> MadeTree:
-    bounds = Bounds(inodes=request.max_inodes, bytes=request.max_bytes, memory=request.max_memory)
-    if request.driver == "directories":
-        return directory_layers.keep_tar("/", record, pull, bounds)
-    return keeping.keep_tar("", pull, bounds)
 
 
 def _reader(rest: bytes) -> Callable[[int], bytes]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from podkeep.base.errors import FailedPrecondition, Internal, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import Image
-from podkeep.images.layers.erofs.fingerprint import metadata_digest
 from podkeep.images.messages import Available, AvailableLayer, NewLayer, WantedLayer
 from podkeep.images.snapshots import merging
 from podkeep.images.snapshots.driver import SnapshotDriver
@@ -126,8 +125,7 @@ class LayerStore:
         source = self._same_file(layer, fresh) if layer.kind == "file" else None
         if source is not None:
             path = staging / f"link-{len(fresh)}"
-            self._drivers[source.driver].link(source.id, layer.title, path)
-            metadata = metadata_digest(path) if source.driver == "erofs" else ""
+            metadata = self._drivers[source.driver].link(source.id, layer.title, path)
             taken = replace(source, id=layer.layer, title=layer.title, metadata=metadata, boot_id=boot_id)
         elif layer.staged is not None:
             staged, path = layer.staged, Path(layer.staged.path)

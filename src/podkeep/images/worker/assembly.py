@@ -16,9 +16,8 @@ from typing import Protocol
 from podkeep.base.errors import Internal, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.images.layers import tree_memory
-from podkeep.images.layers.erofs.fingerprint import metadata_digest
+from podkeep.images.layers.forms import RECORD_SUFFIX, form_of
 from podkeep.images.layers.messages import UnpackRequest
-from podkeep.images.layers.recording import SUFFIX
 from podkeep.images.messages import LayerSettings, NewLayer, StagedLayer
 from podkeep.images.registry.fallback import ELSEWHERE, together
 from podkeep.images.snapshots import merging
@@ -164,7 +163,7 @@ class Assembly:
         size = tree_size.measure(str(path))
         if size is None:
             raise Internal(f"layer {task.job.shown}: {path} is gone")
-        beside = Path(f"{path}{SUFFIX}")
+        beside = Path(f"{path}{RECORD_SUFFIX}")
         blocks, files = (beside.lstat().st_blocks, 1) if beside.exists() else (0, 0)
         self._channel.progress(task.job.shown, "done", task.job.size, task.job.size)
         staged = StagedLayer(
@@ -173,7 +172,7 @@ class Assembly:
             bytes=size.used_bytes + blocks * 512,
             inodes=size.inodes + files,
             data_bytes=made.data_bytes,
-            metadata=metadata_digest(path) if made.driver == "erofs" else "",
+            metadata=form_of(made.driver).metadata_digest(path),
             implied=implied,
         )
         return task.job.made(made.layer, made.kind, staged)

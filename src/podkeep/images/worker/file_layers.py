@@ -2,19 +2,19 @@
 
 A process for each, as archives have one, would take longer than most of them: an artifact may have hundreds of files.
 Owns the check of such a blob and ``auto``, where the first block says whether it is a file at all. Does not own how a
-driver keeps a file (``directory_layers``, ``erofs/keeping``). Called by ``assembly``.
+driver keeps a file (``layers.forms``). Called by ``assembly``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.full_disk import is_full
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import BLOCK, is_tar
@@ -53,7 +53,7 @@ def keep(job: LayerJob, root: Path, settings: LayerSettings, blob: Iterator[byte
         return piece
 
     try:
-        data_bytes = keep_file(root, job.title, settings.driver, pull)
+        data_bytes = form_of(settings.driver).keep_file(str(root), job.title, pull)
     except (TreeError, OSError) as error:
         if is_full(error):
             raise no_space(job, str(error)) from error
@@ -62,24 +62,3 @@ def keep(job: LayerJob, root: Path, settings: LayerSettings, blob: Iterator[byte
     return Made(
         layer=file_layer_id(job.shown, job.title), kind="file", driver=settings.driver, path=root, data_bytes=data_bytes
     )
-
-
-def keep_file(root: Path, title: str, driver: str, pull: Callable[[], bytes]) -> int:
-    """Keep what ``pull`` returns, piece by piece and empty at its end, in the way of a driver; return what the content
-    takes on disk.
-
-    :raises TreeError: if it cannot be written.
-    :raises OSError: if it cannot be written.
-    """
-    if driver == "erofs":
-        from podkeep.images.layers.erofs import keeping  # what most workers have no use for
-
-        return keeping.keep_file(str(root), title, pull)
-    from podkeep.images.layers import directory_layers
-    from podkeep.images.layers.recording import SUFFIX
-
-    record = os.open(f"{root}{SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        return directory_layers.keep_file(str(root), record, title, pull)
-    finally:
-        os.close(record)

@@ -22,6 +22,7 @@ from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, P
 from podkeep.base.ids import Digest
 from podkeep.images.formats.image import LayerKind
 from podkeep.images.layers import messages
+from podkeep.images.layers.forms import Form, form_of
 from podkeep.images.layers.messages import Refused, Unpacked, UnpackRequest
 from podkeep.images.layers.programs import command, ended
 from podkeep.images.messages import NewLayer, StagedLayer, WantedLayer
@@ -157,7 +158,7 @@ class UnpackProcess:
         else:
             check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
         channel.progress(job.shown, "unpacking", done, job.size)
-        made = self._report(job, request.driver)
+        made = self._report(job, form_of(request.driver))
         tree = made.tree
         return Made(
             layer=made.digest,
@@ -190,7 +191,7 @@ class UnpackProcess:
             return False  # it has given up and says why on its standard output
         return True
 
-    def _report(self, job: LayerJob, driver: str) -> Unpacked:
+    def _report(self, job: LayerJob, form: Form) -> Unpacked:
         pipes = self._pipes()
         pipes[0].close()
         output = bytearray()
@@ -202,7 +203,7 @@ class UnpackProcess:
             output += piece
             if len(output) > messages.MOST:
                 raise Internal(f"layer {job.shown}: the unpack process says more than {messages.MOST} bytes")
-        report = messages.decode_report(output, driver)
+        report = messages.decode_report(output, form.makes)
         if isinstance(report, Refused):
             raise no_space(job, report.error) if report.full else InvalidArgument(f"layer {job.shown}: {report.error}")
         if job.layer not in (None, report.digest):

@@ -13,8 +13,6 @@ from podkeep.base.errors import DataLoss
 from podkeep.images.messages import StoredLayer
 from podkeep.images.snapshots import merging
 from podkeep.images.snapshots.choice import open_drivers
-from podkeep.images.snapshots.directories import DirectoriesDriver
-from podkeep.images.snapshots.erofs import ErofsDriver
 
 _NICE = 10
 """Hashing may take a core for minutes; whatever containers do goes first."""
@@ -50,9 +48,8 @@ class StoredLayers:
         return self._drivers[layer.driver].tar(layer.id)
 
     def inodes(self, layer: StoredLayer) -> int | None:
-        """Return how many inodes a layer has that is kept as a directory; None if it is kept in another way."""
-        driver = self._drivers[layer.driver]
-        return driver.inodes(layer.id) if isinstance(driver, DirectoriesDriver) else None
+        """Return how many inodes a layer has on disk; None where digests say it all."""
+        return self._drivers[layer.driver].inodes(layer.id)
 
     def list_digest(self, layer: StoredLayer) -> str:
         """Return the digest of the list of a layer's directories that no entry came for; empty if it has none.
@@ -66,5 +63,4 @@ class StoredLayers:
 
         :raises OSError: if it cannot be read.
         """
-        driver = self._drivers[layer.driver]
-        return driver.metadata_digest(layer.id) if isinstance(driver, ErofsDriver) else ""
+        return self._drivers[layer.driver].metadata_digest(layer.id)

@@ -20,14 +20,13 @@ from podkeep.images.layers.directory_layers import Bounds
 from podkeep.images.layers.erofs import image, layout
 from podkeep.images.layers.erofs.fingerprint import METADATA
 from podkeep.images.layers.erofs.tree import TooLarge, Tree
+from podkeep.images.layers.forms import EROFS, RECORD_SUFFIX, TREE
 from podkeep.images.layers.messages import MadeTree
-from podkeep.images.layers.recording import SUFFIX
 from podkeep.images.layers.stages import Aside
 from podkeep.images.layers.tarstream import ByteSource, Entry, EntryKind, TarReader
 
 DATA = "data"
 FILE = "file"
-TREE = "tree"
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 1 << 20
 
@@ -139,7 +138,7 @@ def _tree_of(source: ByteSource, bounds: Bounds) -> Tree | None:
 def _finish(directory: str, tree: Tree, size: int) -> MadeTree:
     os.truncate(f"{directory}/{DATA}", size + -size % layout.BLOCK)
     _write_image(f"{directory}/{METADATA}", tree, size)
-    return MadeTree(driver="erofs", path="", opaque=(), implied=tuple(tree.implied()))
+    return MadeTree(driver=EROFS, path="", opaque=(), implied=tuple(tree.implied()))
 
 
 def _write_image(path: str, tree: Tree, data_bytes: int) -> None:
@@ -153,7 +152,7 @@ def _unpack_again(directory: str, data: int, bounds: Bounds) -> MadeTree:
     os.lseek(data, 0, os.SEEK_SET)
     tree = f"{directory}/{TREE}"
     os.mkdir(tree, 0o755)
-    record = os.open(tree + SUFFIX, _CREATE, 0o600)
+    record = os.open(tree + RECORD_SUFFIX, _CREATE, 0o600)
     try:
         made = directory_layers.keep_tar(tree, record, lambda: os.read(data, _PIECE), bounds)
     finally:

@@ -4,10 +4,10 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.images.formats import openfile
@@ -38,17 +38,17 @@ def test_what_a_process_has_open_instead_is_not_taken(tmp_path: Path) -> None:
     described = openfile.describe(fd, "the name")
     os.close(fd)
     with pytest.raises(FailedPrecondition, match=r"^the name: cannot be opened"):
-        openfile.open_again(replace(described, descriptor=1 << 20), os.O_RDONLY)
+        openfile.open_again(structs.replace(described, descriptor=1 << 20), os.O_RDONLY)
     other = os.open("/", os.O_RDONLY)
     with pytest.raises(FailedPrecondition, match=r"^the name: .* is open on something else"):
-        openfile.open_again(replace(described, descriptor=other), os.O_RDONLY)
+        openfile.open_again(structs.replace(described, descriptor=other), os.O_RDONLY)
     os.close(other)
 
 
 def test_a_process_that_has_ended_has_nothing_open() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    described = replace(openfile.describe(0, "it"), pid=ended.pid)
+    described = structs.replace(openfile.describe(0, "it"), pid=ended.pid)
     with pytest.raises(FailedPrecondition, match="No such file") as caught:
         openfile.open_again(described, os.O_RDONLY)
     assert "PID namespace" in caught.value.hint

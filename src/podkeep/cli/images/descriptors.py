@@ -10,7 +10,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+
+from msgspec import structs
 
 from podkeep.cri.v1 import podkeep_pb2
 from podkeep.images.formats import openfile
@@ -21,7 +22,7 @@ _PIECE = 1 << 18
 def message(descriptor: int, name: str) -> podkeep_pb2.OpenFile:
     """Describe a descriptor, which must stay open until the request is answered; ``name`` is for messages."""
     described = openfile.describe(descriptor, name)
-    return podkeep_pb2.OpenFile(**asdict(described))
+    return podkeep_pb2.OpenFile(**structs.asdict(described))
 
 
 @contextmanager

@@ -11,14 +11,14 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhausted
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenFile:
+class OpenFile(msgspec.Struct, frozen=True, kw_only=True):
     """Descriptor ``descriptor`` of process ``pid``; ``name`` is what messages call it."""
 
     pid: int

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from podkeep.images.layers.forms import DIRECTORIES
 from podkeep.images.layers.messages import MadeTree
@@ -19,8 +20,7 @@ from podkeep.images.layers.tree import BLOCK_BYTES, TreeWriter
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """What a layer may have: entries, bytes of files with their holes, and bytes of memory for a tree in memory."""
 
     inodes: int

@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
-from podkeep.base.ids import Digest
 from podkeep.images.layers import decompress, stages
 from podkeep.images.layers.directory_layers import Bounds
 from podkeep.images.layers.erofs import keeping  # noqa: F401 - for its form, which cannot be imported once it is confined
@@ -110,7 +109,7 @@ def _unpack(request: UnpackRequest, rest: bytes) -> Unpacked:
     bounds = Bounds(inodes=request.max_inodes, bytes=request.max_bytes, memory=request.max_memory)
     tree = form.keep_tar("/", record, aside.passing(pull), bounds)
     aside.finish()
-    return Unpacked(digest=Digest(f"{request.algorithm}:{hashing.hexdigest()}"), tree=tree)
+    return Unpacked(digest=f"{request.algorithm}:{hashing.hexdigest()}", tree=tree)
 
 
 def _limit_resources(max_bytes: int) -> None:

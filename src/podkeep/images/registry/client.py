@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urljoin, urlsplit
+
+import msgspec
 
 from podkeep import __version__
 from podkeep.base.errors import FailedPrecondition
@@ -32,8 +33,7 @@ _HOST = re.compile(r"[A-Za-z0-9._~:-]{1,255}")
 _SAFE = "/%:@!$&'()*+,;=~?[]|"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Url:
+class Url(msgspec.Struct, frozen=True, kw_only=True):
     """A checked http(s) URL. ``host`` has no brackets; ``target`` is path and query."""
 
     scheme: str

@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from podkeep.base.ids import Digest
 from podkeep.images.snapshots.layer_directories import file_name
 from podkeep.kernel import mounts, tree_size
@@ -50,8 +52,7 @@ IMPLIED = Attributes()
 """Of a directory that no entry came for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerView:
+class LayerView(msgspec.Struct, frozen=True, kw_only=True):
     """A layer to look at: a descriptor of its root, and its directories that no entry came for."""
 
     root: int

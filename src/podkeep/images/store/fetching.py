@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
@@ -247,7 +246,7 @@ class Fetching:
 def _named_first(image: Image, *names: str) -> Image:
     """Return ``image`` with the tags it was just given before those it had."""
     tags = tuple(tag for name in names if (tag := tag_of(name)))
-    return replace(image, repo_tags=tuple(dict.fromkeys((*tags, *image.repo_tags))))
+    return structs.replace(image, repo_tags=tuple(dict.fromkeys((*tags, *image.repo_tags))))
 
 
 def _new_image(fetched: FetchedImage, now: int) -> NewImage:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from podkeep.base.errors import Internal, PodkeepError
 from podkeep.base.ids import Digest
@@ -38,8 +39,7 @@ class BlobSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Task:
+class _Task(msgspec.Struct, frozen=True, kw_only=True):
     job: LayerJob
     source: int
     root: Path

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+
+from msgspec import structs
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.images.layers.forms import form_of
@@ -28,7 +29,7 @@ def told(job: LayerJob, blob: Iterator[bytes]) -> tuple[LayerJob, Iterator[bytes
     start = b""
     while len(start) < BLOCK and (piece := next(blob, b"")):
         start += piece
-    known = replace(job, kind="tar") if is_tar(start) else job.as_file()
+    known = structs.replace(job, kind="tar") if is_tar(start) else job.as_file()
     return known, chain([start] if start else [], blob)
 
 

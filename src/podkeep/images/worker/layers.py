@@ -14,9 +14,10 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Literal
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.base.ids import Digest
@@ -26,6 +27,7 @@ from podkeep.images.layers.forms import Form, form_of
 from podkeep.images.layers.messages import Refused, Unpacked, UnpackRequest
 from podkeep.images.layers.programs import command, ended
 from podkeep.images.messages import NewLayer, StagedLayer, WantedLayer
+from podkeep.images.worker import reports
 from podkeep.images.worker.channel import Channel
 from podkeep.kernel import libc
 from podkeep.kernel.openat import Resolve, openat2
@@ -36,8 +38,7 @@ _MAX_DRAIN = 64 << 20
 """Bytes read on, after the unpack process gave up, to tell a damaged blob from a bad archive."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerJob:
+class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     """A layer to be made of a blob.
 
     ``layer`` is its ID where that is known before: the diff ID of a ``tar``, always of a ``file``, which gets the name
@@ -69,7 +70,7 @@ class LayerJob:
 
     def as_file(self) -> LayerJob:
         """Return the same as a file."""
-        return replace(self, kind="file", layer=file_layer_id(self.shown, self.title))
+        return msgspec.structs.replace(self, kind="file", layer=file_layer_id(self.shown, self.title))
 
     def wanted(self) -> WantedLayer:
         """Return what the store needs to know to say whether it is here."""
@@ -101,8 +102,7 @@ def file_layer_id(blob: Digest, title: str) -> Digest:
     return Digest(f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Made:
+class Made(msgspec.Struct, frozen=True, kw_only=True):
     """What was made of a blob: the ``layer`` with this ID and kind, at ``path`` in a form that ``driver`` keeps.
 
     ``opaque`` and ``implied`` as in ``MadeTree``; ``data_bytes`` are those of a file on disk.
@@ -161,7 +161,7 @@ class UnpackProcess:
         made = self._report(job, form_of(request.driver))
         tree = made.tree
         return Made(
-            layer=made.digest,
+            layer=Digest(made.digest),
             kind="tar",
             driver=tree.driver,
             path=Path(request.root) / tree.path,
@@ -201,9 +201,9 @@ class UnpackProcess:
             if not piece:
                 raise Internal(f"layer {job.shown}: the unpack process {ended(self._process.wait())}")
             output += piece
-            if len(output) > messages.MOST:
-                raise Internal(f"layer {job.shown}: the unpack process says more than {messages.MOST} bytes")
-        report = messages.decode_report(output, form.makes)
+            if len(output) > reports.MOST:
+                raise Internal(f"layer {job.shown}: the unpack process says more than {reports.MOST} bytes")
+        report = reports.decode(output, form.makes)
         if isinstance(report, Refused):
             raise no_space(job, report.error) if report.full else InvalidArgument(f"layer {job.shown}: {report.error}")
         if job.layer not in (None, report.digest):

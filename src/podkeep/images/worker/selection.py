@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unimplemented
 from podkeep.base.ids import Digest, ImageID, parse_digest
@@ -17,8 +18,7 @@ from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.layers import LayerJob
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What a manifest is, and what has to be made of its layers, base first."""
 
     id: Digest
@@ -114,8 +114,7 @@ def _naming(what: str) -> Iterator[None]:
         raise type(error)(f"{what}: {error.message}", hint=error.hint) from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """What an image is made of: the IDs of all ``layers``, base first, and those that are ``new``."""
 
     layers: tuple[Digest, ...]

@@ -278,9 +278,6 @@ class Failed(_Message, frozen=True, kw_only=True):
 Event = Wanted | Progress | FetchedImage | Unchanged | Saved | Checked | Unchecked | Damaged | Done | Failed
 
 _encode = msgspec.json.Encoder().encode
-_decode_event = msgspec.json.Decoder(Event)
-_decode_answer = msgspec.json.Decoder(Available)
-_decode_request = msgspec.json.Decoder(Request)
 
 
 def encode(message: Request | Available | Event) -> bytes:
@@ -296,13 +293,13 @@ def encode(message: Request | Available | Event) -> bytes:
 
 def decode_request(line: bytes) -> Request:
     """Return the request on a line."""
-    request: Request = _decode_request.decode(line)
+    request: Request = msgspec.json.decode(line, type=Request)
     return request
 
 
 def decode_answer(line: bytes) -> Available:
     """Return the store's answer on a line."""
-    return _decode_answer.decode(line)
+    return msgspec.json.decode(line, type=Available)
 
 
 def decode_event(line: bytes) -> Event:
@@ -311,7 +308,7 @@ def decode_event(line: bytes) -> Event:
     :raises Internal: if it is what no worker says.
     """
     try:
-        event: Event = _decode_event.decode(line)
+        event: Event = msgspec.json.decode(line, type=Event)
     except (ValueError, RecursionError) as error:
         raise Internal(f"the image worker said what it never says: {error}") from error
     return event

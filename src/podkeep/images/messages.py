@@ -4,25 +4,27 @@ On a floor of its own: below the two, which do not know each other, and above wh
 servers to ask (``registry``), references, policies and open files (``formats``). What a worker and its unpack processes
 say to each other is in ``layers.messages``: those processes import nothing but layers.
 
-The states of a worker, and the message that leads from each to the next (``>`` to the worker, ``<`` to the store)::
+The states of a worker, and the messages that lead from each to the next::
 
-    started ──> Pull, Load──▶ fetching ──< Wanted──▶ waiting
-       │                       │  ▲  ▲                  │
-       │              Progress └──┘  └────> Available───┘   for each image
-       │                       │
-       │                       ├──< FetchedImage, for each image──▶ fetched ──< Done──▶ ended
-       │                       └──< Unchanged, of a pull──────────▶ fetched
-       │
-       ├──> Save──▶ saving ──< Progress──▶ saving ──< Saved──▶ saved ──< Done──▶ ended
-       │
-       └──> Verify──▶ verifying ──< Progress──▶ verifying
-                       │    ▲
-                       │    └──< Checked, Unchecked or Damaged, for each layer
-                       └──< Done──▶ ended
+    started
+      │
+      ├─ Pull, Load ──▶ fetching ── Wanted ──▶ waiting ─┐
+      │                  │  ▲                           │  for each image
+      │                  │  └───────── Available ───────┘
+      │                  │
+      │                  └── FetchedImage for each image, or Unchanged ──▶ ending
+      │
+      ├─ Save ────────▶ saving ── Saved ──▶ ending
+      │
+      └─ Verify ──────▶ verifying ── Checked, Unchecked or Damaged for each layer ──▶ ending
 
-``Failed`` leads from every state to the end. A worker whose standard input ends has lost its store, and kills itself;
-one that ends without ``Done`` or ``Failed`` was killed or is broken. Both sides refuse a message with an unknown field
-or a value of another type.
+    ending ── Done ──▶ ended
+    any state ── Progress ──▶ the same state
+    any state ── Failed ──▶ ended
+
+Requests and ``Available`` go to the worker, all others to the store. A worker whose standard input ends has lost its
+store, and kills itself; one that ends without ``Done`` or ``Failed`` was killed or is broken. Both sides refuse a
+message with an unknown field or a value of another type.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from podkeep.images.layers.messages import MadeTree
 from podkeep.images.layers.recording import Recorder, record_file
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import ByteSource, TarReader
-from podkeep.images.layers.tree import BLOCK_BYTES, TreeWriter
+from podkeep.images.layers.tree import TreeWriter
 
+_BLOCK_BYTES = 4096
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -85,4 +86,4 @@ def keep_file(tree: str, record: int, title: str, pull: Callable[[], bytes]) -> 
 
 def rounded(size: int) -> int:
     """Return what a file of ``size`` bytes takes on disk."""
-    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+    return -(-size // _BLOCK_BYTES) * _BLOCK_BYTES

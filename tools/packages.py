@@ -22,9 +22,15 @@ BEGIN = "<!-- packages: written by `make packages` -->"
 END = "<!-- packages: end -->"
 
 
+def source_of(package: str) -> Path:
+    """Return the file with the docstring of ``package``, a dotted name, which may be a single module."""
+    path = ROOT / "src" / package.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 def purpose(package: str) -> str:
-    """Return the first line of the docstring of ``package``, a dotted name; empty if it has none."""
-    source = (ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text()
+    """Return the first line of the docstring of ``package``; empty if it has none."""
+    source = source_of(package).read_text()
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].replace("``", "`")
 
 
@@ -37,7 +43,8 @@ def table(contract: dict[str, Any]) -> Iterator[str]:
         for name in layer.split(" | "):
             full = f"{container}.{name}" if container else name
             path = full.removeprefix("podkeep.").replace(".", "/")
-            yield f"| {floor} | `{path}/` | {purpose(full)} |"
+            end = "/" if source_of(full).name == "__init__.py" else ".py"
+            yield f"| {floor} | `{path}{end}` | {purpose(full)} |"
 
 
 def section() -> str:

@@ -273,8 +273,10 @@ def test_a_layer_that_is_one_file(name: str, size: int, opened: Callable[[str], 
     assert b"".join(layers.of(layer).tar(layer)) == content
     staged = layers.driver.stage()
     other = Digest("sha256:" + "1" * 64)
-    layers.driver.link(layer, "other name", staged / "0")
+    metadata = layers.driver.link(layer, "other name", staged / "0")
     layers.driver.commit(staged / "0", other)
+    assert layers.driver.metadata_digest(other) == metadata
+    assert layers.driver.inodes(other) == layers.driver.inodes(layer)
     layers.driver.discard(staged)
     layers.keeper[other] = name
     layers.driver.discard(layers.driver.retire(layer))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.ids import Digest
+from podkeep.images.layers.forms import form_of
 from podkeep.images.snapshots.choice import open_drivers
 from podkeep.images.snapshots.driver import SnapshotDriver
-from podkeep.images.worker import file_layers
 from podkeep.images.worker.layers import file_layer_id
 from podkeep.kernel import mounts
 from support import erofs
@@ -43,9 +43,9 @@ class Layers:
             done = unpack(staged / "0", archive, driver=self.driver.name, **request)
             if done.error:
                 raise ValueError(done.error)
-            layer = Digest(done.result["digest"])
-            self.keeper[layer] = done.result["driver"]
-            self.drivers[done.result["driver"]].commit(staged / "0" / done.result["path"], layer)
+            layer, tree = done.digest, done.tree
+            self.keeper[layer] = tree.driver
+            self.drivers[tree.driver].commit(staged / "0" / tree.path, layer)
         finally:
             self.driver.discard(staged)
         return layer
@@ -56,7 +56,7 @@ class Layers:
         try:
             (staged / "0").mkdir()
             (staged / "0").chmod(0o755)
-            file_layers.keep_file(staged / "0", title, self.driver.name, iter((content, b"")).__next__)
+            form_of(self.driver.name).keep_file(str(staged / "0"), title, iter((content, b"")).__next__)
             self.keeper[layer] = self.driver.name
             self.driver.commit(staged / "0", layer)
         finally:

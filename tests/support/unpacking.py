@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import stat
 import subprocess
@@ -15,33 +14,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from podkeep.base.ids import Digest
+from podkeep.images.layers import messages
+from podkeep.images.layers.forms import form_of
+from podkeep.images.layers.messages import UnpackRequest
 from podkeep.images.layers.programs import command
+from podkeep.images.worker import reports
 from podkeep.images.worker.layers import mark_opaque
 from podkeep.kernel import mounts
 from podkeep.kernel.erofs import mount_erofs
 
-REQUEST: dict[str, Any] = {
-    "compression": "none",
-    "algorithm": "sha256",
-    "max_bytes": 1 << 40,
-    "max_inodes": 5_000_000,
-    "driver": "directories",
-    "max_memory": 64 << 20,
-    "max_ratio": 1000,
-}
+REQUEST = UnpackRequest(
+    root="",
+    compression="none",
+    algorithm="sha256",
+    max_bytes=1 << 40,
+    max_inodes=5_000_000,
+    driver="directories",
+    max_memory=64 << 20,
+    max_ratio=1000,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacked:
-    """What came of one layer: the process's result, its status, and the most memory it had (``VmHWM``, bytes)."""
+    """What came of one layer: the process's report, and the most memory it had (``VmHWM``, bytes)."""
 
-    result: dict[str, Any]
+    report: messages.Unpacked | messages.Refused
     peak: int
 
     @property
     def error(self) -> str:
         """Why it was refused; empty if it was not."""
-        return str(self.result.get("error", ""))
+        return self.report.error if isinstance(self.report, messages.Refused) else ""
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of its plain tar."""
+        assert isinstance(self.report, messages.Unpacked)
+        return Digest(self.report.digest)
+
+    @property
+    def tree(self) -> messages.MadeTree:
+        """What was made of it."""
+        assert isinstance(self.report, messages.Unpacked)
+        return self.report.tree
 
 
 def unpack(root: Path, archive: bytes | Iterable[bytes], *, timeout: float = 60, **request: Any) -> Unpacked:
@@ -57,7 +76,9 @@ def unpack(root: Path, archive: bytes | Iterable[bytes], *, timeout: float = 60,
         stderr=subprocess.PIPE,
         env=os.environ | {"PODKEEP_FAILPOINTS": "unpack-done=stop"},
     )
-    feeder = threading.Thread(target=_feed, args=(process, REQUEST | request | {"root": str(root)}, archive))
+    feeder = threading.Thread(
+        target=_feed, args=(process, structs.replace(REQUEST, root=str(root), **request), archive)
+    )
     errors: list[bytes] = []
     listener = threading.Thread(target=lambda: errors.append(process.stderr.read() if process.stderr else b""))
     try:
@@ -67,7 +88,7 @@ def unpack(root: Path, archive: bytes | Iterable[bytes], *, timeout: float = 60,
         output = process.stdout.read() if process.stdout else b""
         if not output:
             raise AssertionError(f"no result, exit status {process.wait()}: {b''.join(errors).decode()}")
-        result = json.loads(output)
+        done = Unpacked(report=reports.decode(output, form_of(request.get("driver", REQUEST.driver)).makes), peak=peak)
     finally:
         process.kill()
         process.wait()
@@ -77,16 +98,16 @@ def unpack(root: Path, archive: bytes | Iterable[bytes], *, timeout: float = 60,
             if pipe:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-    if "error" not in result:
-        mark_opaque(root / result.get("path", ""), result["opaque"])
-    return Unpacked(result=result, peak=peak)
+    if not done.error:
+        mark_opaque(root / done.tree.path, done.tree.opaque)
+    return done
 
 
 @contextlib.contextmanager
 def mounted_layer(root: Path, done: Unpacked) -> Iterator[Path]:
     """Yield where the tree that ``unpack`` made can be looked at: in place, or mounted for that time."""
-    if done.result["driver"] != "erofs":
-        yield root / done.result["path"]
+    if done.tree.driver != "erofs":
+        yield root / done.tree.path
         return
     fd = mount_erofs(root / "meta.erofs", [root / "data"])
     target = root / "mounted"
@@ -99,11 +120,11 @@ def mounted_layer(root: Path, done: Unpacked) -> Iterator[Path]:
         mounts.unmount(target)
 
 
-def _feed(process: subprocess.Popen[bytes], request: dict[str, Any], archive: bytes | Iterable[bytes]) -> None:
+def _feed(process: subprocess.Popen[bytes], request: UnpackRequest, archive: bytes | Iterable[bytes]) -> None:
     assert process.stdin
     pieces = [archive] if isinstance(archive, bytes) else archive
     with contextlib.suppress(BrokenPipeError):  # it refused what came before
-        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.write(messages.encode(request) + b"\n")
         for piece in pieces:
             process.stdin.write(piece)
         process.stdin.close()

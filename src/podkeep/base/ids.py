@@ -5,8 +5,8 @@ Parse at the edge (RPC module, command line, state file); pass the typed value i
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from typing import NewType
 
 from podkeep.base.errors import InvalidArgument
@@ -28,7 +28,7 @@ _POD_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def new_id() -> str:
     """Return 64 random hex characters, the form of every sandbox and container ID."""
-    return secrets.token_hex(32)
+    return os.urandom(32).hex()
 
 
 def parse_digest(text: str) -> Digest:

@@ -275,12 +275,15 @@ def _subject(invocation: Invocation, text: str, registry: Registry, target: Refe
 
 def _registry(invocation: Invocation, name: Reference, actions: str) -> Registry:
     """Return the registry of a name, without its mirrors, with the credentials that this user has for it."""
+    from msgspec import structs
+
+    from podkeep.images.formats.image import RegistryAuth
     from podkeep.images.registry import endpoints
     from podkeep.images.registry.registry import Registry
 
     endpoint = endpoints.for_worker(name, invocation.config.registries, progress_timeout=_TIMEOUT_S)[-1]
-    auths = [asdict(credentials) for credentials in _credentials(name)]
-    return Registry({**endpoint, "auths": auths}, name.repository, {}, actions=actions)
+    given = tuple(RegistryAuth(**asdict(credentials)) for credentials in _credentials(name))
+    return Registry(structs.replace(endpoint, credentials=given), name.repository, actions=actions)
 
 
 def _credentials(name: Reference) -> tuple[Credentials, ...]:

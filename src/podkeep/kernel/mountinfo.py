@@ -9,8 +9,9 @@ import errno
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
 from podkeep.kernel import libc
@@ -22,8 +23,7 @@ _ESCAPED = re.compile(rb"[ \t\n\\]")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MountEntry:
+class MountEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table. Paths are as the reading process sees them; ``device`` is ``major:minor``."""
 
     mount_id: int

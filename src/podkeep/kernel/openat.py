@@ -22,9 +22,10 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from enum import IntFlag
 from pathlib import Path
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
 
@@ -211,8 +212,7 @@ def change(fd: int, *, uid: int = -1, gid: int = -1, mode: int | None = None) ->
         os.chmod(own, mode)
 
 
-@dataclass(slots=True)
-class Found:
+class Found(msgspec.Struct):
     """Something in a tree, as it was when it was looked at. It holds until the next one is asked for.
 
     ``directory`` is a descriptor of the directory that it is in, ``status`` that of a link, not of its target.
@@ -233,8 +233,7 @@ class Found:
         return stat.S_ISDIR(self.status.st_mode)
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(msgspec.Struct):
     """A directory on the way from the top, and which of those in it are still to be walked."""
 
     base: int
@@ -246,14 +245,13 @@ class _Level:
     """Whether ``base`` was opened for it."""
 
 
-@dataclass(slots=True)
-class _Walk:
+class _Walk(msgspec.Struct):
     root: int
     rules: Resolve
     max_entries: int
     tolerant: bool
-    above: list[str] = field(default_factory=list)
-    levels: list[_Level] = field(default_factory=list)
+    above: list[str] = []
+    levels: list[_Level] = []
     entries: int = 0
     waiting: int = 0
     length: int = 0

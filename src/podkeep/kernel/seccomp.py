@@ -11,7 +11,8 @@ import ctypes
 import errno
 import platform
 import struct
-from dataclasses import dataclass
+
+import msgspec
 
 from podkeep.base.errors import KernelCallError
 
@@ -51,8 +52,7 @@ _NEW = (437, 439, 452)
 """openat2, faccessat2 and fchmodat2, the same everywhere."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Machine:
+class _Machine(msgspec.Struct, frozen=True, kw_only=True):
     """``audit`` is its ``AUDIT_ARCH_*`` (linux/audit.h), ``first_foreign`` where numbers of another ABI begin."""
 
     audit: int

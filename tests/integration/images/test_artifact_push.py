@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 from conftest import OpenStore
+from msgspec import structs
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, RegistryUnavailable
 from podkeep.base.reference import parse
+from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.publish import packing, pushing
 from podkeep.images.publish.packing import Blob
 from podkeep.images.registry import endpoints
@@ -72,7 +74,7 @@ def client_of(host: str, repository: str) -> Pushed:
     """Return a client that may push."""
     config = {host: RegistryConfig(insecure=True)}
     (endpoint,) = endpoints.for_worker(parse(f"{host}/{repository}"), config, progress_timeout=20)
-    return Pushed(endpoint, repository, {}, actions="pull,push")
+    return Pushed(endpoint, repository, actions="pull,push")
 
 
 @pytest.fixture
@@ -247,8 +249,9 @@ def test_the_storage_of_a_registry_sees_no_credentials(model: Blob) -> None:
         endpoint = endpoints.for_worker(
             parse(f"{oci.host}/app"), {oci.host: RegistryConfig(insecure=True)}, progress_timeout=20
         )[-1]
-        login = {"username": "me", "password": "secret"}
-        with closing(Pushed({**endpoint, "auths": [login]}, "app", {}, actions="pull,push")) as client:
+        login = RegistryAuth(username="me", password="secret")
+        equipped = structs.replace(endpoint, credentials=(login,))
+        with closing(Pushed(equipped, "app", actions="pull,push")) as client:
             pushing.upload(client, model, lambda *_: None)
         assert len(oci.blobs[model.digest]) == model.size
         assert any(said.startswith("Bearer ") for said in oci.authorizations)

@@ -214,7 +214,7 @@ def _listing(page: Callable[[int], Answer]) -> list[referrers.Referrer]:
     with HostileRegistry(None, lambda _path, _headers: page(next(numbers))) as hostile:
         config = {hostile.host: RegistryConfig(insecure=True)}
         (endpoint,) = endpoints.for_worker(parse(f"{hostile.host}/app"), config, progress_timeout=20)
-        with closing(Client(endpoint, "app", {})) as client:
+        with closing(Client(endpoint, "app")) as client:
             return referrers.list_referrers(client, Digest(f"sha256:{'0' * 64}"))
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.images.registry.client import Client, parse_url
-from podkeep.images.registry.dialing import Allowed, Tls, forbidden
+from podkeep.images.registry.dialing import Allowed, forbidden
+from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import TransferError
 from podkeep.kernel import netlink, routes
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns

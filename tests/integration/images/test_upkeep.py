@@ -116,7 +116,7 @@ def test_every_byte_of_a_superblock_may_be_damaged(tmp_path: Path, snapshot_driv
     made = layers_layout(tmp_path / "layout", [[file("a", "x")], [file("b", "y")]], name="localhost/damaged:1")
     store = ImageStore.open(tmp_path / "images", config=config, registries={})
     asyncio.run(store.load(made.path))
-    metadata = tmp_path / "images/layers/erofs" / made.diff_ids[0].replace(":", "-") / "meta.erofs"
+    metadata = tmp_path / "images/erofs" / made.diff_ids[0].replace(":", "-") / "meta.erofs"
     whole = metadata.read_bytes()
     for noted in (True, False):
         for start in range(1024, 1152, 16):

@@ -8,12 +8,13 @@ from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import InvalidArgument, PermissionDenied
 from podkeep.base.reference import parse
 from podkeep.images.formats.image import RegistryAuth
+from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.endpoints import check, check_allowed, endpoints_of, for_worker, meant_for
 
 
 def test_a_registry_nobody_configured_is_asked_over_tls_only() -> None:
     (own,) = endpoints_of(parse("busybox"), {})
-    assert (own.host, own.schemes, own.verify, own.own) == ("registry-1.docker.io", ("https",), True, True)
+    assert (own.host, own.schemes, own.tls.verify, own.own) == ("registry-1.docker.io", ("https",), True, True)
 
 
 def test_mirrors_have_their_own_settings_and_no_credentials() -> None:
@@ -23,9 +24,9 @@ def test_mirrors_have_their_own_settings_and_no_credentials() -> None:
         "third.example": RegistryConfig(ca_file="/ca.pem"),
     }
     first, second, third, own = endpoints_of(parse("busybox"), registries)
-    assert (first.host, first.schemes, first.verify) == ("cache.example:5000", ("https", "http"), False)
+    assert (first.host, first.schemes, first.tls.verify) == ("cache.example:5000", ("https", "http"), False)
     assert (second.host, second.prefix, second.schemes) == ("other.example", "a/b", ("http",))
-    assert (third.host, third.prefix, third.ca_file) == ("third.example", "c", "/ca.pem")
+    assert (third.host, third.prefix, third.tls.ca_file) == ("third.example", "c", "/ca.pem")
     assert [endpoint.own for endpoint in (first, second, third, own)] == [False, False, False, True]
 
 
@@ -115,9 +116,19 @@ def test_the_worker_learns_how_to_speak_to_what_a_registry_refers_to() -> None:
         "auth.example": RegistryConfig(cert_file="/cert.pem", insecure=True),
     }
     (own,) = for_worker(parse("busybox"), registries, progress_timeout=5)
-    assert own["progress_timeout"] == 5
-    assert own["configured"] is True
-    assert own["tls"] == {
-        "registry-1.docker.io": {"verify": True, "ca_file": "/ca.pem", "cert_file": "", "key_file": ""},
-        "auth.example": {"verify": False, "ca_file": "", "cert_file": "/cert.pem", "key_file": ""},
+    assert own.progress_timeout == 5
+    assert own.configured is True
+    assert own.other_tls == {
+        "registry-1.docker.io": Tls(ca_file="/ca.pem"),
+        "auth.example": Tls(verify=False, cert_file="/cert.pem"),
     }
+
+
+def test_credentials_of_a_request_are_for_the_registry_alone() -> None:
+    registries = {"docker.io": RegistryConfig(mirrors=("cache.example",))}
+    auth = RegistryAuth(username="u", password="hunter2", server_address="docker.io")
+    mirror, own = for_worker(parse("busybox"), registries, progress_timeout=5, auth=auth)
+    assert (mirror.credentials, own.credentials) == ((), (RegistryAuth(username="u", password="hunter2"),))
+    assert "hunter2" not in repr(own)
+    (own,) = for_worker(parse("busybox"), {}, progress_timeout=5, auth=RegistryAuth(server_address="docker.io"))
+    assert own.credentials == ()

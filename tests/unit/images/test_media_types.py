@@ -237,10 +237,5 @@ def test_rules_for_types_of_artifacts() -> None:
     assert "[images.artifact_types]" in failure.value.hint
 
 
-def test_a_policy_survives_the_pipe() -> None:
-    policy = Policy(media_types={"a": "file"}, artifact_types={"b": "deny"})
-    assert Policy.of_json(json.loads(json.dumps(policy.as_json()))) == policy
-
-
 def test_the_id_of_a_file_depends_on_blob_and_name() -> None:
     assert len({file_layer_id(blob, title) for blob in (D0, D1) for title in "ab"}) == 4

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from podkeep.base.config import ReferrersConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
@@ -109,7 +108,7 @@ def test_the_tag_of_a_list_is_the_digest() -> None:
 def test_a_malformed_list_names_the_entry(entry: object) -> None:
     good = {"mediaType": "a/b", "digest": referrer(1).digest, "size": 1}
     assert referrers.referrers_in({"manifests": [good]}, "list") == [
-        replace(referrer(1), media_type="a/b", artifact_type="")
+        structs.replace(referrer(1), media_type="a/b", artifact_type="")
     ]
     bad = {**good, **entry} if isinstance(entry, dict) and entry else entry
     with pytest.raises(InvalidArgument, match=r"list: manifests\[1\]"):

@@ -13,7 +13,8 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.images.registry.client import Client, parse_url
-from podkeep.images.registry.dialing import Allowed, Tls, forbidden
+from podkeep.images.registry.dialing import Allowed, forbidden
+from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import (
     Answer,
     BadAnswer,

@@ -7,18 +7,44 @@ import json
 import pytest
 
 from podkeep.base.errors import Internal
-from podkeep.images.layers import reports
+from podkeep.base.ids import Digest
+from podkeep.images.layers.forms import form_of
+from podkeep.images.layers.messages import MadeTree, Refused, Unpacked
+from podkeep.images.layers.programs import ended
+from podkeep.images.worker import reports
 
-DIGEST = f"sha256:{'0' * 64}"
-GOOD = {"kind": "tar", "digest": DIGEST, "opaque": [], "implied": ["a"], "data_bytes": 0, "driver": "erofs", "path": ""}
+EROFS = form_of("erofs")
+DIGEST = Digest(f"sha256:{'0' * 64}")
+TREE = {"driver": "erofs", "path": "", "opaque": [], "implied": ["YQ=="]}
+
+
+def line(change: dict[str, object]) -> bytes:
+    """Return a report with changes to it or to its tree."""
+    tree = TREE | {key: value for key, value in change.items() if key in TREE}
+    whole = {"type": "Unpacked", "digest": DIGEST, "tree": tree}
+    return json.dumps(whole | {key: value for key, value in change.items() if key not in TREE}).encode()
 
 
 @pytest.mark.parametrize(
-    ("change", "driver"),
-    [({}, "erofs"), ({"driver": "directories", "path": "tree"}, "erofs"), ({"driver": "directories"}, "directories")],
+    ("kept", "path", "driver"),
+    [("erofs", "", "erofs"), ("directories", "tree", "erofs"), ("directories", "", "directories")],
 )
-def test_what_processes_say(change: dict[str, object], driver: str) -> None:
-    assert reports.parse(json.dumps(GOOD | change).encode(), driver) == GOOD | change
+def test_what_processes_say(kept: str, path: str, driver: str) -> None:
+    tree = MadeTree(driver=kept, path=path, opaque=(), implied=(b"a",))
+    assert reports.decode(line({"driver": kept, "path": path}), form_of(driver).makes) == Unpacked(
+        digest=DIGEST, tree=tree
+    )
+
+
+def test_a_name_need_not_be_unicode() -> None:
+    found = reports.decode(line({"opaque": ["/w=="]}), EROFS.makes)
+    assert isinstance(found, Unpacked)
+    assert found.tree.opaque == (b"\xff",)
+
+
+def test_a_layer_that_is_refused() -> None:
+    said = b'{"type": "Refused", "error": "x", "full": true}\n'
+    assert reports.decode(said, EROFS.makes) == Refused(error="x", full=True)
 
 
 @pytest.mark.requirement("V61")
@@ -40,24 +66,43 @@ def test_what_processes_say(change: dict[str, object], driver: str) -> None:
         {"data_bytes": -5},
         {"opaque": "abc"},
         {"opaque": [1]},
+        {"opaque": ["YQ"]},
         {"implied": {"a": 1}},
         {"implied": None},
+        {"tree": {}},
+        {"type": "File"},
     ],
 )
 def test_what_none_says(change: dict[str, object]) -> None:
     with pytest.raises(Internal, match="the unpack process said what it never says"):
-        reports.parse(json.dumps(GOOD | change).encode(), "erofs")
+        reports.decode(line(change), EROFS.makes)
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b"[]", b"1", b"{}", b'"error"', b"\xff", b'{"error": "x"}'])
-def test_what_is_no_report(line: bytes) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"1",
+        b"{}",
+        b'"error"',
+        b"\xff",
+        b'{"error": "x", "full": false}',
+        b'{"type": "Refused", "error": "x"}',
+        b'{"type": "Refused", "error": "\xff", "full": false}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+    ],
+)
+def test_what_is_no_report(said: bytes) -> None:
     with pytest.raises(Internal, match="the unpack process said what it never says"):
-        reports.parse(line, "erofs")
+        reports.decode(said, EROFS.makes)
 
 
 def test_a_layer_for_directories_is_in_no_directory_of_its_own() -> None:
     with pytest.raises(Internal):
-        reports.parse(json.dumps(GOOD | {"driver": "directories", "path": "tree"}).encode(), "directories")
+        reports.decode(line({"driver": "directories", "path": "tree"}), form_of("directories").makes)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +116,4 @@ def test_a_layer_for_directories_is_in_no_directory_of_its_own() -> None:
     ],
 )
 def test_how_a_process_ended(status: int, text: str) -> None:
-    assert reports.ended(status) == text
+    assert ended(status) == text

@@ -15,13 +15,18 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from podkeep.images.layers import messages
+from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.programs import command
+from podkeep.images.worker import reports
 from podkeep.kernel import mountinfo
 from podkeep.kernel.confine import Capability
 from support.images import file, tar
 from support.unpacking import REQUEST
 
+MAKES = form_of(REQUEST.driver).makes
 TRY_TO_LEAVE = """
 import json, os, signal, socket, sys
 from podkeep.kernel import confine, libc, mounts
@@ -71,7 +76,7 @@ def test_a_confined_process_sees_its_root_and_nothing_else(tmp_path: Path) -> No
 def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -> None:
     root = tmp_path / "layer"
     root.mkdir()
-    request = REQUEST | {"root": str(root)}
+    request = structs.replace(REQUEST, root=str(root))
     process = subprocess.Popen(
         command("podkeep.images.layers.unpack"),
         stdin=subprocess.PIPE,
@@ -80,7 +85,7 @@ def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -
     )
     try:
         assert process.stdin is not None
-        process.stdin.write(json.dumps(request).encode() + b"\n" + tar([file("a", "x")]))
+        process.stdin.write(messages.encode(request) + b"\n" + tar([file("a", "x")]))
         process.stdin.flush()
         proc = Path("/proc") / str(process.pid)
         deadline = time.monotonic() + 20
@@ -101,7 +106,7 @@ def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -
         assert re.search(r"Max core file size +0 +0 ", limits)
         assert re.search(r"Max open files +256 +256 ", limits)
         assert re.search(r"Max address space +1073741824 +1073741824 ", limits)
-        assert re.search(rf"Max file size +{REQUEST['max_bytes'] + (1 << 30)} ", limits)
+        assert re.search(rf"Max file size +{REQUEST.max_bytes + (1 << 30)} ", limits)
         for namespace in ("mnt", "net", "ipc", "uts"):
             assert (proc / "ns" / namespace).readlink() != Path("/proc/self/ns", namespace).readlink()
         (mount,) = (proc / "mountinfo").read_text().splitlines()
@@ -111,7 +116,7 @@ def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -
         assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
         os.kill(process.pid, signal.SIGCONT)
         output, _ = process.communicate(timeout=20)
-        assert "error" not in json.loads(output)
+        assert isinstance(reports.decode(output, MAKES), messages.Unpacked)
     finally:
         process.kill()
         process.wait()
@@ -133,7 +138,7 @@ def test_a_process_that_refuses_a_layer_ends_in_peace(tmp_path: Path) -> None:
     for number in range(10):
         root = tmp_path / str(number)
         root.mkdir()
-        request = json.dumps(REQUEST | {"root": str(root), "compression": "gzip"}).encode() + b"\n"
+        request = messages.encode(structs.replace(REQUEST, root=str(root), compression="gzip")) + b"\n"
         done = subprocess.run(
             command("podkeep.images.layers.unpack"),
             input=request + refused,
@@ -141,5 +146,7 @@ def test_a_process_that_refuses_a_layer_ends_in_peace(tmp_path: Path) -> None:
             check=False,
             timeout=60,
         )
-        assert "holds '..'" in json.loads(done.stdout)["error"]
+        report = reports.decode(done.stdout, MAKES)
+        assert isinstance(report, messages.Refused)
+        assert "holds '..'" in report.error
         assert (done.returncode, done.stderr) == (0, b"")

@@ -117,7 +117,7 @@ def test_a_link_is_no_tree(tmp_path: Path, host: Path) -> None:
     with pytest.raises(Internal, match="no directory"):
         driver.commit(tree, LAYER)
     with pytest.raises(NotADirectoryError):
-        mark_opaque(tree, ["."])
+        mark_opaque(tree, [b"."])
     assert not driver.has(LAYER)
     assert os.listxattr(host) == []
 
@@ -143,5 +143,5 @@ def test_a_record_that_is_no_file_is_refused(kind: str, tmp_path: Path, host: Pa
 def test_a_list_goes_into_a_file_of_its_own(tmp_path: Path, host: Path) -> None:
     (tmp_path / "tree.implied").symlink_to(host / "secret")
     with pytest.raises(FileExistsError):
-        merging.write_list(tmp_path / "tree", ["a"])
+        merging.write_list(tmp_path / "tree", [b"a"])
     assert (host / "secret").read_bytes() == b"s" * 1024

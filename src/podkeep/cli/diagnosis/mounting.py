@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
+from podkeep.images.layers.forms import EROFS
 from podkeep.images.snapshots.choice import choose
 from podkeep.kernel import idmap, libc, mounts, overlay
 from podkeep.kernel.namespaces import NamespaceHelper
@@ -76,7 +77,7 @@ def layers(config: Config) -> Finding:
             choice = choose(top, wanted)
         except FailedPrecondition as error:
             return finding.missing(name, error.message, why="the runtime does not start", mend=error.hint or mend)
-    if choice.driver == "erofs":
+    if choice.driver == EROFS:
         return finding.ok(name, "erofs: as file system images, nothing is unpacked")
     if not choice.why_not:
         return finding.ok(name, f"{choice.driver}: as configured (images.snapshot_driver)")

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from msgspec import structs
+
 from podkeep.cri.v1 import podkeep_pb2
 from podkeep.images.formats import openfile
 
@@ -20,7 +22,7 @@ _PIECE = 1 << 18
 def message(descriptor: int, name: str) -> podkeep_pb2.OpenFile:
     """Describe a descriptor, which must stay open until the request is answered; ``name`` is for messages."""
     described = openfile.describe(descriptor, name)
-    return podkeep_pb2.OpenFile(**described.as_json())
+    return podkeep_pb2.OpenFile(**structs.asdict(described))
 
 
 @contextmanager

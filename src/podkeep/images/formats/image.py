@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from podkeep.base import reference
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, ImageID
@@ -14,8 +16,7 @@ ImageKind = Literal["image", "artifact"]
 LayerKind = Literal["tar", "file"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageRunConfig:
+class ImageRunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How the image wants to be run (OCI image-spec, config.md, property ``config``).
 
     ``env`` holds ``NAME=value`` in order; ``user`` is the image's own text (``name``, ``uid``, ``name:group`` ...);
@@ -29,12 +30,11 @@ class ImageRunConfig:
     working_dir: str = ""
     volumes: tuple[str, ...] = ()
     stop_signal: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     exposed_ports: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Image:
+class Image(msgspec.Struct, frozen=True, kw_only=True):
     """A stored image or artifact.
 
     ``id`` is the digest of an image's configuration and of an artifact's manifest (artifacts share empty
@@ -85,8 +85,7 @@ def _whole_name(text: str) -> str:
         return ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PullProgress:
+class PullProgress(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a pull: ``phase`` of ``digest`` (empty: of the whole image), ``done`` of ``total`` bytes.
 
     Phases of a layer: ``waiting``, ``downloading`` (``done`` counts compressed bytes, fetched and handed on to be

@@ -12,8 +12,9 @@ import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
 from podkeep.base.ids import Digest, parse_digest
@@ -76,20 +77,18 @@ _COMPRESSIONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Descriptor:
+class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     """A blob as its parent document describes it; ``size`` in bytes. ``data`` is the blob itself, if the document holds
     it (descriptor.md, "Embedded Content"); nobody compared it with the digest."""
 
     media_type: str
     digest: Digest
     size: int
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = {}
     data: bytes | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """An image manifest: its configuration and its layers, base first. ``artifact_type`` is what it says it is, else
     the type of its configuration (manifest.md, "Guidelines for Artifact Usage")."""
 
@@ -103,8 +102,7 @@ class Manifest:
         return self.config.media_type in _IMAGES and self.artifact_type in _IMAGES
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageConfiguration:
+class ImageConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """What podkeep reads from an image configuration; ``diff_ids`` base first."""
 
     run: ImageRunConfig

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unimplemented
 
@@ -43,24 +44,14 @@ WHITEOUT = ".wh."
 """Bytes of a file's name (Linux, NAME_MAX)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What the node's configuration says; patterns (``*``, ``?``, ``[...]``) of media types and artifact types.
 
     A type that is named as it is goes before patterns, patterns in their order.
     """
 
-    media_types: Mapping[str, Treatment] = field(default_factory=dict)
-    artifact_types: Mapping[str, ArtifactRule] = field(default_factory=dict)
-
-    @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> Policy:
-        """Return a policy from what :meth:`as_json` returned."""
-        return cls(media_types=fields["media_types"], artifact_types=fields["artifact_types"])
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the form for the worker's request."""
-        return {"media_types": dict(self.media_types), "artifact_types": dict(self.artifact_types)}
+    media_types: Mapping[str, Treatment] = {}
+    artifact_types: Mapping[str, ArtifactRule] = {}
 
 
 def treatment(media_type: str, annotations: Mapping[str, str], rule: ArtifactRule, policy: Policy) -> Treatment | None:

@@ -10,18 +10,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhausted
-from podkeep.kernel.removal import remove_entry
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenFile:
+class OpenFile(msgspec.Struct, frozen=True, kw_only=True):
     """Descriptor ``descriptor`` of process ``pid``; ``name`` is what messages call it."""
 
     pid: int
@@ -30,10 +27,6 @@ class OpenFile:
     inode: int
     name: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the form for the worker's request."""
-        return asdict(self)
-
 
 def describe(descriptor: int, name: str) -> OpenFile:
     """Describe a descriptor of this process, which must stay open until the request is answered."""
@@ -41,25 +34,25 @@ def describe(descriptor: int, name: str) -> OpenFile:
     return OpenFile(pid=os.getpid(), descriptor=descriptor, device=found.st_dev, inode=found.st_ino, name=name)
 
 
-def open_again(file: Mapping[str, Any], flags: int) -> int:
-    """Open what :meth:`OpenFile.as_json` describes with ``flags`` and return a blocking descriptor at offset 0.
+def open_again(file: OpenFile, flags: int) -> int:
+    """Open a described file with ``flags`` and return a blocking descriptor at offset 0.
 
     :raises FailedPrecondition: if it is not there or cannot be opened so.
     """
-    name = file["name"]
+    name = file.name
     try:
         # A pipe whose other end is closed already would never open; what is in it is to be read nevertheless.
-        fd = os.open(f"/proc/{file['pid']}/fd/{file['descriptor']}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(f"/proc/{file.pid}/fd/{file.descriptor}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise FailedPrecondition(
-            f"{name}: cannot be opened through process {file['pid']}: {error.strerror}",
+            f"{name}: cannot be opened through process {file.pid}: {error.strerror}",
             hint="the command must run in the PID namespace of the runtime",
         ) from error
     found = os.fstat(fd)
-    if (found.st_dev, found.st_ino) != (file["device"], file["inode"]):
+    if (found.st_dev, found.st_ino) != (file.device, file.inode):
         os.close(fd)
         raise FailedPrecondition(
-            f"{name}: descriptor {file['descriptor']} of process {file['pid']} is open on something else",
+            f"{name}: descriptor {file.descriptor} of process {file.pid} is open on something else",
             hint="the command must run in the PID namespace of the runtime",
         )
     if not flags & os.O_PATH:
@@ -67,8 +60,8 @@ def open_again(file: Mapping[str, Any], flags: int) -> int:
     return fd
 
 
-def open_directory(file: Mapping[str, Any]) -> int | None:
-    """Open what :meth:`OpenFile.as_json` describes if it is a directory; None if it is something else.
+def open_directory(file: OpenFile) -> int | None:
+    """Open a described file if it is a directory; None if it is something else.
 
     :raises FailedPrecondition: if it is not there.
     """
@@ -86,6 +79,8 @@ def remove_directory(fd: int) -> None:
 
     :raises OSError: if the file system refuses.
     """
+    from podkeep.kernel.removal import remove_entry  # nothing that a worker needs: its start-up time counts
+
     parent = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
     try:
         name = Path(os.readlink(f"/proc/self/fd/{fd}")).name

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from podkeep.base.errors import InvalidArgument
 
 
-@dataclass(frozen=True, kw_only=True)
-class Text:
+class Text(msgspec.Struct, frozen=True, kw_only=True):
     """The limit of one text: UTF-8 bytes, and whether it may have lines, tabs and other control characters.
 
     None may have a NUL, which ends a text for the kernel and for every program in C.
@@ -25,8 +25,7 @@ class Text:
     lines: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Many:
+class Many(msgspec.Struct, frozen=True, kw_only=True):
     """The limit of a list, or of the keys of a map: how many, and each of them."""
 
     count: int

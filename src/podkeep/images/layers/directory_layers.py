@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
+import msgspec
+
+from podkeep.images.layers.forms import DIRECTORIES
+from podkeep.images.layers.messages import MadeTree
 from podkeep.images.layers.recording import Recorder, record_file
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import ByteSource, TarReader
-from podkeep.images.layers.tree import BLOCK_BYTES, TreeWriter
+from podkeep.images.layers.tree import TreeWriter
 
+_BLOCK_BYTES = 4096
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """What a layer may have: entries, bytes of files with their holes, and bytes of memory for a tree in memory."""
 
     inodes: int
@@ -27,8 +29,8 @@ class Bounds:
     memory: int
 
 
-def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) -> dict[str, Any]:
-    """Make files of a tar in the empty directory ``tree``; return what the unpack process reports of it.
+def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) -> MadeTree:
+    """Make files of a tar in the empty directory ``tree``.
 
     :param record: descriptor of an empty file.
     :raises TarError: if it is none.
@@ -52,27 +54,18 @@ def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) 
         writer.finish()
         implied = writer.implied_directories()
         source.drain()  # the digest covers what follows the archive's end, too
-        recorded = recorder.finish()
+        recorder.finish()
     except OSError as error:
         raise TreeError(f"the layer cannot be written: {error.strerror}") from error
     finally:
         if writer is not None:
             writer.close()
         os.close(root)
-    return {
-        "kind": "tar",
-        "driver": "directories",
-        "path": "",
-        "bytes": writer.size + rounded(recorded),
-        "inodes": writer.inodes + 1,
-        "data_bytes": 0,
-        "opaque": [os.fsdecode(path) for path in writer.opaque],
-        "implied": [os.fsdecode(path) for path in implied],
-    }
+    return MadeTree(driver=DIRECTORIES, path="", opaque=tuple(writer.opaque), implied=tuple(implied))
 
 
-def keep_file(tree: str, record: int, title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
-    """Keep a stream as one file named ``title``, as it is."""
+def keep_file(tree: str, record: int, title: str, pull: Callable[[], bytes]) -> int:
+    """Keep a stream as one file named ``title``, as it is; return what the file takes on disk."""
     try:
         fd = os.open(f"{tree}/{title}", _CREATE, 0o644)
         try:
@@ -85,20 +78,12 @@ def keep_file(tree: str, record: int, title: str, pull: Callable[[], bytes]) -> 
             os.close(fd)
         for path in (f"{tree}/{title}", tree):  # the registry knows no times
             os.utime(path, (0, 0))
-        recorded = record_file(record, os.fsencode(title), size)
+        record_file(record, os.fsencode(title), size)
     except OSError as error:
         raise TreeError(f"{title!r}: {error.strerror}") from error
-    return {
-        "kind": "file",
-        "driver": "directories",
-        "path": "",
-        "bytes": BLOCK_BYTES + rounded(size) + rounded(recorded),
-        "inodes": 3,
-        "data_bytes": rounded(size),
-        "opaque": [],
-    }
+    return rounded(size)
 
 
 def rounded(size: int) -> int:
     """Return what a file of ``size`` bytes takes on disk."""
-    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+    return -(-size // _BLOCK_BYTES) * _BLOCK_BYTES

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 _RECORD = struct.Struct("<q?HI")
 _NAME = ".wh..wh..journal"
@@ -16,8 +17,7 @@ _NAME = ".wh..wh..journal"
 _BUFFER = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A directory's own path, its time in nanoseconds, whether it was made just then, and its default ACL if any."""
 
     path: bytes

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+
+import msgspec
 
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel.openat import Resolve, openat2
@@ -23,8 +24,7 @@ _LOOK = os.O_PATH | os.O_DIRECTORY
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class OpenDirectory:
+class OpenDirectory(msgspec.Struct, frozen=True):
     """A directory: its descriptor (``O_PATH``; not the caller's to close) and its own path, empty for the root."""
 
     fd: int

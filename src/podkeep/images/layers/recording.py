@@ -20,8 +20,6 @@ import zstandard
 from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError
 from podkeep.kernel.openat import Resolve, openat2
 
-SUFFIX = ".headers"
-"""Of the record's name, beside the staged tree's."""
 _STEP = struct.Struct("<IHQQ")
 """Bytes as they are that come first, length of the path, offset and length of the part of that file."""
 _PIECE = 1 << 20
@@ -71,14 +69,13 @@ class Recorder:
         """Record that the tar cannot be put together again."""
         self._possible = False
 
-    def finish(self) -> int:
-        """Write what is left; return the record's size."""
+    def finish(self) -> None:
+        """Write what is left."""
         self._literal(self._start + len(self._piece))
         if self._possible:
             self._write_out(self._compressor.flush())
         else:
             os.ftruncate(self._fd, 0)
-        return os.fstat(self._fd).st_size
 
     def _literal(self, end: int) -> None:
         """Record the bytes up to ``end`` that are not yet, which the piece has."""
@@ -99,11 +96,11 @@ class Recorder:
             view = view[os.write(self._fd, view) :]
 
 
-def record_file(fd: int, name: bytes, size: int) -> int:
-    """Write to ``fd``, an empty file, the record of a layer that is the file ``name``; return the record's size."""
+def record_file(fd: int, name: bytes, size: int) -> None:
+    """Write to ``fd``, an empty file, the record of a layer that is the file ``name``."""
     recorder = Recorder(fd)
     recorder.content(name, [(0, size)])
-    return recorder.finish()
+    recorder.finish()
 
 
 def replay(record: Path, tree: Path) -> Iterator[bytes]:

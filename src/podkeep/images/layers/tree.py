@@ -29,15 +29,14 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ACCESS_ACL = "system.posix_acl_access"
 _DEFAULT_ACL = "system.posix_acl_default"
-BLOCK_BYTES = 4096
 
 
 class TreeWriter:
     """Applies the entries of one layer below ``root``, an open directory that starts empty.
 
-    ``inodes`` and ``size`` (bytes on disk, rounded up to blocks) are what the tree takes; ``opaque`` are the
-    directories that hide what lower layers have (the extended attribute that says so needs more rights than this
-    process has), by their own paths, sorted. ``lost`` says whether content was written and removed again.
+    ``opaque`` are the directories that hide what lower layers have (the extended attribute that says so needs more
+    rights than this process has), by their own paths, sorted. ``lost`` says whether content was written and removed
+    again.
     """
 
     def __init__(self, root: int, *, max_inodes: int, max_bytes: int = rules.NO_LIMIT) -> None:
@@ -55,8 +54,6 @@ class TreeWriter:
         self.implied: set[bytes] = {b""}
         self._journal.note(b"", 0, fresh=False)
         self.lost = False
-        self.inodes = 1
-        self.size = BLOCK_BYTES
 
     def apply(self, entry: Entry, content: Iterable[memoryview]) -> bytes | None:
         """Write one entry. Of a file return its own path, in which no link is.
@@ -150,12 +147,10 @@ class TreeWriter:
         except FileExistsError:
             self._replace(parent, name, path)
             fd = os.open(name, _CREATE, entry.mode & 0o777, dir_fd=parent)
-        self.inodes += 1
         try:
             if entry.parts is None:
                 for piece in content:
                     _write_all(fd, piece)
-                self.size += -(-entry.size // BLOCK_BYTES) * BLOCK_BYTES
             else:
                 self._sparse(fd, entry, content)
             if entry.uid or entry.gid or self._must_chown:
@@ -175,7 +170,6 @@ class TreeWriter:
         piece = memoryview(b"")
         for offset, length in entry.parts or ():
             os.lseek(fd, offset, os.SEEK_SET)
-            self.size += -(-length // BLOCK_BYTES) * BLOCK_BYTES
             while length:
                 piece = piece or next(pieces)
                 _write_all(fd, piece[:length])
@@ -194,9 +188,6 @@ class TreeWriter:
                 os.mkdir(name, 0o700, dir_fd=parent)
                 if _is_whiteout(there):
                     self._make_opaque(path)
-        if fresh:
-            self.inodes += 1
-            self.size += BLOCK_BYTES
         fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
             self._attributes(fd, path, entry, fresh=fresh)
@@ -245,7 +236,6 @@ class TreeWriter:
         except FileExistsError:
             self._replace(parent, name, path)
             _make_node(entry, parent, name)
-        self.inodes += 1
         os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
         if entry.kind is not EntryKind.SYMLINK and entry.mode & 0o7000:
             os.chmod(name, entry.mode, dir_fd=parent)
@@ -270,7 +260,6 @@ class TreeWriter:
             if stat.S_ISDIR(os.stat(hidden, dir_fd=parent.fd, follow_symlinks=False).st_mode):
                 self._make_opaque(path)
             return
-        self.inodes += 1
         if self._must_chown:
             os.chown(hidden, 0, 0, dir_fd=parent.fd, follow_symlinks=False)
         os.utime(hidden, ns=(0, 0), dir_fd=parent.fd, follow_symlinks=False)
@@ -347,8 +336,6 @@ class TreeWriter:
             os.chown(name, 0, 0, dir_fd=above)
             os.chmod(name, 0o755, dir_fd=above)
         self._journal.note(path, 0, fresh=True)
-        self.inodes += 1
-        self.size += BLOCK_BYTES
 
     def _replace(self, parent: int, name: bytes, path: bytes) -> None:
         """Remove what an earlier entry put there: in a tar the last one wins."""
@@ -360,9 +347,6 @@ class TreeWriter:
             where = bisect.bisect_left(self.opaque, path)
             if self.opaque[where : where + 1] == [path]:
                 del self.opaque[where]
-        elif there.st_nlink == 1:
-            self.inodes -= 1
-            self.size -= -(-there.st_blocks * 512 // BLOCK_BYTES) * BLOCK_BYTES if stat.S_ISREG(there.st_mode) else 0
         remove_entry(parent, name)
         if stat.S_ISDIR(there.st_mode) or stat.S_ISLNK(there.st_mode):
             self._parents.forget(keep=parent)

@@ -1,35 +1,35 @@
 """The unpack process: one untrusted layer, one root it cannot leave.
 
-Started by the pull worker as a program of its own. Standard input is one JSON line with the request, then the
-compressed layer; standard output is one JSON line with the result. Between the two it gives up every mount but the
-layer's directory, the network, all capabilities but those that making files of other users needs, and all system
-calls but those for files.
-
-Request: ``root`` (directory), ``driver`` that will keep the layer, ``compression``, ``algorithm`` of the diff ID,
-``max_bytes``, ``max_inodes``, ``max_ratio`` of plain to compressed bytes, ``max_memory`` (bytes) of a tree in memory.
-Result: ``kind`` (``tar``), ``digest`` of the plain tar, ``opaque`` directories, ``data_bytes`` (0, it is no file), the
-``driver`` that can keep it and the ``path`` below ``root`` of what is for it; or ``error``, and ``full`` if there was
-no space on the disk.
+Started by the pull worker as a program of its own. Standard input is one line with the request, then the compressed
+layer; standard output is one line with the report (``messages``). Between the two it gives up every mount but the
+layer's directory, the network, all capabilities but those that making files of other users needs, and all system calls
+but those for files.
 """
 
 from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import os
 import resource
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
-from podkeep.images.layers import decompress, directory_layers, stages
+from podkeep.images.layers import decompress, stages
 from podkeep.images.layers.directory_layers import Bounds
-from podkeep.images.layers.erofs import keeping
+from podkeep.images.layers.erofs import keeping  # noqa: F401 - for its form, which cannot be imported once it is confined
+from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.full_disk import is_full
-from podkeep.images.layers.recording import SUFFIX
+from podkeep.images.layers.messages import (
+    Refused,
+    Unpacked,
+    UnpackRequest,
+    decode_request,
+    encode,
+    legible,
+)
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import TarError
 from podkeep.kernel import allocator, confine, seccomp
@@ -43,7 +43,6 @@ _KEPT = (
     Capability.MKNOD,
     Capability.SETFCAP,
 )
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_MEMORY = 1 << 30
 """Bytes of address space; a zstd window is the largest thing in it."""
 _MAX_OPEN = 256
@@ -72,13 +71,13 @@ def _serve() -> None:
     if not line:
         return  # the worker needed fewer processes than it had ready
     try:
-        result = _unpack(json.loads(line), rest)
+        report: Unpacked | Refused = _unpack(decode_request(line), rest)
     except (OSError, PodkeepError, TreeError, TarError, decompress.CompressionError) as error:
-        result = {"error": str(error), "full": is_full(error)}
+        report = Refused(error=legible(str(error)), full=is_full(error))
     except MemoryError:
-        result = {"error": f"unpacking needs more than {_MAX_MEMORY >> 20} MiB of memory", "full": False}
+        report = Refused(error=f"unpacking needs more than {_MAX_MEMORY >> 20} MiB of memory", full=False)
     failpoints.reach("unpack-done")
-    os.write(1, json.dumps(result).encode() + b"\n")
+    os.write(1, encode(report) + b"\n")
 
 
 def _request_line() -> tuple[bytes, bytes]:
@@ -92,13 +91,14 @@ def _request_line() -> tuple[bytes, bytes]:
     return line, rest
 
 
-def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
-    decompress.preload(request["compression"])
-    hashing = hashlib.new(request["algorithm"])
+def _unpack(request: UnpackRequest, rest: bytes) -> Unpacked:
+    decompress.preload(request.compression)
+    form = form_of(request.driver)
+    hashing = hashlib.new(request.algorithm)
     # Beside the directory, which it is not to be a part of, and so before this process loses sight of it.
-    record = os.open(request["root"] + SUFFIX, _CREATE, 0o600) if request["driver"] == "directories" else -1
-    _limit_resources(request["max_bytes"])
-    confine.enter_root(request["root"])
+    record = form.open_record(request.root)
+    _limit_resources(request.max_bytes)
+    confine.enter_root(request.root)
     confine.drop_privileges(_KEPT)
     os.umask(0)
     seccomp.allow_files_only()
@@ -106,9 +106,10 @@ def _unpack(request: dict[str, Any], rest: bytes) -> dict[str, Any]:
     stages.quicken()
     pull = stages.Ahead(_measured(_reader(rest), request)).pull
     aside = stages.Aside(hashing.update)
-    result = _keep_tar(request, record, aside.passing(pull))
+    bounds = Bounds(inodes=request.max_inodes, bytes=request.max_bytes, memory=request.max_memory)
+    tree = form.keep_tar("/", record, aside.passing(pull), bounds)
     aside.finish()
-    return result | {"digest": f"{request['algorithm']}:{hashing.hexdigest()}"}
+    return Unpacked(digest=f"{request.algorithm}:{hashing.hexdigest()}", tree=tree)
 
 
 def _limit_resources(max_bytes: int) -> None:
@@ -120,13 +121,6 @@ def _limit_resources(max_bytes: int) -> None:
     }
     for which, limit in limits.items():
         resource.setrlimit(which, (limit, limit))
-
-
-def _keep_tar(request: dict[str, Any], record: int, pull: Callable[[], bytes]) -> dict[str, Any]:
-    bounds = Bounds(inodes=request["max_inodes"], bytes=request["max_bytes"], memory=request["max_memory"])
-    if request["driver"] == "directories":
-        return directory_layers.keep_tar("/", record, pull, bounds)
-    return keeping.keep_tar("", pull, bounds)
 
 
 def _reader(rest: bytes) -> Callable[[int], bytes]:
@@ -143,9 +137,9 @@ def _reader(rest: bytes) -> Callable[[int], bytes]:
     return read
 
 
-def _measured(read: Callable[[int], bytes], request: dict[str, Any]) -> Callable[[], bytes]:
+def _measured(read: Callable[[int], bytes], request: UnpackRequest) -> Callable[[], bytes]:
     """Decompress and count."""
-    limit, ratio = request["max_bytes"], request["max_ratio"]
+    limit, ratio = request.max_bytes, request.max_ratio
     taken = seen = 0
 
     def read_counted(count: int) -> bytes:
@@ -154,7 +148,7 @@ def _measured(read: Callable[[int], bytes], request: dict[str, Any]) -> Callable
         taken += len(data)
         return data
 
-    pull_piece = decompress.decompressor(request["compression"], read_counted)
+    pull_piece = decompress.decompressor(request.compression, read_counted)
 
     def pull() -> bytes:
         nonlocal seen

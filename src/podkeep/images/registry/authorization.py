@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 from podkeep.base.docker_config import Credentials, decode_auth
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError, RegistryUnavailable
 from podkeep.base.redaction import remember
+from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.registry.challenges import Challenge, usable
 from podkeep.images.registry.client import Client, Url, parse_url
 from podkeep.images.registry.http1 import TransferError
@@ -176,20 +177,17 @@ class Authorizer:
         return RegistryUnavailable(f"RegistryUnavailable: {self._who.partition('/')[0]}: {why}", hint=hint)
 
 
-def credentials_of(auth: Mapping[str, str]) -> Credentials:
-    """Return credentials from a worker's request (CRI: AuthConfig), ``auth`` taken apart.
+def credentials_of(auth: RegistryAuth) -> Credentials:
+    """Return credentials of a request, ``auth`` taken apart.
 
     :raises InvalidArgument: if ``auth`` is not what it should be.
     """
-    username, password = auth.get("username", ""), auth.get("password", "")
-    if not (username or password) and auth.get("auth"):
-        username, password = decode_auth("the credentials of the pull", auth["auth"])
-    token = auth.get("identity_token", "")
+    username, password, token = auth.username, auth.password, auth.identity_token
+    if not (username or password) and auth.auth:
+        username, password = decode_auth("the credentials of the pull", auth.auth)
     if username == "<token>":  # how docker's credential helpers mark one
         username, password, token = "", "", password
-    return Credentials(
-        username=username, password=password, identity_token=token, registry_token=auth.get("registry_token", "")
-    )
+    return Credentials(username=username, password=password, identity_token=token, registry_token=auth.registry_token)
 
 
 def _basic(who: Credentials) -> str:

@@ -7,7 +7,8 @@ For what goes beyond pulling: listing referrers and pushing. How a request gets 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from podkeep.images.registry.client import Body
 from podkeep.images.registry.registry import Registry
@@ -15,8 +16,7 @@ from podkeep.images.registry.registry import Registry
 _MAX_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """A registry's answer; names of ``headers`` are lower case."""
 
     status: int
@@ -29,8 +29,7 @@ class Reply:
         return self.headers.get("content-type", "").partition(";")[0].strip()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A request. ``path`` is below ``/v2/<repository>/``, or a URL that the registry handed out (``Location``).
 
     ``accept``: statuses that are no error. ``what``: how errors call it. ``most``: bytes of the answer at most.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 _MAX_TEXT = 16 << 10
 _MAX_CHALLENGES = 8
@@ -21,8 +22,7 @@ _PART = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     """One way to log in; ``scheme`` and the names of the parameters are lower case."""
 
     scheme: str

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urljoin, urlsplit
+
+import msgspec
 
 from podkeep import __version__
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.redaction import remember
-from podkeep.images.registry.dialing import Allowed, Dialer, Tls
+from podkeep.images.registry.dialing import Allowed, Dialer
+from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import Answer, BrokenOff, Connection, TransferError
 
 MAX_REDIRECTS = 5
@@ -31,8 +33,7 @@ _HOST = re.compile(r"[A-Za-z0-9._~:-]{1,255}")
 _SAFE = "/%:@!$&'()*+,;=~?[]|"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Url:
+class Url(msgspec.Struct, frozen=True, kw_only=True):
     """A checked http(s) URL. ``host`` has no brackets; ``target`` is path and query."""
 
     scheme: str

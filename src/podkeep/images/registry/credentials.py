@@ -12,18 +12,21 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from podkeep.base import docker_config, spawn
 from podkeep.base.config import ImagesConfig
 from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
-from podkeep.base.reference import DEFAULT_HOST
+from podkeep.base.reference import DEFAULT_HOST, Reference
+from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.registry import credential_providers
 from podkeep.images.registry.credential_providers import Providers, last_words
+from podkeep.images.registry.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -71,33 +74,25 @@ class NodeCredentials:
         self._lock = threading.Lock()
         self._providers: Providers | None = None
 
-    def equip(self, place: dict[str, Any]) -> tuple[str, ...]:
-        """Give each endpoint of a worker's request the credentials for it; return what went wrong.
+    def equip(self, name: Reference, endpoints: Iterable[Endpoint]) -> tuple[tuple[Endpoint, ...], tuple[str, ...]]:
+        """Return the endpoints of an image, each with the credentials for it, and what went wrong in getting them.
 
-        :param place: ``host``, ``repository``, ``endpoints`` and ``auth`` (credentials of the request).
+        One that has credentials, those of a request, keeps just these.
         """
+        equipped: list[Endpoint] = []
         problems: list[str] = []
-        for endpoint in place["endpoints"]:
-            if endpoint["own"]:
-                name = f"{place['host']}/{place['repository']}"
-                if any(place["auth"].values()):
-                    continue
-            else:
-                name = "/".join(part for part in (endpoint["host"], endpoint["prefix"], place["repository"]) if part)
-            found = self.find(name)
-            endpoint["auths"] = [
-                {
-                    "username": item.username,
-                    "password": item.password,
-                    "identity_token": item.identity_token,
-                    "registry_token": item.registry_token,
-                }
-                for item in found.credentials
-            ]
+        for endpoint in endpoints:
+            if endpoint.credentials:
+                equipped.append(endpoint)
+                continue
+            mirrored = "/".join(part for part in (endpoint.host, endpoint.prefix, name.repository) if part)
+            found = self.find(name.name if endpoint.own else mirrored)
+            given = tuple(RegistryAuth(**asdict(item)) for item in found.credentials)
+            equipped.append(structs.replace(endpoint, credentials=given))
             problems += found.problems
         for problem in problems:
             log.warning("%s", problem)
-        return tuple(dict.fromkeys(problems))
+        return tuple(equipped), tuple(dict.fromkeys(problems))
 
     def find(self, name: str) -> Found:
         """Return the credentials for ``host/repository``: plugins' first, then those of docker's file."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from podkeep.base.errors import FailedPrecondition
+from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import BrokenOff, Connection, TransferError
 from podkeep.images.registry.proxies import Address, address_of, proxy_for
 from podkeep.kernel import routes
@@ -56,18 +58,7 @@ _USUAL = IPv4Address("169.254.169.254")
 it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tls:
-    """How to speak TLS to one host: ``ca_file`` has further authorities, ``cert_file`` and ``key_file`` are ours."""
-
-    verify: bool = True
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allowed:
+class Allowed(msgspec.Struct, frozen=True, kw_only=True):
     """Which addresses may be connected to besides those anybody may.
 
     ``loopback``: those of this machine, whether 127.0.0.1 or the address of one of its links. ``link_local``: those of
@@ -112,8 +103,7 @@ def forbidden(address: Address, allowed: Allowed, is_own: Callable[[Address], bo
     return ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dialed:
+class Dialed(msgspec.Struct, frozen=True, kw_only=True):
     """A connection, and whether it leads to this machine itself; ``proxied``: plain requests need the whole URL."""
 
     connection: Connection

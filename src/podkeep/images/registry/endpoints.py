@@ -6,40 +6,19 @@ Also which images may be asked for at all (``images.allowed_registries``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
+
+from msgspec import structs
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import InvalidArgument, PermissionDenied
 from podkeep.base.reference import DEFAULT_HOST, Reference, is_host
 from podkeep.images.formats.image import RegistryAuth
+from podkeep.images.registry.endpoint import Endpoint, Tls
 
 _API_HOSTS = {DEFAULT_HOST: "registry-1.docker.io"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """One server to try.
-
-    ``schemes`` are tried in order; ``verify``: check its certificate, against ``ca_file`` too if that is not empty;
-    ``cert_file`` and ``key_file`` are ours. ``own`` marks the registry of the name itself, the only one that gets the
-    credentials of a request; ``configured``: it has an entry in ``[registries]``.
-    """
-
-    host: str
-    prefix: str
-    schemes: tuple[str, ...]
-    verify: bool
-    ca_file: str
-    own: bool
-    cert_file: str = ""
-    key_file: str = ""
-    configured: bool = False
-
-    def as_json(self) -> dict[str, object]:
-        """Return the form for the worker's request."""
-        return asdict(self)
 
 
 def check(registries: Mapping[str, RegistryConfig], allowed: Sequence[str] = ()) -> None:
@@ -100,31 +79,41 @@ def endpoints_of(reference: Reference, registries: Mapping[str, RegistryConfig])
     mirrors = tuple(_mirror(reference.host, text, registries) for text in config.mirrors)
     host = _API_HOSTS.get(reference.host, reference.host)
     own = _endpoint(host, "", config, own=True)
-    return (*mirrors, replace(own, configured=reference.host in registries))
+    return (*mirrors, structs.replace(own, configured=reference.host in registries))
 
 
 def for_worker(
-    reference: Reference, registries: Mapping[str, RegistryConfig], *, progress_timeout: float
-) -> list[dict[str, object]]:
-    """Return the servers for ``reference`` in the form for the worker's request, with all it takes to ask them.
+    reference: Reference,
+    registries: Mapping[str, RegistryConfig],
+    *,
+    progress_timeout: float,
+    auth: RegistryAuth | None = None,
+) -> tuple[Endpoint, ...]:
+    """Return the servers for ``reference`` with all it takes to ask them, but for the node's credentials.
 
+    :param auth: credentials of the request.
     :raises InvalidArgument: if a mirror in the configuration is not a host or an http(s) URL.
     """
-    rest: dict[str, object] = {"tls": _tls_settings(registries), "progress_timeout": progress_timeout}
-    return [endpoint.as_json() | rest for endpoint in endpoints_of(reference, registries)]
+    given = RegistryAuth() if auth is None else replace(auth, server_address="")
+    credentials = () if given == RegistryAuth() else (given,)
+    return tuple(
+        structs.replace(
+            endpoint,
+            other_tls=_tls_settings(registries),
+            progress_timeout=progress_timeout,
+            credentials=credentials if endpoint.own else (),
+        )
+        for endpoint in endpoints_of(reference, registries)
+    )
 
 
-def _tls_settings(registries: Mapping[str, RegistryConfig]) -> dict[str, dict[str, object]]:
+def _tls_settings(registries: Mapping[str, RegistryConfig]) -> dict[str, Tls]:
     """Return how to speak TLS to each configured host, for whatever a registry refers to."""
-    return {
-        _API_HOSTS.get(host, host): {
-            "verify": not config.insecure,
-            "ca_file": config.ca_file,
-            "cert_file": config.cert_file,
-            "key_file": config.key_file,
-        }
-        for host, config in registries.items()
-    }
+    return {_API_HOSTS.get(host, host): _tls(config) for host, config in registries.items()}
+
+
+def _tls(config: RegistryConfig) -> Tls:
+    return Tls(verify=not config.insecure, ca_file=config.ca_file, cert_file=config.cert_file, key_file=config.key_file)
 
 
 def _mirror(registry: str, text: str, registries: Mapping[str, RegistryConfig]) -> Endpoint:
@@ -142,8 +131,8 @@ def _mirror(registry: str, text: str, registries: Mapping[str, RegistryConfig]) 
     scheme, host, prefix = parts.scheme, parts.netloc, parts.path.strip("/")
     config = registries.get(host, RegistryConfig())
     # That the configuration names it as a mirror is enough to trust its address.
-    endpoint = replace(_endpoint(host, prefix, config, own=False), configured=True)
-    return replace(endpoint, schemes=(scheme,)) if scheme else endpoint
+    endpoint = structs.replace(_endpoint(host, prefix, config, own=False), configured=True)
+    return structs.replace(endpoint, schemes=(scheme,)) if scheme else endpoint
 
 
 def _endpoint(host: str, prefix: str, config: RegistryConfig, *, own: bool) -> Endpoint:
@@ -152,17 +141,9 @@ def _endpoint(host: str, prefix: str, config: RegistryConfig, *, own: bool) -> E
         prefix=prefix,
         # With TLS first, an insecure registry that has it still keeps credentials from eavesdroppers.
         schemes=("https", "http") if config.insecure else ("https",),
-        verify=not config.insecure,
-        ca_file=config.ca_file,
+        tls=_tls(config),
         own=own,
-        cert_file=config.cert_file,
-        key_file=config.key_file,
     )
-
-
-def auth_as_json(auth: RegistryAuth | None) -> dict[str, str]:
-    """Return credentials in the form for the worker's request."""
-    return {} if auth is None else {name: value for name, value in asdict(auth).items() if name != "server_address"}
 
 
 def meant_for(auth: RegistryAuth | None, reference: Reference) -> RegistryAuth | None:

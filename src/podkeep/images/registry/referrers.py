@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
@@ -33,8 +34,7 @@ _NEXT = re.compile(r'<([^>]+)>\s*;[^,]*\brel="?next"?')
 _NO_API = (404, 405, 501)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Referrer:
+class Referrer(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact that refers to an image, as the registry lists it; ``size`` of its manifest in bytes."""
 
     digest: Digest
@@ -53,8 +53,7 @@ class Referrer:
         return when if when.tzinfo else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repository:
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
     """A repository where referrers may be, ``host/repository``, and the servers to ask."""
 
     name: Reference

@@ -11,7 +11,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
 from podkeep.base.errors import (
@@ -26,7 +26,8 @@ from podkeep.images.formats import manifest
 from podkeep.images.registry import challenges
 from podkeep.images.registry.authorization import Authorizer, Grant, credentials_of
 from podkeep.images.registry.client import Body, Client, Url, parse_url
-from podkeep.images.registry.dialing import Tls, TlsFailed
+from podkeep.images.registry.dialing import TlsFailed
+from podkeep.images.registry.endpoint import Endpoint
 from podkeep.images.registry.http1 import Answer, BadAnswer, BrokenOff, TransferError
 from podkeep.images.registry.retry import LATER, TRIES, pause, seconds_to_wait
 
@@ -46,32 +47,22 @@ class Registry:
     ``actions`` are what a token is asked for: ``pull``, or ``pull,push``.
     """
 
-    def __init__(
-        self, endpoint: Mapping[str, Any], repository: str, auth: Mapping[str, str], *, actions: str = "pull"
-    ) -> None:
-        self._host: str = endpoint["host"]
-        prefix = f"{endpoint['prefix']}/" if endpoint["prefix"] else ""
+    def __init__(self, endpoint: Endpoint, repository: str, *, actions: str = "pull") -> None:
+        self._host = endpoint.host
+        prefix = f"{endpoint.prefix}/" if endpoint.prefix else ""
         self._repository = f"{prefix}{repository}"
-        self._schemes: tuple[str, ...] = tuple(endpoint["schemes"])
-        self._own: bool = endpoint["own"]
-        tls = {host: Tls(**settings) for host, settings in endpoint.get("tls", {}).items()}
-        here = Tls(
-            verify=endpoint["verify"],
-            ca_file=endpoint["ca_file"],
-            cert_file=endpoint.get("cert_file", ""),
-            key_file=endpoint.get("key_file", ""),
-        )
+        self._schemes = endpoint.schemes
+        self._own = endpoint.own
         self._client = Client(
             self._host,
-            tls=tls | {self._host: here},
-            trusted=endpoint.get("configured", False),
-            timeout=endpoint.get("progress_timeout", 60.0),
+            tls=endpoint.other_tls | {self._host: endpoint.tls},
+            trusted=endpoint.configured,
+            timeout=endpoint.progress_timeout,
         )
-        given = ([auth] if self._own and any(auth.values()) else []) or endpoint.get("auths", ())
         self._authorizer = Authorizer(
             str(self),
             f"repository:{self._repository}:{actions}",
-            [credentials_of(item) for item in given],
+            [credentials_of(auth) for auth in endpoint.credentials],
             self._client,
         )
         self.on_break: Callable[[Digest, int, int], None] = lambda digest, done, size: None

@@ -29,18 +29,18 @@ def choose(root: Path, wanted: str) -> Choice:
     :param wanted: ``directories``, ``erofs``, or ``auto`` for erofs where it works.
     :raises FailedPrecondition: if erofs is wanted and does not work.
     """
-    if wanted == "directories":
-        return Choice(driver="directories")
+    if wanted == DirectoriesDriver.name:
+        return Choice(driver=DirectoriesDriver.name)
     why_not = erofs.probe(root)
     if not why_not:
-        return Choice(driver="erofs")
-    if wanted == "erofs":
+        return Choice(driver=ErofsDriver.name)
+    if wanted == ErofsDriver.name:
         raise FailedPrecondition(
             f'images.snapshot_driver = "erofs" does not work below {root}: {why_not}',
             hint='set it to "auto" or "directories"',
         )
     log.info("layers are kept as directories, because EROFS images cannot be mounted: %s", why_not)
-    return Choice(driver="directories", why_not=why_not)
+    return Choice(driver=DirectoriesDriver.name, why_not=why_not)
 
 
 def open_drivers(root: Path, mounted: Path | None = None) -> dict[str, SnapshotDriver]:
@@ -48,4 +48,5 @@ def open_drivers(root: Path, mounted: Path | None = None) -> dict[str, SnapshotD
 
     :param mounted: where layers may be mounted; None: they are only read.
     """
-    return {"directories": DirectoriesDriver(root), "erofs": ErofsDriver(root, mounted)}
+    drivers: tuple[SnapshotDriver, ...] = (DirectoriesDriver(root), ErofsDriver(root, mounted))
+    return {driver.name: driver for driver in drivers}

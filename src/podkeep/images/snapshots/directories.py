@@ -15,7 +15,8 @@ from pathlib import Path
 
 from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest
-from podkeep.images.layers.recording import SUFFIX, record_file, replay
+from podkeep.images.layers.forms import DIRECTORIES, RECORD_SUFFIX
+from podkeep.images.layers.recording import record_file, replay
 from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
 from podkeep.kernel import tree_size
 from podkeep.kernel.removal import remove_tree
@@ -24,7 +25,7 @@ from podkeep.kernel.removal import remove_tree
 class DirectoriesDriver:
     """The ``directories`` snapshot driver."""
 
-    name = "directories"
+    name = DIRECTORIES
 
     def __init__(self, root: Path) -> None:
         self._directories = LayerDirectories(root, "layers")
@@ -52,7 +53,7 @@ class DirectoriesDriver:
             os.rename(record, self._record(layer))
         self._directories.put(unpacked, layer)
 
-    def link(self, source: Digest, title: str, staged: Path) -> None:
+    def link(self, source: Digest, title: str, staged: Path) -> str:
         """Make a directory with a hard link to the file of ``source``."""
         (file,) = self._path(source).iterdir()
         staged.mkdir(mode=0o755)
@@ -64,6 +65,7 @@ class DirectoriesDriver:
             record_file(record, os.fsencode(title), (staged / title).stat().st_size)
         finally:
             os.close(record)
+        return ""
 
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
@@ -95,8 +97,12 @@ class DirectoriesDriver:
         """Yield the recorded headers and the files' content."""
         return replay(self._record(layer), self._path(layer))
 
-    def inodes(self, layer: Digest) -> int:
-        """Return how many inodes the layer has on disk, as its record counts them (``assembly``)."""
+    def metadata_digest(self, layer: Digest) -> str:
+        """Return nothing: all that is beside the content is needed for the tar."""
+        return ""
+
+    def inodes(self, layer: Digest) -> int | None:
+        """Return how many inodes the layer has on disk."""
         size = tree_size.measure(str(self._path(layer)))
         return (size.inodes if size else 0) + self._record(layer).exists()
 
@@ -120,4 +126,4 @@ class DirectoriesDriver:
 
 
 def _beside(tree: Path) -> Path:
-    return tree.with_name(tree.name + SUFFIX)
+    return tree.with_name(tree.name + RECORD_SUFFIX)

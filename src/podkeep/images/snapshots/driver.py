@@ -31,9 +31,9 @@ class SnapshotDriver(Protocol):
         """Move an unpacked tree into place under its ID; a tree that is there already wins."""
         ...
 
-    def link(self, source: Digest, title: str, staged: Path) -> None:
-        """Stage at ``staged``, which is made, the file of the layer ``source`` under another name. Its content is on
-        disk once, and stays when one of the two goes."""
+    def link(self, source: Digest, title: str, staged: Path) -> str:
+        """Stage at ``staged``, which is made, the file of the layer ``source`` under another name; return what
+        :meth:`metadata_digest` will. Its content is on disk once, and stays when one of the two goes."""
         ...
 
     def has(self, layer: Digest) -> bool:
@@ -72,6 +72,18 @@ class SnapshotDriver(Protocol):
         :raises DataLoss: if it cannot be read, also between two pieces.
         :raises FailedPrecondition: if the layer was kept by a podkeep that did not keep what is needed for it.
         """
+        ...
+
+    def metadata_digest(self, layer: Digest) -> str:
+        """Return the digest of what is kept beside a layer's content, as it is on disk; empty if that is nothing.
+
+        :raises OSError: if it cannot be read.
+        """
+        ...
+
+    def inodes(self, layer: Digest) -> int | None:
+        """Return how many inodes a layer has on disk, as they are counted when it is made (``assembly``); None where
+        digests say it all."""
         ...
 
     def release(self, keep: frozenset[Digest]) -> None:

@@ -15,6 +15,7 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, Internal, PodkeepE
 from podkeep.base.ids import Digest
 from podkeep.images.layers.erofs import keeping, layout
 from podkeep.images.layers.erofs.fingerprint import METADATA, metadata_digest
+from podkeep.images.layers.forms import EROFS
 from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
 from podkeep.images.snapshots.layermounts import LayerMounts
 from podkeep.kernel import mounts
@@ -30,13 +31,13 @@ _PIECE = 1 << 20
 class ErofsDriver:
     """The ``erofs`` snapshot driver."""
 
-    name = "erofs"
+    name = EROFS
 
     def __init__(self, root: Path, mounted: Path | None = None) -> None:
         """
         :param mounted: directory to mount layers below; without one nothing can be mounted, but everything be read.
         """
-        self._directories = LayerDirectories(root, "erofs")
+        self._directories = LayerDirectories(root, EROFS)
         self._mounts = LayerMounts(mounted) if mounted else None
 
     def stage(self) -> Path:
@@ -58,12 +59,13 @@ class ErofsDriver:
             raise Internal(f"layer {layer}: what was made of it is no layer: {error}") from error
         self._directories.put(unpacked, layer)
 
-    def link(self, source: Digest, title: str, staged: Path) -> None:
+    def link(self, source: Digest, title: str, staged: Path) -> str:
         """Make a directory with a hard link to the content of ``source`` and metadata with the other name."""
         staged.mkdir(mode=0o755)
         here = self._directories.path(source)
         os.link(here / keeping.FILE, staged / keeping.FILE)
         keeping.write_file_image(str(staged / METADATA), title, keeping.file_size(here / METADATA))
+        return metadata_digest(staged)
 
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
@@ -113,6 +115,10 @@ class ErofsDriver:
         :raises OSError: if it cannot be read.
         """
         return metadata_digest(self._directories.path(layer))
+
+    def inodes(self, layer: Digest) -> int | None:
+        """Return None: the metadata's digest says of each inode that it is there."""
+        return None
 
     def release(self, keep: frozenset[Digest]) -> None:
         """Unmount the layers that are not in ``keep``."""

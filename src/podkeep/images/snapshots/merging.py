@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from podkeep.base.ids import Digest
 from podkeep.images.snapshots.layer_directories import file_name
 from podkeep.kernel import mounts, tree_size
@@ -50,17 +52,16 @@ IMPLIED = Attributes()
 """Of a directory that no entry came for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerView:
+class LayerView(msgspec.Struct, frozen=True, kw_only=True):
     """A layer to look at: a descriptor of its root, and its directories that no entry came for."""
 
     root: int
     implied: Collection[bytes]
 
 
-def write_list(beside: Path, implied: Iterable[str]) -> str:
+def write_list(beside: Path, implied: Iterable[bytes]) -> str:
     """Write the list of a staged layer; return its digest."""
-    content = b"\0".join(os.fsencode(path) for path in implied)
+    content = b"\0".join(implied)
     # Exclusively: what is made of a layer may be a trap in the place of a file of ours.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with os.fdopen(os.open(f"{beside}{SUFFIX}", flags, 0o600), "wb") as made:

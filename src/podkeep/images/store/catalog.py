@@ -18,6 +18,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats import manifest
 from podkeep.images.formats.image import Image, ImageRunConfig
+from podkeep.images.messages import WantedLayer
 from podkeep.images.store.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord
 
 log = logging.getLogger(__name__)
@@ -129,26 +130,26 @@ class Catalog:
             raise InvalidArgument(f"{text!r} is the start of {len(found)} image IDs", hint="write more of the ID")
         return found[0] if found else None
 
-    def here(self, item: Mapping[str, str]) -> str:
-        """Return the layer that a worker wants (``want`` of ``assembly``), if it is here; else an empty string."""
-        if layer := item["layer"]:
-            record = self.layers.get(Digest(layer))
-            return layer if record is not None and record.kind == item["kind"] else ""
-        compression = item["compression"]
-        found = self.of_blob(item["digest"], ("auto", "none") if compression == "none" else (compression,))
-        return next((layer.id for layer in found if layer.kind == "tar" or layer.title == item["title"]), "")
+    def here(self, wanted: WantedLayer) -> Digest | None:
+        """Return the layer that a worker wants, if it is here."""
+        if wanted.layer:
+            record = self.layers.get(wanted.layer)
+            return wanted.layer if record is not None and record.kind == wanted.kind else None
+        ways = ("auto", "none") if wanted.compression == "none" else (wanted.compression,)
+        found = self.of_blob(wanted.digest, ways)
+        return next((layer.id for layer in found if layer.kind == "tar" or layer.title == wanted.title), None)
 
-    def twin(self, item: Mapping[str, str]) -> str:
-        """Return a layer that has the wanted one's content under another name; an empty string if there is none."""
-        if item["kind"] == "tar":
-            return ""
-        found = self.of_blob(item["digest"], ("auto",) if item["kind"] == "auto" else ())
-        return next((layer.id for layer in found if layer.kind == "file"), "")
+    def same_file(self, wanted: WantedLayer) -> Digest | None:
+        """Return a layer that is one file with the wanted one's content, whatever its title."""
+        if wanted.kind == "tar":
+            return None
+        found = self.of_blob(wanted.digest, ("auto",) if wanted.kind == "auto" else ())
+        return next((layer.id for layer in found if layer.kind == "file"), None)
 
-    def of_blob(self, digest: str, compressions: Collection[str] = ()) -> Iterator[LayerRecord]:
+    def of_blob(self, digest: Digest | None, compressions: Collection[str] = ()) -> Iterator[LayerRecord]:
         """Yield the layers that were made of a blob, taken to be compressed in one of these ways, or in any."""
         now = self._now
-        for blob in now.blobs.get(Digest(digest), ()):
+        for blob in now.blobs.get(digest, ()) if digest else ():
             if not compressions or blob.compression in compressions:
                 yield now.layers[blob.layer]
 

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
 
 from podkeep.base.errors import NotFound, PodkeepError
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats import manifest
 from podkeep.images.formats.image import Image
+from podkeep.images.messages import Checked, Damaged, Event, Progress, Unchecked, Verify, unexpected
 from podkeep.images.store.database import LayerRecord
-from podkeep.images.store.documents import documents_of, layer_request, names_of
+from podkeep.images.store.documents import documents_of, names_of, stored_layer
 from podkeep.images.store.store import ImageStore
 
 
@@ -131,8 +131,8 @@ class Checking:
         """Yield steps, and for each layer a damage, the bytes of its content, or None if it cannot be checked."""
         if not layers:
             return
-        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        request = {"kind": "verify", "layers": [layer_request(layer) for layer in layers]}
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        request = Verify(root=str(self._store.root), layers=tuple(map(stored_layer, layers)))
 
         async def read() -> None:
             try:
@@ -143,13 +143,17 @@ class Checking:
         reader = asyncio.ensure_future(read())
         try:
             while (event := await events.get()) is not None:
-                if event["event"] == "progress":
-                    if event["phase"] == "verifying":
-                        yield Step(done=event["done"], total=event["total"])
-                elif event["event"] == "damage":
-                    yield self._damage(Digest(event["layer"]), event["problem"])
-                else:
-                    yield event.get("bytes")
+                match event:
+                    case Progress():
+                        yield Step(done=event.done, total=event.total)
+                    case Damaged():
+                        yield self._damage(event.layer, event.problem)
+                    case Checked():
+                        yield event.bytes
+                    case Unchecked():
+                        yield None
+                    case _:
+                        raise unexpected(event)
             await reader
         finally:
             reader.cancel()

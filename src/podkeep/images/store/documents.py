@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from podkeep.base.ids import Digest
 from podkeep.images.formats import manifest
 from podkeep.images.formats.image import Image
+from podkeep.images.messages import StoredLayer
 from podkeep.images.store.database import LayerRecord
 from podkeep.images.store.store import ImageStore
 
@@ -56,17 +56,14 @@ def _config_digest(image: Image, config: bytes, manifests: Iterable[bytes]) -> D
     return manifest.digest_of(config)
 
 
-def layer_request(layer: LayerRecord) -> dict[str, Any]:
-    """Return what a worker is told of a layer that it reads (``stored``)."""
-    digest = layer.blob if layer.kind == "file" else layer.id
-    return {
-        "id": layer.id,
-        "kind": layer.kind,
-        "title": layer.title,
-        "driver": layer.driver,
-        "digest": digest,
-        "metadata": layer.metadata,
-        "implied": layer.implied,
-        "bytes": layer.bytes,
-        "inodes": layer.inodes,
-    }
+def stored_layer(layer: LayerRecord) -> StoredLayer:
+    """Return what a worker is told of a layer that it reads."""
+    return StoredLayer(
+        id=layer.id,
+        driver=layer.driver,
+        digest=layer.blob if layer.kind == "file" and layer.blob else layer.id,
+        metadata=layer.metadata,
+        implied=layer.implied,
+        bytes=layer.bytes,
+        inodes=layer.inodes,
+    )

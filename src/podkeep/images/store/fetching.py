@@ -7,24 +7,38 @@ stays, however its caller ends. Reads neither registries nor archives. Used by t
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from podkeep.base import reference
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.errors import PermissionDenied
 from podkeep.base.failpoints import reach
-from podkeep.base.ids import Digest, ImageID
+from podkeep.base.ids import Digest
 from podkeep.base.singleflight import SingleFlight
 from podkeep.base.threads import working_for
 from podkeep.images.formats import manifest, referrer_names
 from podkeep.images.formats.image import Image, PullProgress, RegistryAuth
 from podkeep.images.formats.media_types import Policy
 from podkeep.images.formats.openfile import OpenFile
+from podkeep.images.messages import (
+    Available,
+    Event,
+    FetchedImage,
+    LayerSettings,
+    Load,
+    Progress,
+    Pull,
+    Repository,
+    Save,
+    Unchanged,
+    Verify,
+    Wanted,
+    unexpected,
+)
 from podkeep.images.registry import endpoints
 from podkeep.images.registry.credentials import NodeCredentials
 from podkeep.images.store.catalog import Catalog, tag_of
@@ -33,7 +47,7 @@ from podkeep.images.store.durability import Durability
 from podkeep.images.store.layer_store import LayerStore
 from podkeep.images.store.workers import run_worker
 
-Progress = Callable[[PullProgress], None]
+Listener = Callable[[PullProgress], None]
 
 
 class Fetching:
@@ -56,7 +70,7 @@ class Fetching:
         self._durability = durability
         self._lock_fd = lock
         self._flights: SingleFlight[Image] = SingleFlight()
-        self._listeners: dict[str, list[Progress]] = {}
+        self._listeners: dict[str, list[Listener]] = {}
         self.reconfigure(config, registries)
 
     def reconfigure(self, config: ImagesConfig, registries: Mapping[str, RegistryConfig]) -> None:
@@ -64,24 +78,14 @@ class Fetching:
         self._config, self._registries = config, registries
         self._credentials = NodeCredentials(config)
 
-    async def pull(self, reference_text: str, *, auth: RegistryAuth | None, progress: Progress | None) -> Image:
+    async def pull(self, reference_text: str, *, auth: RegistryAuth | None, progress: Listener | None) -> Image:
         """Do what ``ImageStore.pull`` says."""
         wanted = reference.parse(reference_text)
         referrer_names.check_allowed(wanted, self._config.referrers)
         endpoints.check_allowed(wanted, self._config.allowed_registries)
         auth = endpoints.meant_for(auth, wanted)
-        request = {
-            "kind": "pull",
-            "host": wanted.host,
-            "repository": wanted.repository,
-            "tag": "" if wanted.digest else wanted.tag,
-            "digest": wanted.digest or "",
-            "endpoints": self._endpoints_of(wanted),
-            "auth": endpoints.auth_as_json(auth),
-            "known": self._known(wanted),
-            "artifact_type": wanted.artifact_type,
-            "referrers": self._referrers_of(wanted, auth),
-        }
+        source, referrers = self._repository(wanted, auth), self._referrers_of(wanted, auth)
+        known = self._known(wanted)
         key = str(wanted)
         listeners = self._listeners.setdefault(key, [])
         if progress:
@@ -89,122 +93,137 @@ class Fetching:
         try:
             # Helpers of one registry that hang take no threads from the others.
             with working_for(("registry", wanted.host)):
-                return await self._flights.do((key, auth), lambda: self._pull(key, request))
+                return await self._flights.do((key, auth), lambda: self._pull(key, source, referrers, known))
         finally:
             if progress:
                 listeners.remove(progress)
             if not listeners:
                 self._listeners.pop(key, None)
 
-    def _referrers_of(self, wanted: reference.Reference, auth: RegistryAuth | None) -> dict[str, Any] | None:
-        """Return the other repository to look into for what refers to ``wanted``, for the worker's request."""
+    def _referrers_of(self, wanted: reference.Reference, auth: RegistryAuth | None) -> Repository | None:
+        """Return the other repository to look into for what refers to ``wanted``."""
         other = referrer_names.elsewhere(wanted, self._config.referrers) if wanted.artifact_type else None
         if other is None:
             return None
         endpoints.check_allowed(other, self._config.allowed_registries)
-        return {
-            "host": other.host,
-            "repository": other.repository,
-            "endpoints": self._endpoints_of(other),
-            "auth": endpoints.auth_as_json(auth if other.host == wanted.host else None),
-        }
+        return self._repository(other, auth if other.host == wanted.host else None)
 
-    def _endpoints_of(self, wanted: reference.Reference) -> list[dict[str, object]]:
+    def _repository(self, name: reference.Reference, auth: RegistryAuth | None) -> Repository:
         timeout = self._config.progress_timeout
-        return endpoints.for_worker(wanted, self._registries, progress_timeout=timeout)
+        asked = endpoints.for_worker(name, self._registries, progress_timeout=timeout, auth=auth)
+        return Repository(name=name, endpoints=asked)
 
-    def _known(self, wanted: reference.Reference) -> list[Digest]:
+    def _known(self, wanted: reference.Reference) -> tuple[Digest, ...]:
         """Return the digests at which the registry has what is here under this name: then there is nothing to get."""
         image = self._catalog.named(str(wanted))
         if image is None or wanted.artifact_type:
-            return []
+            return ()
         names = (reference.parse(name) for name in image.repo_digests)
-        return [name.digest for name in names if name.digest and name.name == wanted.name]
+        return tuple(name.digest for name in names if name.digest and name.name == wanted.name)
 
-    async def _pull(self, key: str, request: dict[str, Any]) -> Image:
+    async def _pull(
+        self, key: str, source: Repository, referrers: Repository | None, known: tuple[Digest, ...]
+    ) -> Image:
         def tell(step: PullProgress) -> None:
             for listener in tuple(self._listeners.get(key, ())):
                 listener(step)
 
         tell(PullProgress(image=key, digest="", phase="resolving", done=0, total=0))
-        problems = await asyncio.to_thread(self._equip, request)
+        source, problems = await asyncio.to_thread(self._equip, source)
+        if referrers is not None:
+            referrers, more = await asyncio.to_thread(self._equip, referrers)
+            problems += more
+
+        def request(settings: LayerSettings) -> Pull:
+            return Pull(source=source, referrers=referrers, known=known, settings=settings)
+
         try:
             fetched = await self._fetch(key, request, tell)
             if not fetched:  # it is unchanged, and was removed meanwhile
-                fetched = await self._fetch(key, request | {"known": []}, tell)
+                known = ()
+                fetched = await self._fetch(key, request, tell)
         except PermissionDenied as error:
             raise PermissionDenied("; ".join((error.message, *problems)), hint=error.hint) from error
         (image,) = fetched
         tell(PullProgress(image=key, digest="", phase="done", done=image.size, total=image.size))
         return image
 
-    def _equip(self, request: dict[str, Any]) -> tuple[str, ...]:
-        """Add the node's credentials to a request; return what went wrong in getting them."""
-        places = [request] + ([request["referrers"]] if request["referrers"] else [])
-        return tuple(problem for place in places for problem in self._credentials.equip(place))
+    def _equip(self, repository: Repository) -> tuple[Repository, tuple[str, ...]]:
+        """Return a repository with the node's credentials for its servers, and what went wrong in getting them."""
+        equipped, problems = self._credentials.equip(repository.name, repository.endpoints)
+        return structs.replace(repository, endpoints=equipped), problems
 
-    async def load(self, archive: Path, *, file: OpenFile | None, progress: Progress | None) -> list[Image]:
+    async def load(self, archive: Path, *, file: OpenFile | None, progress: Listener | None) -> list[Image]:
         """Do what ``ImageStore.load`` says."""
-        request = {"kind": "load", "path": str(archive), "file": file.as_json() if file else None}
-        return await self._fetch(str(archive), request, progress or (lambda _: None))
+        return await self._fetch(
+            str(archive),
+            lambda settings: Load(path=str(archive), file=file, settings=settings),
+            progress or (lambda _: None),
+        )
 
-    async def _fetch(self, name: str, request: dict[str, Any], tell: Progress) -> list[Image]:
+    async def _fetch(self, name: str, request: Callable[[LayerSettings], Pull | Load], tell: Listener) -> list[Image]:
         """Run a worker and take over what it made; whatever happens, its staging directory goes."""
         # Not on a thread, which would go on making it after the caller was cancelled; it is one mkdir(2).
         staging = self._layers.driver.stage()
         leased: list[Digest] = []
+        fetched: list[FetchedImage] = []
+        unchanged: list[Unchanged] = []
 
-        async def answer(event: dict[str, Any]) -> dict[str, Any] | None:
-            if event["event"] == "want":
-                return await asyncio.to_thread(self._layers.lease, event["layers"], leased)
-            tell(
-                PullProgress(
-                    image=name,
-                    digest=event["digest"],
-                    phase=event["phase"],
-                    done=event["done"],
-                    total=event["total"],
-                )
-            )
+        async def handle(event: Event) -> Available | None:
+            match event:
+                case Wanted():
+                    return await asyncio.to_thread(self._layers.lease, event.layers, leased)
+                case Progress():
+                    tell(
+                        PullProgress(
+                            image=name, digest=event.digest, phase=event.phase, done=event.done, total=event.total
+                        )
+                    )
+                case FetchedImage():
+                    fetched.append(event)
+                case Unchanged():
+                    unchanged.append(event)
+                case _:
+                    raise unexpected(event)
             return None
 
         try:
-            records = await run_worker(request | self._rules(staging), answer, lock=self._lock_fd)
-            if records and "unchanged" in records[0]:
-                image = self._catalog.named(records[0]["unchanged"])
+            await run_worker(request(self._settings(staging)), handle, lock=self._lock_fd)
+            if unchanged:
+                image = self._catalog.named(unchanged[0].name)
                 return [] if image is None or self._catalog.named(name) is None else [_named_first(image, name)]
-            return await asyncio.to_thread(self._take, records, staging)
+            return await asyncio.to_thread(self._take, fetched, staging)
         finally:
             # Shielded: a cancelled caller must not leave files behind.
             await asyncio.shield(asyncio.to_thread(self._finish, staging, leased))
 
-    def _rules(self, staging: Path) -> dict[str, Any]:
-        """Return what is the same in each request: where to write, and how much of what."""
+    def _settings(self, staging: Path) -> LayerSettings:
         config = self._config
-        return {
-            "staging": str(staging),
-            "driver": self._layers.driver.name,
-            "policy": Policy(media_types=config.media_types, artifact_types=config.artifact_types).as_json(),
-            "architecture": manifest.node_architecture(),
-            "parallel": config.parallel_layers,
-            "max_bytes": config.max_layer_bytes,
-            "max_inodes": config.max_layer_inodes,
-            "max_ratio": config.max_unpack_ratio,
-        }
+        return LayerSettings(
+            staging=str(staging),
+            driver=self._layers.driver.name,
+            policy=Policy(media_types=config.media_types, artifact_types=config.artifact_types),
+            architecture=manifest.node_architecture(),
+            parallel=config.parallel_layers,
+            max_bytes=config.max_layer_bytes,
+            max_inodes=config.max_layer_inodes,
+            max_ratio=config.max_unpack_ratio,
+            lock=self._lock_fd,
+        )
 
-    def _take(self, records: list[dict[str, Any]], staging: Path) -> list[Image]:
+    def _take(self, fetched: Sequence[FetchedImage], staging: Path) -> list[Image]:
         reach("images-before-commit")
         with self._catalog.changing:
             fresh: dict[Digest, LayerRecord] = {}
             blobs: list[BlobRecord] = []
-            for layer in (layer for record in records for layer in record["new"]):
+            for layer in (layer for image in fetched for layer in image.new):
                 taken = self._layers.commit(layer, fresh, staging, self._durability.boot_id)
                 fresh[taken.id] = taken
-                if layer["digest"]:
-                    blobs.append(BlobRecord(digest=layer["digest"], compression=layer["compression"], layer=taken.id))
+                if layer.digest:
+                    blobs.append(BlobRecord(digest=layer.digest, compression=layer.compression, layer=taken.id))
             reach("images-before-record")
             now = time.time_ns()
-            new = [_new_image(record, now) for record in records]
+            new = [_new_image(image, now) for image in fetched]
             self._catalog.database.add(new, fresh.values(), blobs)
             self._catalog.refresh()
             self._durability.sync_later()
@@ -215,35 +234,30 @@ class Fetching:
         self._layers.driver.discard(staging)
         self._layers.collect()
 
-    async def work(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
+    async def work(self, request: Save | Verify, tell: Callable[[Event], None]) -> None:
         """Do what ``ImageStore.work`` says."""
 
-        async def tell(event: dict[str, Any]) -> None:
-            answer(event)
+        async def handle(event: Event) -> None:
+            tell(event)
 
-        staging = self._layers.driver.stage()
-        try:
-            places = {"root": str(self._layers.root), "staging": str(staging)}
-            await run_worker(request | places, tell, lock=self._lock_fd)
-        finally:
-            await asyncio.shield(asyncio.to_thread(self._layers.driver.discard, staging))
+        await run_worker(request, handle, lock=self._lock_fd)
 
 
 def _named_first(image: Image, *names: str) -> Image:
     """Return ``image`` with the tags it was just given before those it had."""
     tags = tuple(tag for name in names if (tag := tag_of(name)))
-    return replace(image, repo_tags=tuple(dict.fromkeys((*tags, *image.repo_tags))))
+    return structs.replace(image, repo_tags=tuple(dict.fromkeys((*tags, *image.repo_tags))))
 
 
-def _new_image(record: dict[str, Any], now: int) -> NewImage:
+def _new_image(fetched: FetchedImage, now: int) -> NewImage:
     return NewImage(
-        id=ImageID(record["id"]),
-        kind=record["kind"],
-        artifact_type=record["artifact_type"],
+        id=fetched.id,
+        kind=fetched.kind,
+        artifact_type=fetched.artifact_type,
         pulled_at=now,
-        config=base64.b64decode(record["config"]),
-        manifests=tuple((Digest(digest), base64.b64decode(data)) for digest, data in record["manifests"]),
-        layers=tuple(Digest(layer) for layer in record["layers"]),
-        tags=tuple(record["tags"]),
-        digests=tuple(record["digests"]),
+        config=fetched.config,
+        manifests=fetched.manifests,
+        layers=fetched.layers,
+        tags=fetched.tags,
+        digests=fetched.digests,
     )

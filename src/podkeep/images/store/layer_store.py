@@ -14,12 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.errors import FailedPrecondition, Internal, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import Image
-from podkeep.images.layers.erofs.fingerprint import metadata_digest
+from podkeep.images.messages import Available, AvailableLayer, NewLayer, WantedLayer
 from podkeep.images.snapshots import merging
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.store.catalog import Catalog, disk_usage
@@ -86,16 +85,19 @@ class LayerStore:
         self._merging.keep_trees(image.layers for image in self._catalog.images.values())
         self.collect()
 
-    def lease(self, wanted: Sequence[Mapping[str, str]], leased: list[Digest]) -> dict[str, list[str]]:
-        """Say which layers are here, and which have their content under another name (``twins``), each by its ID or
-        an empty string. What was told stays until ``leased``, to which it is added, is released."""
+    def lease(self, wanted: Sequence[WantedLayer], leased: list[Digest]) -> Available:
+        """Say which layers are here, and of the others which are a file that is here under another title. What was told
+        stays until ``leased``, to which it is added, is released."""
         with self._catalog.changing:
-            have = [self._catalog.here(item) for item in wanted]
-            twins = ["" if here else self._catalog.twin(item) for here, item in zip(have, wanted, strict=True)]
-            told = [Digest(layer) for layer in dict.fromkeys((*have, *twins)) if layer]
+            found = tuple(map(self._available, wanted))
+            told = list(dict.fromkeys(id_ for layer in found if (id_ := layer.layer or layer.same_file)))
             self._leases.update(told)
             leased.extend(told)
-            return {"have": have, "twins": twins}
+            return Available(layers=found)
+
+    def _available(self, wanted: WantedLayer) -> AvailableLayer:
+        here = self._catalog.here(wanted)
+        return AvailableLayer(layer=here, same_file=None if here else self._catalog.same_file(wanted))
 
     def hold(self, layers: Iterable[Digest]) -> list[Digest]:
         """Keep layers until they are given to :meth:`release`; return those that are here."""
@@ -110,48 +112,46 @@ class LayerStore:
             self._leases.subtract(held)
             self._leases += Counter()  # forget those at zero
 
-    def commit(
-        self, layer: Mapping[str, Any], fresh: Mapping[Digest, LayerRecord], staging: Path, boot_id: str
-    ) -> LayerRecord:
-        """Put a layer into place: what the worker unpacked, or a file that is here under another name. The caller holds
+    def commit(self, layer: NewLayer, fresh: Mapping[Digest, LayerRecord], staging: Path, boot_id: str) -> LayerRecord:
+        """Put a layer into place: what the worker made, or a file that is here under another title. The caller holds
         the lock, and records what is returned.
 
         :param fresh: layers in place that are not recorded yet.
         """
-        key = Digest(layer["layer"])
-        known = fresh.get(key) or self._catalog.layers.get(key)
+        known = fresh.get(layer.layer) or self._catalog.layers.get(layer.layer)
         if known is not None:  # another image of the archive, or another pull, brought it meanwhile
             return known
         # Also of two pulls at the same time one file stays.
-        source = self._same_file(layer, fresh) if layer["kind"] == "file" else None
+        source = self._same_file(layer, fresh) if layer.kind == "file" else None
         if source is not None:
             path = staging / f"link-{len(fresh)}"
-            self._drivers[source.driver].link(source.id, layer["title"], path)
-            metadata = metadata_digest(path) if source.driver == "erofs" else ""
-            taken = replace(source, id=key, title=layer["title"], metadata=metadata, boot_id=boot_id)
-        else:
-            path = Path(layer["path"])
+            metadata = self._drivers[source.driver].link(source.id, layer.title, path)
+            taken = replace(source, id=layer.layer, title=layer.title, metadata=metadata, boot_id=boot_id)
+        elif layer.staged is not None:
+            staged, path = layer.staged, Path(layer.staged.path)
             taken = LayerRecord(
-                id=key,
-                kind=layer["kind"],
-                title=layer["title"],
-                blob=layer["digest"] if layer["kind"] == "file" else None,
-                driver=layer["driver"],
-                bytes=layer["bytes"],
-                inodes=layer["inodes"],
-                data_bytes=layer["data_bytes"],
-                metadata=layer["metadata"],
-                implied=layer["implied"],
+                id=layer.layer,
+                kind=layer.kind,
+                title=layer.title,
+                blob=layer.digest if layer.kind == "file" else None,
+                driver=staged.driver,
+                bytes=staged.bytes,
+                inodes=staged.inodes,
+                data_bytes=staged.data_bytes,
+                metadata=staged.metadata,
+                implied=staged.implied,
                 boot_id=boot_id,
             )
-        self._merging.commit(path, key)
-        self._drivers[taken.driver].commit(path, key)
+        else:
+            raise Internal(f"layer {layer.layer}: the image worker made nothing, and its content is not here")
+        self._merging.commit(path, taken.id)
+        self._drivers[taken.driver].commit(path, taken.id)
         return taken
 
-    def _same_file(self, layer: Mapping[str, Any], fresh: Mapping[Digest, LayerRecord]) -> LayerRecord | None:
+    def _same_file(self, layer: NewLayer, fresh: Mapping[Digest, LayerRecord]) -> LayerRecord | None:
         """Return a file with the content of this one."""
-        here = (*fresh.values(), *self._catalog.of_blob(layer["digest"]))
-        return next((record for record in here if record.kind == "file" and record.blob == layer["digest"]), None)
+        here = (*fresh.values(), *self._catalog.of_blob(layer.digest))
+        return next((record for record in here if record.kind == "file" and record.blob == layer.digest), None)
 
     def collect(self) -> None:
         """Remove layers that no image and no lease needs. Blocks, for as long as removing the files takes."""

@@ -9,23 +9,22 @@ Verifying is ``checking``; layers are read by a worker (``saver``, ``verify``). 
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import Image, PullProgress
 from podkeep.images.formats.openfile import OpenFile, open_directory, remove_directory
+from podkeep.images.messages import Event, Progress, Save, Saved, StoredImage, unexpected
 from podkeep.images.store import prune
 from podkeep.images.store.catalog import spare_tag
 from podkeep.images.store.checking import Checking, Damage, Step, Summary
 from podkeep.images.store.database import LayerRecord
-from podkeep.images.store.documents import Document, documents_of, layer_request
-from podkeep.images.store.fetching import Progress
+from podkeep.images.store.documents import Document, documents_of, stored_layer
+from podkeep.images.store.fetching import Listener
 from podkeep.images.store.store import ImageStore
 
 log = logging.getLogger(__name__)
@@ -179,7 +178,7 @@ class Maintenance:
             if not dry_run:
                 self._store.collect()
 
-    async def save(self, names: Sequence[str], target: OpenFile, progress: Progress) -> int:
+    async def save(self, names: Sequence[str], target: OpenFile, progress: Listener) -> int:
         """Write images as an OCI layout to a file (as one tar), a pipe or a directory; return the bytes of its files.
 
         The layers stay until that is done, also if the images are removed meanwhile. A directory is removed when it is
@@ -191,16 +190,16 @@ class Maintenance:
         :raises FailedPrecondition: if the target cannot be written.
         """
         images = self.chosen(names)
-        directory = open_directory(target.as_json())
+        directory = open_directory(target)
         held = self._store.hold(layer for image in images for layer in image.layers)
         _, layers = self._store.records()
         try:
-            request = {
-                "kind": "save",
-                "target": target.as_json(),
-                "directory": directory is not None,
-                "images": [await asyncio.to_thread(self._saved, image, layers) for image in images],
-            }
+            request = Save(
+                root=str(self._store.root),
+                target=target,
+                directory=directory is not None,
+                images=tuple([await asyncio.to_thread(self._saved, image, layers) for image in images]),
+            )
             return await self._written(request, target.name, progress)
         except BaseException:
             if directory is not None:
@@ -211,33 +210,36 @@ class Maintenance:
                 os.close(directory)
             await asyncio.shield(asyncio.to_thread(self._store.release, held))
 
-    async def _written(self, request: dict[str, Any], name: str, progress: Progress) -> int:
+    async def _written(self, request: Save, name: str, progress: Listener) -> int:
         written = 0
 
-        def note(event: dict[str, Any]) -> None:
+        def note(event: Event) -> None:
             nonlocal written
-            if event["event"] == "saved":
-                written = event["bytes"]
-            else:
-                step = PullProgress(image=name, digest="", phase="saving", done=event["done"], total=event["total"])
-                progress(step)
+            match event:
+                case Saved():
+                    written = event.bytes
+                case Progress():
+                    step = PullProgress(image=name, digest="", phase="saving", done=event.done, total=event.total)
+                    progress(step)
+                case _:
+                    raise unexpected(event)
 
         await self._store.work(request, note)
         return written
 
-    def _saved(self, image: Image, layers: Mapping[Digest, LayerRecord]) -> dict[str, Any]:
+    def _saved(self, image: Image, layers: Mapping[Digest, LayerRecord]) -> StoredImage:
         if not all(layer in layers for layer in image.layers):
             raise NotFound(f"image {image.id} is not here any more")
         by_role = {document.role: document.data for document in documents_of(self._store, image)}
-        return {
-            "id": image.id,
-            "kind": image.kind,
-            "config": base64.b64encode(by_role["configuration"]).decode(),
-            "manifest": base64.b64encode(by_role.get("manifest", b"")).decode(),
-            "layers": [layer_request(layers[layer]) for layer in image.layers],
-            "tags": list(image.repo_tags),
-            "digests": list(image.repo_digests),
-        }
+        return StoredImage(
+            id=image.id,
+            kind=image.kind,
+            config=by_role["configuration"],
+            manifest=by_role.get("manifest", b""),
+            layers=tuple(stored_layer(layers[layer]) for layer in image.layers),
+            tags=image.repo_tags,
+            digests=image.repo_digests,
+        )
 
     def verify(self, names: Sequence[str], *, repair: bool) -> AsyncGenerator[Step | Damage | Summary, None]:
         """Compare images, or everything, with their digests (:meth:`Checking.verify`).

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from podkeep.base import lockfile, reference
 from podkeep.base.config import ImagesConfig, RegistryConfig
@@ -25,12 +24,13 @@ from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats import referrer_names
 from podkeep.images.formats.image import Image, RegistryAuth
 from podkeep.images.formats.openfile import OpenFile
+from podkeep.images.messages import Event, Save, Verify
 from podkeep.images.snapshots import choice
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.store.catalog import Catalog, spare_tag
 from podkeep.images.store.database import ImageDatabase, LayerRecord
 from podkeep.images.store.durability import Durability
-from podkeep.images.store.fetching import Fetching, Progress
+from podkeep.images.store.fetching import Fetching, Listener
 from podkeep.images.store.layer_store import FsUsage, LayerStore
 
 LOCK_TIMEOUT_S = 10.0
@@ -124,7 +124,7 @@ class ImageStore:
         return self._catalog.find(text)
 
     async def pull(
-        self, reference_text: str, *, auth: RegistryAuth | None = None, progress: Progress | None = None
+        self, reference_text: str, *, auth: RegistryAuth | None = None, progress: Listener | None = None
     ) -> Image:
         """Pull an image; calls for the same name and credentials join one pull. ``progress`` runs on the event loop.
 
@@ -137,7 +137,7 @@ class ImageStore:
         return await self._fetching.pull(reference_text, auth=auth, progress=progress)
 
     async def load(
-        self, archive: Path, *, file: OpenFile | None = None, progress: Progress | None = None
+        self, archive: Path, *, file: OpenFile | None = None, progress: Listener | None = None
     ) -> list[Image]:
         """Load every image of an OCI layout (directory or tar) or a docker archive.
 
@@ -242,13 +242,13 @@ class ImageStore:
         self._layers.release(held)
         self._layers.collect()
 
-    async def work(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
-        """Run a worker that reads what is stored (kinds ``save`` and ``verify``) to its end.
+    async def work(self, request: Save | Verify, tell: Callable[[Event], None]) -> None:
+        """Run a worker that reads what is stored to its end.
 
-        :param answer: called with each of its events.
+        :param tell: called with each of its events but the last.
         :raises PodkeepError: what the worker reports.
         """
-        await self._fetching.work(request, answer)
+        await self._fetching.work(request, tell)
 
     def strays(self, *, remove: bool = False) -> list[str]:
         """Return what lies where layers are kept and has no record; ``remove`` it if told to. Blocks."""

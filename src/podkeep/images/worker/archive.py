@@ -19,10 +19,10 @@ from podkeep.base import reference
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, of_request
 from podkeep.base.ids import Digest, parse_digest
 from podkeep.images.formats import manifest, texts
-from podkeep.images.formats.media_types import Policy
 from podkeep.images.formats.openfile import failure, open_again
 from podkeep.images.layers import decompress
 from podkeep.images.layers.tarstream import BLOCK, ByteSource, EntryKind, TarError, TarReader
+from podkeep.images.messages import FetchedImage, LayerSettings, Load
 from podkeep.images.worker import selection
 from podkeep.images.worker.assembly import Assembly
 from podkeep.images.worker.channel import Channel
@@ -166,16 +166,16 @@ class ArchiveSource:
             raise NotFound(f"layer {digest} is not in the archive: {error.strerror or error}") from error
 
 
-def load(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[dict[str, Any]]:
-    """Read every image of this node's architecture in the archive ``request["path"]``.
+def load(request: Load, assembly: Assembly, channel: Channel) -> list[FetchedImage]:
+    """Read every image of this node's architecture in the archive that ``request`` names.
 
     :raises NotFound: if the archive does not exist or holds no image for this node.
     :raises InvalidArgument: if it is none of the known kinds.
     """
-    path = Path(request["path"])
+    path = Path(request.path)
     files = _open(path, request)
     stem = re.sub(r"(\.(tar|tgz|gz|zst|oci|docker))+$", "", path.resolve().name)
-    loader = _Loader(files, path, stem, request, assembly, channel)
+    loader = _Loader(files, path, stem, assembly, channel)
     try:
         if files.size("index.json") is not None:
             return loader.layout()
@@ -202,8 +202,8 @@ def _open_path(path: Path) -> int:
     return fd
 
 
-def _open(path: Path, request: dict[str, Any]) -> Files:
-    fd = open_again(request["file"], os.O_RDONLY) if request.get("file") else _open_path(path)
+def _open(path: Path, request: Load) -> Files:
+    fd = open_again(request.file, os.O_RDONLY) if request.file else _open_path(path)
     if stat.S_ISDIR(os.fstat(fd).st_mode):
         return DirectoryFiles(fd)
     try:
@@ -211,7 +211,7 @@ def _open(path: Path, request: dict[str, Any]) -> Files:
         kind = sniff(start)
         if kind == "none" and stat.S_ISREG(os.fstat(fd).st_mode):
             return TarFiles(os.fdopen(fd, "rb"))
-        return TarFiles(_plain(fd, start, kind, request))
+        return TarFiles(_plain(fd, start, kind, request.settings))
     except (TarError, decompress.CompressionError) as error:
         raise InvalidArgument(f"{path}: {error}") from error
     except OSError as error:
@@ -233,9 +233,9 @@ def sniff(start: bytes) -> str:
     return "zstd" if start == b"\x28\xb5\x2f\xfd" else "none"
 
 
-def _plain(source: int, start: bytes, kind: str, request: dict[str, Any]) -> BinaryIO:
+def _plain(source: int, start: bytes, kind: str, settings: LayerSettings) -> BinaryIO:
     """Write what comes after ``start``, decompressed, to a file without a name on the file system of the layers."""
-    fd = os.open(request["staging"], os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    fd = os.open(settings.staging, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     plain = os.fdopen(fd, "w+b")
     ahead = start
 
@@ -250,27 +250,23 @@ def _plain(source: int, start: bytes, kind: str, request: dict[str, Any]) -> Bin
     written = 0
     while piece := pull():
         written += plain.write(piece)
-        if written > request["max_bytes"]:
-            raise TarError(f"more than {request['max_bytes']} bytes uncompressed (images.max_layer_bytes)")
+        if written > settings.max_bytes:
+            raise TarError(f"more than {settings.max_bytes} bytes uncompressed (images.max_layer_bytes)")
     plain.flush()
     return plain
 
 
 class _Loader:
-    def __init__(
-        self, files: Files, path: Path, stem: str, request: dict[str, Any], assembly: Assembly, channel: Channel
-    ) -> None:
+    def __init__(self, files: Files, path: Path, stem: str, assembly: Assembly, channel: Channel) -> None:
         self._files = files
         self._path = path
         self._stem = stem
-        self._architecture: str = request["architecture"]
-        self._policy = Policy.of_json(request["policy"])
         self._assembly = assembly
         self._channel = channel
         self._documents = 0
         """Bytes of documents that were read."""
 
-    def layout(self) -> list[dict[str, Any]]:
+    def layout(self) -> list[FetchedImage]:
         """Load an OCI layout. Entries that name the same image are one image with several names."""
         what = f"{self._path}: index.json"
         index = manifest.parse_document(self._read("index.json", manifest.MAX_MANIFEST_BYTES), what)
@@ -280,26 +276,26 @@ class _Loader:
         texts.check_count(len(entries), texts.NAMES.count, what)
         return [self._layout_image(entry, f"{what}: manifests[{number}]") for number, entry in enumerate(entries)]
 
-    def _layout_image(self, entry: dict[str, Any], what: str) -> dict[str, Any]:
+    def _layout_image(self, entry: dict[str, Any], what: str) -> FetchedImage:
         top = manifest.descriptor(entry, what)
         name = self._name(entry)
         documents = [(top.digest, self._blob(top.digest, manifest.MAX_MANIFEST_BYTES))]
         document = manifest.parse_document(documents[0][1], what)
         if manifest.is_index(document, top.media_type):
-            chosen = manifest.choose(document, self._architecture, what)
+            chosen = manifest.choose(document, self._assembly.settings.architecture, what)
             documents.append((chosen.digest, self._blob(chosen.digest, manifest.MAX_MANIFEST_BYTES)))
             document = manifest.parse_document(documents[1][1], what)
         parsed = manifest.parse_manifest(document, what)
         config = manifest.embedded(parsed.config, f"{what}: configuration")
         if config is None:
             config = self._blob(parsed.config.digest, manifest.MAX_CONFIG_BYTES)
-        selected = selection.select(parsed, documents[-1][0], config, self._policy, what)
+        selected = selection.select(parsed, documents[-1][0], config, self._assembly.settings.policy, what)
         source = ArchiveSource(self._files, {job.shown: _blob_name(job.shown) for job in selected.jobs})
-        return selection.image_record(
+        return selection.fetched_image(
             selection=selected,
             config=config,
             manifests=documents,
-            fetched=selection.fetch_missing(selected.jobs, [source], self._assembly, self._channel),
+            layers=selection.fetch_missing(selected.jobs, [source], self._assembly, self._channel),
             tags=[str(name)] if name.tag else [],
             digests=[name.with_digest(top.digest)],
         )
@@ -315,7 +311,7 @@ class _Loader:
     def _file_name(self) -> str:
         return re.sub(r"[^a-z0-9]+", "-", self._stem.lower()).strip("-") or "image"
 
-    def docker(self) -> list[dict[str, Any]]:
+    def docker(self) -> list[FetchedImage]:
         """Load what ``docker save`` wrote."""
         what = f"{self._path}: manifest.json"
         wrapped = b'{"images":' + self._read("manifest.json", manifest.MAX_MANIFEST_BYTES) + b"}"
@@ -325,7 +321,7 @@ class _Loader:
         texts.check_count(len(entries), texts.NAMES.count, what)
         return [self._docker_image(entry, f"{what}: [{number}]") for number, entry in enumerate(entries)]
 
-    def _docker_image(self, entry: object, what: str) -> dict[str, Any]:
+    def _docker_image(self, entry: object, what: str) -> FetchedImage:
         if not isinstance(entry, dict):
             raise InvalidArgument(f"{what} is not an object")
         names, tags = (
@@ -344,13 +340,13 @@ class _Loader:
         by_diff_id = dict(zip(configuration.diff_ids, names, strict=True))
         jobs = [self._docker_layer(diff_id, by_diff_id[diff_id]) for diff_id in configuration.diff_ids]
         source = ArchiveSource(self._files, by_diff_id)
-        return selection.image_record(
+        return selection.fetched_image(
             selection=selection.Selection(
                 id=manifest.digest_of(config), kind="image", artifact_type="", jobs=tuple(jobs)
             ),
             config=config,
             manifests=[],
-            fetched=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
+            layers=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
             tags=[str(reference.parse(tag)) for tag in tags] or [str(reference.parse(self._file_name()))],
             digests=[],
         )

@@ -9,20 +9,22 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+import msgspec
 
 from podkeep.base.errors import Internal, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.images.layers import tree_memory
-from podkeep.images.layers.erofs.fingerprint import metadata_digest
-from podkeep.images.layers.recording import SUFFIX
+from podkeep.images.layers.forms import RECORD_SUFFIX, form_of
+from podkeep.images.layers.messages import UnpackRequest
+from podkeep.images.messages import LayerSettings, NewLayer, StagedLayer
 from podkeep.images.registry.fallback import ELSEWHERE, together
 from podkeep.images.snapshots import merging
 from podkeep.images.worker import file_layers
 from podkeep.images.worker.channel import Channel
-from podkeep.images.worker.layers import LayerJob, Limits, UnpackProcess, mark_opaque
+from podkeep.images.worker.layers import LayerJob, Made, UnpackProcess, mark_opaque
 from podkeep.kernel import tree_size
 
 
@@ -37,8 +39,7 @@ class BlobSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Task:
+class _Task(msgspec.Struct, frozen=True, kw_only=True):
     job: LayerJob
     source: int
     root: Path
@@ -67,7 +68,7 @@ class _Lane(threading.Thread):
             process.close()
 
 
-def _outcome(task: _Task, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | PodkeepError:
+def _outcome(task: _Task, make: Callable[[], NewLayer]) -> NewLayer | PodkeepError:
     try:
         return make()
     except PodkeepError as error:
@@ -77,24 +78,20 @@ def _outcome(task: _Task, make: Callable[[], dict[str, Any]]) -> dict[str, Any] 
 
 
 class Assembly:
-    """Unpacks layers below ``staging``; one per worker process."""
+    """Unpacks layers as ``settings`` say; one per worker process."""
 
-    def __init__(self, *, staging: Path, parallel: int, limits: Limits, lock: int, channel: Channel) -> None:
-        self._staging = staging
-        self._parallel = parallel
-        self._limits = limits
-        self._lock = lock
+    def __init__(self, settings: LayerSettings, channel: Channel) -> None:
+        self.settings = settings
         self._channel = channel
         self._sources: Sequence[BlobSource] = ()
         self._tree_memory: dict[LayerJob, int] = {}
         self._attempts = 0
-        self.outcomes: queue.SimpleQueue[tuple[_Task, dict[str, Any] | PodkeepError]] = queue.SimpleQueue()
+        self.outcomes: queue.SimpleQueue[tuple[_Task, NewLayer | PodkeepError]] = queue.SimpleQueue()
         # Starting the process takes as long as asking a registry for a manifest, so the two overlap.
-        self._ready: list[_Lane] = [_Lane(lock)]
+        self._ready: list[_Lane] = [_Lane(settings.lock)]
 
-    def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, dict[str, Any]]:
-        """Unpack ``jobs`` and return a record for each: ``layer``, ``kind``, ``title``, ``digest`` and ``compression``
-        of the blob, ``path``, ``bytes``, ``inodes``, ``data_bytes``, ``metadata``, ``implied``.
+    def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, NewLayer]:
+        """Unpack ``jobs`` and return what became of each.
 
         :raises PodkeepError: the first error no other source could mend; the process is expected to end then.
         """
@@ -102,13 +99,13 @@ class Assembly:
         for job in dict.fromkeys(jobs):
             self._channel.progress(job.shown, "waiting", 0, job.size)
         waiting = [(job, 0) for job in reversed(dict.fromkeys(jobs))]
-        shares = tree_memory.shares([job.size for job, _ in waiting], self._parallel)
+        shares = tree_memory.shares([job.size for job, _ in waiting], self.settings.parallel)
         self._tree_memory = {job: share for (job, _), share in zip(waiting, shares, strict=True)}
         running = 0
-        results: dict[LayerJob, dict[str, Any]] = {}
+        results: dict[LayerJob, NewLayer] = {}
         failures: dict[LayerJob, list[PodkeepError]] = {}
         while waiting or running:
-            while waiting and running < self._parallel:
+            while waiting and running < self.settings.parallel:
                 self._begin(*waiting.pop())
                 running += 1
             task, outcome = self.outcomes.get()
@@ -125,62 +122,70 @@ class Assembly:
             waiting.append((task.job, task.source + 1))
         return results
 
-    def unpack(self, task: _Task, process: UnpackProcess) -> dict[str, Any]:
+    def unpack(self, task: _Task, process: UnpackProcess) -> NewLayer:
         """Unpack one layer on the calling thread."""
         blob = self._sources[task.source].blob(task.job.shown, task.job.size)
-        limits = self._limits_of(task)
-        return self._record(task, process.unpack(task.job, task.root, limits, blob, self._channel))
+        request = self._request(task.job, task.root, self._tree_memory[task.job])
+        return self._staged(task, process.unpack(task.job, request, blob, self._channel))
 
-    def keep(self, task: _Task) -> dict[str, Any]:
+    def keep(self, task: _Task) -> NewLayer:
         """Keep one layer that is a file, or turns out to be none, on the calling thread."""
         job, blob = task.job, self._sources[task.source].blob(task.job.shown, task.job.size)
         if job.kind == "auto":
             job, blob = file_layers.told(job, blob)
         if job.kind == "file":
-            return self._record(task, file_layers.keep(job, task.root, self._limits, blob, self._channel))
-        process = UnpackProcess(self._lock)
+            return self._staged(task, file_layers.keep(job, task.root, self.settings, blob, self._channel))
+        process = UnpackProcess(self.settings.lock)
         try:
-            return self._record(task, process.unpack(job, task.root, self._limits_of(task), blob, self._channel))
+            request = self._request(job, task.root, self._tree_memory[task.job])
+            return self._staged(task, process.unpack(job, request, blob, self._channel))
         finally:
             process.close()
 
-    def _limits_of(self, task: _Task) -> Limits:
-        return replace(self._limits, max_memory=self._tree_memory[task.job])
+    def _request(self, job: LayerJob, root: Path, max_memory: int) -> UnpackRequest:
+        settings = self.settings
+        return UnpackRequest(
+            root=str(root),
+            driver=settings.driver,
+            compression=job.compression,
+            algorithm=(job.layer or "sha256:").partition(":")[0],
+            max_bytes=settings.max_bytes,
+            max_inodes=settings.max_inodes,
+            max_ratio=settings.max_ratio,
+            max_memory=max_memory,
+        )
 
-    def _record(self, task: _Task, result: dict[str, Any]) -> dict[str, Any]:
+    def _staged(self, task: _Task, made: Made) -> NewLayer:
         """Finish and measure what was staged."""
-        path = task.root / result["path"]
-        mark_opaque(path, result["opaque"])
-        implied = merging.write_list(path, result["implied"]) if result.get("implied") else ""
+        path = made.path
+        mark_opaque(path, made.opaque)
+        implied = merging.write_list(path, made.implied) if made.implied else ""
         size = tree_size.measure(str(path))
         if size is None:
             raise Internal(f"layer {task.job.shown}: {path} is gone")
-        beside = Path(f"{path}{SUFFIX}")
+        beside = Path(f"{path}{RECORD_SUFFIX}")
         blocks, files = (beside.lstat().st_blocks, 1) if beside.exists() else (0, 0)
         self._channel.progress(task.job.shown, "done", task.job.size, task.job.size)
-        return {
-            **task.job.as_json(),
-            "layer": result["layer"],
-            "kind": result["kind"],
-            "title": task.job.title if result["kind"] == "file" else "",
-            "driver": result["driver"],
-            "path": str(path),
-            "bytes": size.used_bytes + blocks * 512,
-            "inodes": size.inodes + files,
-            "data_bytes": result["data_bytes"],
-            "metadata": metadata_digest(path) if result["driver"] == "erofs" else "",
-            "implied": implied,
-        }
+        staged = StagedLayer(
+            driver=made.driver,
+            path=str(path),
+            bytes=size.used_bytes + blocks * 512,
+            inodes=size.inodes + files,
+            data_bytes=made.data_bytes,
+            metadata=form_of(made.driver).metadata_digest(path),
+            implied=implied,
+        )
+        return task.job.made(made.layer, made.kind, staged)
 
     def _begin(self, job: LayerJob, source: int) -> None:
         self._attempts += 1
-        root = self._staging / str(self._attempts)
+        root = Path(self.settings.staging) / str(self._attempts)
         root.mkdir(mode=0o755)
         root.chmod(0o755)  # whatever the umask
         self._channel.progress(job.shown, "downloading", 0, job.size)
         task = _Task(job=job, source=source, root=root)
         if job.kind == "tar":
-            lane = self._ready.pop() if self._ready else _Lane(self._lock)
+            lane = self._ready.pop() if self._ready else _Lane(self.settings.lock)
             lane.inbox.put((task, self))
         else:
             threading.Thread(target=self._keep_file, args=(task,), name="file", daemon=True).start()

@@ -5,14 +5,15 @@ The end of standard input means that the store is gone: the worker and all it st
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
 import sys
 import threading
 import time
-from typing import Any
+
+from podkeep.images import messages
+from podkeep.images.messages import Available, Event, Progress, Request, Wanted
 
 _PROGRESS_INTERVAL = 0.1
 """Seconds between two progress lines of one layer."""
@@ -26,27 +27,27 @@ class Channel:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Available] = queue.SimpleQueue()
         self._told: dict[str, float] = {}
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> Request:
         """Read the request, then watch for answers and for the end of the store in a thread."""
-        request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+        request = messages.decode_request(sys.stdin.buffer.readline())
         threading.Thread(target=self._listen, name="store", daemon=True).start()
         return request
 
-    def emit(self, event: dict[str, Any]) -> None:
+    def emit(self, event: Event) -> None:
         """Send one line."""
-        line = json.dumps(event).encode() + b"\n"
+        line = messages.encode(event)
         with self._lock:
             view = memoryview(line)
             while view:
                 view = view[os.write(1, view) :]
 
-    def ask(self, event: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, question: Wanted) -> Available:
         """Send one line and return the store's answer to it."""
         with self._asking:
-            self.emit(event)
+            self.emit(question)
             return self._answers.get()
 
     def progress(self, digest: str, phase: str, done: int, total: int) -> None:
@@ -55,10 +56,10 @@ class Channel:
         if phase in _CONTINUAL and 0 < done != total and now - self._told.get(digest, 0.0) < _PROGRESS_INTERVAL:
             return
         self._told[digest] = now
-        self.emit({"event": "progress", "digest": digest, "phase": phase, "done": done, "total": total})
+        self.emit(Progress(digest=digest, phase=phase, done=done, total=total))
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
-            self._answers.put(json.loads(line))
+            self._answers.put(messages.decode_answer(line))
         # The worker leads its own process group; nothing in it may outlive the store.
         os.killpg(0, signal.SIGKILL)

@@ -12,17 +12,22 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.base.ids import Digest
 from podkeep.images.formats.image import LayerKind
-from podkeep.images.layers import reports
-from podkeep.images.layers.programs import command
+from podkeep.images.layers import messages
+from podkeep.images.layers.forms import Form, form_of
+from podkeep.images.layers.messages import Refused, Unpacked, UnpackRequest
+from podkeep.images.layers.programs import command, ended
+from podkeep.images.messages import NewLayer, StagedLayer, WantedLayer
+from podkeep.images.worker import reports
 from podkeep.images.worker.channel import Channel
 from podkeep.kernel import libc
 from podkeep.kernel.openat import Resolve, openat2
@@ -33,8 +38,7 @@ _MAX_DRAIN = 64 << 20
 """Bytes read on, after the unpack process gave up, to tell a damaged blob from a bad archive."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerJob:
+class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     """A layer to be made of a blob.
 
     ``layer`` is its ID where that is known before: the diff ID of a ``tar``, always of a ``file``, which gets the name
@@ -66,20 +70,30 @@ class LayerJob:
 
     def as_file(self) -> LayerJob:
         """Return the same as a file."""
-        return replace(self, kind="file", layer=file_layer_id(self.shown, self.title))
+        return msgspec.structs.replace(self, kind="file", layer=file_layer_id(self.shown, self.title))
 
-    def as_json(self) -> dict[str, str]:
-        """Return what the store needs to know to say whether it is here.
+    def wanted(self) -> WantedLayer:
+        """Return what the store needs to know to say whether it is here."""
+        return WantedLayer(
+            layer=self.layer, kind=self.kind, title=self.title, digest=self.digest, compression=self._taken_as
+        )
 
-        ``compression`` is ``auto`` if it was looked at: what was a file because of its type may still start like a tar.
-        """
-        return {
-            "layer": self.layer or "",
-            "kind": self.kind,
-            "title": self.title,
-            "digest": self.digest or "",
-            "compression": "auto" if self.kind == "auto" else self.compression,
-        }
+    def made(self, layer: Digest, kind: LayerKind, staged: StagedLayer | None) -> NewLayer:
+        """Return what became of it, for the store."""
+        title = self.title if kind == "file" else ""
+        return NewLayer(
+            layer=layer, kind=kind, title=title, digest=self.digest, compression=self._taken_as, staged=staged
+        )
+
+    def retitled(self) -> NewLayer:
+        """Return it as a file whose content the store has under another title."""
+        return self.made(file_layer_id(self.shown, self.title), "file", None)
+
+    @property
+    def _taken_as(self) -> str:
+        """Its compression, or ``auto`` if it is looked at: what is a file because of its type may still start like a
+        tar."""
+        return "auto" if self.kind == "auto" else self.compression
 
 
 def file_layer_id(blob: Digest, title: str) -> Digest:
@@ -88,18 +102,19 @@ def file_layer_id(blob: Digest, title: str) -> Digest:
     return Digest(f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What one layer may hold: plain ``max_bytes`` of the archive, ``max_inodes``, and ``max_ratio`` times its blob.
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made of a blob: the ``layer`` with this ID and kind, at ``path`` in a form that ``driver`` keeps.
 
-    ``driver`` keeps it, if it can in ``max_memory`` (bytes of a tree in memory); else it is kept as a directory.
+    ``opaque`` and ``implied`` as in ``MadeTree``; ``data_bytes`` are those of a file on disk.
     """
 
-    max_bytes: int
-    max_inodes: int
-    max_ratio: int = 500
-    driver: str = "directories"
-    max_memory: int = 64 << 20
+    layer: Digest
+    kind: LayerKind
+    driver: str
+    path: Path
+    opaque: tuple[bytes, ...] = ()
+    implied: tuple[bytes, ...] = ()
+    data_bytes: int = 0
 
 
 class UnpackProcess:
@@ -123,26 +138,14 @@ class UnpackProcess:
         with suppress(PermissionError):  # where an administrator wants pipes to be smaller (fs.pipe-max-size)
             fcntl.fcntl(self._pipes()[0], fcntl.F_SETPIPE_SZ, _PIPE)
 
-    def unpack(
-        self, job: LayerJob, root: Path, limits: Limits, blob: Iterator[bytes], channel: Channel
-    ) -> dict[str, Any]:
-        """Feed ``blob`` to the process and return its result.
+    def unpack(self, job: LayerJob, request: UnpackRequest, blob: Iterator[bytes], channel: Channel) -> Made:
+        """Feed ``blob`` to the process and return what it made.
 
         :raises FailedPrecondition: if the blob is not what its digest says.
         :raises InvalidArgument: if the process refused the layer.
         """
         hashing = hashlib.new(job.shown.partition(":")[0])
-        request = {
-            "root": str(root),
-            "compression": job.compression,
-            "algorithm": (job.layer or "sha256:").partition(":")[0],
-            "max_bytes": limits.max_bytes,
-            "max_inodes": limits.max_inodes,
-            "max_ratio": limits.max_ratio,
-            "driver": limits.driver,
-            "max_memory": limits.max_memory,
-        }
-        accepted = self._write(json.dumps(request).encode() + b"\n")
+        accepted = self._write(messages.encode(request) + b"\n")
         done = 0
         for piece in blob:
             hashing.update(piece)
@@ -155,7 +158,16 @@ class UnpackProcess:
         else:
             check_blob(job, done, f"{hashing.name}:{hashing.hexdigest()}")
         channel.progress(job.shown, "unpacking", done, job.size)
-        return self._result(job, limits.driver)
+        made = self._report(job, form_of(request.driver))
+        tree = made.tree
+        return Made(
+            layer=Digest(made.digest),
+            kind="tar",
+            driver=tree.driver,
+            path=Path(request.root) / tree.path,
+            opaque=tree.opaque,
+            implied=tree.implied,
+        )
 
     def close(self) -> None:
         """End the process if it still runs, and reap it."""
@@ -179,7 +191,7 @@ class UnpackProcess:
             return False  # it has given up and says why on its standard output
         return True
 
-    def _result(self, job: LayerJob, driver: str) -> dict[str, Any]:
+    def _report(self, job: LayerJob, form: Form) -> Unpacked:
         pipes = self._pipes()
         pipes[0].close()
         output = bytearray()
@@ -187,20 +199,18 @@ class UnpackProcess:
         while not output.endswith(b"\n"):
             piece = os.read(pipes[1].fileno(), 1 << 16)
             if not piece:
-                raise Internal(f"layer {job.shown}: the unpack process {reports.ended(self._process.wait())}")
+                raise Internal(f"layer {job.shown}: the unpack process {ended(self._process.wait())}")
             output += piece
             if len(output) > reports.MOST:
                 raise Internal(f"layer {job.shown}: the unpack process says more than {reports.MOST} bytes")
-        result = reports.parse(output, driver)
-        if result.get("full"):
-            raise no_space(job, result["error"])
-        if "error" in result:
-            raise InvalidArgument(f"layer {job.shown}: {result['error']}")
-        if job.layer not in (None, result["digest"]):
+        report = reports.decode(output, form.makes)
+        if isinstance(report, Refused):
+            raise no_space(job, report.error) if report.full else InvalidArgument(f"layer {job.shown}: {report.error}")
+        if job.layer not in (None, report.digest):
             raise FailedPrecondition(
-                f"layer {job.shown}: expected diff ID {job.layer}, the content has {result['digest']}"
+                f"layer {job.shown}: expected diff ID {job.layer}, the content has {report.digest}"
             )
-        return result | {"layer": result["digest"]}
+        return report
 
 
 def no_space(job: LayerJob, why: str) -> ResourceExhausted:
@@ -222,7 +232,7 @@ def check_blob(job: LayerJob, done: int, found: str) -> None:
         raise FailedPrecondition(f"layer {job.shown}: expected {job.size} bytes, the content has {done}")
 
 
-def mark_opaque(root: Path, directories: list[str]) -> None:
+def mark_opaque(root: Path, directories: Sequence[bytes]) -> None:
     """Tell overlayfs which directories hide what is below (kernel, overlayfs.rst, "whiteouts and opaque
     directories").
 
@@ -233,12 +243,13 @@ def mark_opaque(root: Path, directories: list[str]) -> None:
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for directory in directories:
-            name = os.fsencode(directory) or b"."
-            fd = openat2(top, name, os.O_RDONLY | os.O_DIRECTORY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
+            fd = openat2(top, directory or b".", os.O_RDONLY | os.O_DIRECTORY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
             try:
                 os.setxattr(fd, "trusted.overlay.opaque", b"y")
             except OSError as error:
-                raise PodkeepError(f"setxattr({directory!r}, 'trusted.overlay.opaque'): {error.strerror}") from error
+                raise PodkeepError(
+                    f"setxattr({os.fsdecode(directory)!r}, 'trusted.overlay.opaque'): {error.strerror}"
+                ) from error
             finally:
                 os.close(fd)
     finally:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from podkeep.base.errors import InvalidArgument
-from podkeep.base.ids import Digest, parse_digest
+from podkeep.base.ids import Digest
 from podkeep.base.reference import Reference
 from podkeep.images.formats import manifest
-from podkeep.images.formats.media_types import Policy
+from podkeep.images.messages import FetchedImage, Pull, Repository
 from podkeep.images.registry import referrers
 from podkeep.images.registry.fallback import first
 from podkeep.images.registry.registry import Registry
@@ -21,54 +23,39 @@ from podkeep.images.worker.channel import Channel
 _Answer = TypeVar("_Answer")
 
 
-def pull(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[dict[str, Any]]:
-    """Pull what ``request`` names and return its one image record."""
-    name = Reference(
-        host=request["host"],
-        repository=request["repository"],
-        tag=request["tag"],
-        digest=parse_digest(request["digest"]) if request["digest"] else None,
-    )
-    pulling = _Pull(name, _registries(request), request, assembly, channel)
-    if not request["artifact_type"]:
-        return [pulling.run()]
-    wanted = replace(name, artifact_type=request["artifact_type"])
-    places = [referrers.Repository(name=name, registries=_registries(request))]
-    if other := request["referrers"]:
-        where = Reference(host=other["host"], repository=other["repository"])
-        places.append(referrers.Repository(name=where, registries=_registries(other)))
+def pull(request: Pull, assembly: Assembly, channel: Channel) -> FetchedImage:
+    """Pull what ``request`` names and return its one image."""
+    wanted = request.source.name
+    name = replace(wanted, artifact_type="")
+    pulling = _Pull(name, _registries(request.source), assembly, channel)
+    if not wanted.artifact_type:
+        return pulling.run()
+    places = [referrers.Repository(name=name, registries=_registries(request.source))]
+    if request.referrers:
+        places.append(referrers.Repository(name=request.referrers.name, registries=_registries(request.referrers)))
     subjects = pulling.digests()
     place, found = referrers.find(wanted, subjects, places)
     name = Reference(host=place.name.host, repository=place.name.repository, digest=found.digest)
-    record = _Pull(name, place.registries, request, assembly, channel).run(subjects)
+    image = _Pull(name, place.registries, assembly, channel).run(subjects)
     # What it was asked for by is a name that leads elsewhere when something newer is attached, like a tag.
-    return [record | {"tags": [str(wanted)]}]
+    return structs.replace(image, tags=(str(wanted),))
 
 
-def _registries(place: Mapping[str, Any]) -> list[Registry]:
-    return [Registry(endpoint, place["repository"], place["auth"]) for endpoint in place["endpoints"]]
+def _registries(repository: Repository) -> list[Registry]:
+    return [Registry(endpoint, repository.name.repository) for endpoint in repository.endpoints]
 
 
 class _Pull:
-    def __init__(
-        self,
-        name: Reference,
-        registries: Sequence[Registry],
-        request: Mapping[str, Any],
-        assembly: Assembly,
-        channel: Channel,
-    ) -> None:
+    def __init__(self, name: Reference, registries: Sequence[Registry], assembly: Assembly, channel: Channel) -> None:
         self._name = name
         self._registries = list(registries)
         for registry in registries:
             registry.on_break = lambda digest, done, size: channel.progress(digest, "resuming", done, size)
-        self._architecture: str = request["architecture"]
-        self._policy = Policy.of_json(request["policy"])
         self._assembly = assembly
         self._channel = channel
 
-    def run(self, subjects: Sequence[Digest] = ()) -> dict[str, Any]:
-        """Get it and return its record; ``subjects``: of what it must be a referrer."""
+    def run(self, subjects: Sequence[Digest] = ()) -> FetchedImage:
+        """Get it and return it; ``subjects``: of what it must be a referrer."""
         top, documents, document = self._manifest()
         what = str(self._name)
         if subjects:
@@ -77,12 +64,12 @@ class _Pull:
         config = manifest.embedded(parsed.config, f"{what}: configuration")
         if config is None:
             config = self._first(lambda registry: registry.document(parsed.config))
-        selected = selection.select(parsed, documents[-1][0], config, self._policy, what)
-        return selection.image_record(
+        selected = selection.select(parsed, documents[-1][0], config, self._assembly.settings.policy, what)
+        return selection.fetched_image(
             selection=selected,
             config=config,
             manifests=documents,
-            fetched=selection.fetch_missing(selected.jobs, self._registries, self._assembly, self._channel),
+            layers=selection.fetch_missing(selected.jobs, self._registries, self._assembly, self._channel),
             tags=[] if self._name.digest else [what],
             digests=[self._name.with_digest(top)],
         )
@@ -99,7 +86,7 @@ class _Pull:
         documents = [(top, data)]
         if not is_index:
             return top, documents, document
-        chosen = manifest.choose(document, self._architecture, what).digest
+        chosen = manifest.choose(document, self._assembly.settings.architecture, what).digest
         what = f"{what}: manifest {chosen}"
         data, document, is_index = self._fetch(chosen, chosen, what)
         documents.append((chosen, data))

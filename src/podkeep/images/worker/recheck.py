@@ -6,24 +6,22 @@ count this question. A module of its own, because a worker that has nothing else
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from podkeep.base.errors import FailedPrecondition, NotFound, PermissionDenied
+from podkeep.images.messages import Pull, Unchanged
 from podkeep.images.registry.fallback import first
 from podkeep.images.registry.registry import Registry
 
 
-def unchanged(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the answer to a pull if the registry has nothing new; nothing if the image must be pulled.
+def unchanged(request: Pull) -> Unchanged | None:
+    """Return the answer to a pull if the registry has nothing new; None if the image must be pulled.
 
     :raises RegistryUnavailable: if no server answers.
     """
-    name = f"{request['host']}/{request['repository']}"
-    target = request["digest"] or request["tag"]
-    registries = (Registry(endpoint, request["repository"], request["auth"]) for endpoint in request["endpoints"])
+    name = request.source.name
+    registries = (Registry(endpoint, name.repository) for endpoint in request.source.endpoints)
+    what = f"{name.name}: {name.target}"
     try:
-        digest = first(registries, lambda registry: registry.manifest_digest(target), f"{name}: {target}")
+        digest = first(registries, lambda registry: registry.manifest_digest(name.target), what)
     except (FailedPrecondition, NotFound, PermissionDenied):
-        return []  # some cannot answer this question: the pull will tell
-    return [{"unchanged": f"{name}@{digest}"}] if digest in request["known"] else []
+        return None  # some cannot answer this question: the pull will tell
+    return Unchanged(name=f"{name.name}@{digest}") if digest in request.known else None

@@ -1,27 +1,22 @@
-"""Writing images to a file, a pipe or a directory. Runs in the worker; what is written is ``saving``.
-
-Request: ``root`` of the store, ``target`` (an open file of the caller), ``directory`` (whether it is one), ``images``.
-Events: ``progress`` (``done`` of ``total`` bytes) and ``saved`` (``bytes``).
-"""
+"""Writing images to a file, a pipe or a directory. Runs in the worker; what is written is ``saving``."""
 
 from __future__ import annotations
 
-import base64
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest
 from podkeep.images.formats.openfile import failure, open_again
+from podkeep.images.messages import Save, Saved, StoredImage
 from podkeep.images.worker import saving
 from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.stored import StoredLayers, give_way
 
 
-def save(request: dict[str, Any], channel: Channel) -> None:
+def save(request: Save, channel: Channel) -> None:
     """Write the images of the request to its target.
 
     :raises DataLoss: if a layer is damaged.
@@ -29,13 +24,12 @@ def save(request: dict[str, Any], channel: Channel) -> None:
     :raises FailedPrecondition: if it cannot be opened or written.
     """
     give_way()
-    layers = StoredLayers(Path(request["root"]))
-    target = request["target"]
-    flags = os.O_RDONLY | os.O_DIRECTORY if request["directory"] else os.O_WRONLY
-    fd = open_again(target, flags)
-    known = {layer["id"]: layer for image in request["images"] for layer in image["layers"]}
+    layers = StoredLayers(Path(request.root))
+    flags = os.O_RDONLY | os.O_DIRECTORY if request.directory else os.O_WRONLY
+    fd = open_again(request.target, flags)
+    known = {layer.id: layer for image in request.images for layer in image.layers}
     sizes = {key: sum(map(len, layers.pieces(layer))) for key, layer in known.items()}
-    what = saving.plan([_image(image, sizes) for image in request["images"]])
+    what = saving.plan([_image(image, sizes) for image in request.images])
     done = 0
 
     def content(layer: saving.SavedLayer) -> Iterator[bytes]:
@@ -47,23 +41,22 @@ def save(request: dict[str, Any], channel: Channel) -> None:
         reach("images-save")
 
     channel.progress("", "saving", 0, what.bytes)
-    saving.write(what, saving.target_of(fd, target["name"]), content)
-    _sync(fd, target["name"])
-    channel.emit({"event": "saved", "bytes": what.bytes})
+    saving.write(what, saving.target_of(fd, request.target.name), content)
+    _sync(fd, request.target.name)
+    channel.emit(Saved(bytes=what.bytes))
 
 
-def _image(image: dict[str, Any], sizes: dict[str, int]) -> saving.SavedImage:
+def _image(image: StoredImage, sizes: Mapping[Digest, int]) -> saving.SavedImage:
     return saving.SavedImage(
-        id=image["id"],
-        kind=image["kind"],
-        config=base64.b64decode(image["config"]),
-        manifest=base64.b64decode(image["manifest"]),
+        id=image.id,
+        kind=image.kind,
+        config=image.config,
+        manifest=image.manifest,
         layers=tuple(
-            saving.SavedLayer(id=layer["id"], digest=Digest(layer["digest"]), size=sizes[layer["id"]])
-            for layer in image["layers"]
+            saving.SavedLayer(id=layer.id, digest=layer.digest, size=sizes[layer.id]) for layer in image.layers
         ),
-        tags=tuple(image["tags"]),
-        digests=tuple(image["digests"]),
+        tags=image.tags,
+        digests=image.digests,
     )
 
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unimplemented
-from podkeep.base.ids import Digest, parse_digest
+from podkeep.base.ids import Digest, ImageID, parse_digest
 from podkeep.images.formats import manifest, media_types
 from podkeep.images.formats.image import ImageKind
 from podkeep.images.formats.media_types import Policy
+from podkeep.images.messages import FetchedImage, NewLayer, Wanted
 from podkeep.images.worker.assembly import Assembly, BlobSource
 from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.layers import LayerJob
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What a manifest is, and what has to be made of its layers, base first."""
 
     id: Digest
@@ -115,65 +114,60 @@ def _naming(what: str) -> Iterator[None]:
         raise type(error)(f"{what}: {error.message}", hint=error.hint) from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fetched:
-    """What an image is made of: the IDs of all ``layers``, base first, and a record for each that is ``new``.
-
-    A new one without a ``path`` is a file whose content the store has, or is given here, under another title.
-    """
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """What an image is made of: the IDs of all ``layers``, base first, and those that are ``new``."""
 
     layers: tuple[Digest, ...]
-    new: tuple[dict[str, Any], ...]
+    new: tuple[NewLayer, ...]
 
 
 def fetch_missing(
     jobs: Sequence[LayerJob], sources: Sequence[BlobSource], assembly: Assembly, channel: Channel
 ) -> Fetched:
     """Ask the store what it has, and unpack the rest; a blob that makes several layers is fetched once."""
-    answer = channel.ask({"event": "want", "layers": [job.as_json() for job in jobs]})
+    answer = channel.ask(Wanted(layers=tuple(job.wanted() for job in jobs)))
     have: dict[LayerJob, Digest] = {}
-    files: dict[LayerJob, LayerJob] = {}
-    for job, here, twin in zip(jobs, answer["have"], answer["twins"], strict=True):
-        if here or twin:
+    retitled: list[LayerJob] = []
+    for job, available in zip(jobs, answer.layers, strict=True):
+        if available.layer or available.same_file:
             channel.progress(job.shown, "exists", job.size, job.size)
-        if here:
-            have[job] = here
-        elif twin:
-            files[job] = job.as_file()
-    missing = [job for job in dict.fromkeys(jobs) if job not in have and job not in files]
+        if available.layer:
+            have[job] = available.layer
+        elif available.same_file:
+            retitled.append(job)
+    missing = [job for job in dict.fromkeys(jobs) if job not in have and job not in retitled]
     first = {job.content: job for job in reversed(missing)}
     made = assembly.run(list(first.values())[::-1], sources)
-    have |= {job: record["layer"] for job, record in made.items()}
+    have |= {job: layer.layer for job, layer in made.items()}
     for job in missing:
         source = first[job.content]
-        if made[source]["kind"] == "tar":
+        if made[source].kind == "tar":
             have[job] = have[source]
         elif job is not source:
-            files[job] = job.as_file()
-    have |= {job: Digest(file.as_json()["layer"]) for job, file in files.items()}
-    looked_at = (file.as_json() | {"compression": job.as_json()["compression"]} for job, file in files.items())
-    new = (*made.values(), *looked_at)
-    return Fetched(layers=tuple(have[job] for job in jobs), new=new)
+            retitled.append(job)
+    files = {job: job.retitled() for job in retitled}
+    have |= {job: file.layer for job, file in files.items()}
+    return Fetched(layers=tuple(have[job] for job in jobs), new=(*made.values(), *files.values()))
 
 
-def image_record(
+def fetched_image(
     *,
     selection: Selection,
     config: bytes,
     manifests: Sequence[tuple[Digest, bytes]],
-    fetched: Fetched,
+    layers: Fetched,
     tags: Sequence[str],
     digests: Sequence[str],
-) -> dict[str, Any]:
-    """Return an image as the store expects it on the pipe; documents as base64."""
-    return {
-        "id": selection.id,
-        "kind": selection.kind,
-        "artifact_type": selection.artifact_type,
-        "config": base64.b64encode(config).decode(),
-        "manifests": [[digest, base64.b64encode(data).decode()] for digest, data in manifests],
-        "layers": list(fetched.layers),
-        "new": list(fetched.new),
-        "tags": list(tags),
-        "digests": list(digests),
-    }
+) -> FetchedImage:
+    """Return an image as the store is told it."""
+    return FetchedImage(
+        id=ImageID(selection.id),
+        kind=selection.kind,
+        artifact_type=selection.artifact_type,
+        config=config,
+        manifests=tuple(manifests),
+        layers=layers.layers,
+        new=layers.new,
+        tags=tuple(tags),
+        digests=tuple(digests),
+    )

@@ -8,14 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from podkeep.base.errors import DataLoss
-from podkeep.base.ids import Digest
+from podkeep.images.messages import StoredLayer
 from podkeep.images.snapshots import merging
 from podkeep.images.snapshots.choice import open_drivers
-from podkeep.images.snapshots.directories import DirectoriesDriver
-from podkeep.images.snapshots.erofs import ErofsDriver
 
 _NICE = 10
 """Hashing may take a core for minutes; whatever containers do goes first."""
@@ -27,45 +24,43 @@ def give_way() -> None:
 
 
 class StoredLayers:
-    """The layers of the store below ``root``. A layer is what ``maintenance`` makes of its record for a request."""
+    """The layers of the store below ``root``."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._drivers = open_drivers(root)
 
-    def require(self, layer: dict[str, Any]) -> None:
+    def require(self, layer: StoredLayer) -> None:
         """Return if all files of a layer are there.
 
         :raises DataLoss: if they are not.
         """
-        if not self._drivers[layer["driver"]].has(Digest(layer["id"])):
-            raise DataLoss(f"layer {layer['id']}: it is gone from disk", hint="remove the image and pull it again")
+        if not self._drivers[layer.driver].has(layer.id):
+            raise DataLoss(f"layer {layer.id}: it is gone from disk", hint="remove the image and pull it again")
 
-    def pieces(self, layer: dict[str, Any]) -> Iterator[bytes]:
+    def pieces(self, layer: StoredLayer) -> Iterator[bytes]:
         """Yield the plain tar of a layer, or its file.
 
         :raises DataLoss: if it cannot be read, also between two pieces.
         :raises FailedPrecondition: if what is needed for it was never kept.
         """
         self.require(layer)
-        return self._drivers[layer["driver"]].tar(Digest(layer["id"]))
+        return self._drivers[layer.driver].tar(layer.id)
 
-    def inodes(self, layer: dict[str, Any]) -> int | None:
-        """Return how many inodes a layer has that is kept as a directory; None if it is kept in another way."""
-        driver = self._drivers[layer["driver"]]
-        return driver.inodes(Digest(layer["id"])) if isinstance(driver, DirectoriesDriver) else None
+    def inodes(self, layer: StoredLayer) -> int | None:
+        """Return how many inodes a layer has on disk; None where digests say it all."""
+        return self._drivers[layer.driver].inodes(layer.id)
 
-    def list_digest(self, layer: dict[str, Any]) -> str:
+    def list_digest(self, layer: StoredLayer) -> str:
         """Return the digest of the list of a layer's directories that no entry came for; empty if it has none.
 
         :raises OSError: if it cannot be read.
         """
-        return merging.list_digest(self._root, Digest(layer["id"]))
+        return merging.list_digest(self._root, layer.id)
 
-    def metadata_digest(self, layer: dict[str, Any]) -> str:
+    def metadata_digest(self, layer: StoredLayer) -> str:
         """Return the digest of what a layer's driver keeps beside its content; empty if that is nothing.
 
         :raises OSError: if it cannot be read.
         """
-        driver = self._drivers[layer["driver"]]
-        return driver.metadata_digest(Digest(layer["id"])) if isinstance(driver, ErofsDriver) else ""
+        return self._drivers[layer.driver].metadata_digest(layer.id)

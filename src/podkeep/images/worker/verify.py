@@ -1,9 +1,6 @@
 """Comparing stored layers with their digests. Runs in the worker.
 
 A layer's content is hashed, and so is what its driver made beside it.
-
-Request: ``root`` of the store, ``layers``. Events: ``progress`` (``done`` of ``total`` bytes), ``damage`` (``layer``,
-``problem``), ``checked`` (``layer``, ``bytes`` of its content) and ``unchecked`` (``layer``, ``why``).
 """
 
 from __future__ import annotations
@@ -12,42 +9,39 @@ import hashlib
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, PodkeepError
+from podkeep.images.layers.messages import legible
+from podkeep.images.messages import Checked, Damaged, StoredLayer, Unchecked, Verify
 from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.stored import StoredLayers, give_way
 
-_BESIDE = {"metadata": "its metadata", "implied": "its list of directories without an entry"}
-"""What there may be beside a layer's content, by the name in its record."""
 
-
-def verify(request: dict[str, Any], channel: Channel) -> None:
+def verify(request: Verify, channel: Channel) -> None:
     """Read every layer of the request and report those that are not what their digests say."""
     give_way()
-    layers = StoredLayers(Path(request["root"]))
-    total = sum(layer["bytes"] for layer in request["layers"])
+    layers = StoredLayers(Path(request.root))
+    total = sum(layer.bytes for layer in request.layers)
     before = 0
-    for layer in request["layers"]:
+    for layer in request.layers:
         check = _Check(layers, layer, channel, (before, total))
-        report = {"layer": layer["id"]}
         try:
             check.run()
-            channel.emit({"event": "checked", "bytes": check.read, **report})
+            channel.emit(Checked(layer=layer.id, bytes=check.read))
         except FailedPrecondition as error:
-            channel.emit({"event": "unchecked", "why": error.message, **report})
+            channel.emit(Unchecked(layer=layer.id, why=legible(error.message)))
         except PodkeepError as error:
-            problem = error.message.removeprefix(f"layer {layer['digest']}: ").removeprefix(f"layer {layer['id']}: ")
-            channel.emit({"event": "damage", "problem": problem, **report})
+            problem = error.message.removeprefix(f"layer {layer.digest}: ").removeprefix(f"layer {layer.id}: ")
+            channel.emit(Damaged(layer=layer.id, problem=legible(problem)))
         except (OSError, ValueError, struct.error) as error:
-            channel.emit({"event": "damage", "problem": f"cannot be read: {error}", **report})
-        before += layer["bytes"]
+            channel.emit(Damaged(layer=layer.id, problem=legible(f"cannot be read: {error}")))
+        before += layer.bytes
 
 
 class _Check:
     """One layer. ``read`` counts the bytes of its content."""
 
-    def __init__(self, layers: StoredLayers, layer: dict[str, Any], channel: Channel, place: tuple[int, int]) -> None:
+    def __init__(self, layers: StoredLayers, layer: StoredLayer, channel: Channel, place: tuple[int, int]) -> None:
         """``place``: bytes on disk of the layers before this one, and of all."""
         self._layers = layers
         self._layer = layer
@@ -64,25 +58,24 @@ class _Check:
         """
         self._layers.require(self._layer)
         # First: it says where the content ends.
-        beside = {
-            "metadata": self._layers.metadata_digest(self._layer),
-            "implied": self._layers.list_digest(self._layer),
-        }
-        for what, found in beside.items():
-            wanted = self._layer[what]
+        beside = (
+            ("its metadata", self._layer.metadata, self._layers.metadata_digest(self._layer)),
+            ("its list of directories without an entry", self._layer.implied, self._layers.list_digest(self._layer)),
+        )
+        for what, wanted, found in beside:
             if wanted and found != wanted:
-                raise DataLoss(f"{_BESIDE[what]}: expected digest {wanted}, the content has {found or 'none'}")
+                raise DataLoss(f"{what}: expected digest {wanted}, the content has {found or 'none'}")
         self._hash()
         # What a tar does not have, nobody reads above.
-        there, expected = self._layers.inodes(self._layer), self._layer["inodes"]
+        there, expected = self._layers.inodes(self._layer), self._layer.inodes
         if there not in (None, expected):
             raise DataLoss(f"expected {expected} files and directories, there are {there}")
-        unknown = [_BESIDE[what] for what, found in beside.items() if found and not self._layer[what]]
+        unknown = [what for what, wanted, found in beside if found and not wanted]
         if unknown:
             raise FailedPrecondition(f"of {' and '.join(unknown)} no digest was recorded")
 
     def _hash(self) -> None:
-        wanted: str = self._layer["digest"]
+        wanted = self._layer.digest
         hashing = hashlib.new(wanted.partition(":")[0])
         for piece in self._pieces():
             hashing.update(piece)
@@ -91,7 +84,7 @@ class _Check:
             raise DataLoss(f"expected digest {wanted}, the content has {found}")
 
     def _pieces(self) -> Iterator[bytes]:
-        size: int = self._layer["bytes"]
+        size = self._layer.bytes
         for piece in self._layers.pieces(self._layer):
             yield piece
             self.read += len(piece)

@@ -1,8 +1,7 @@
 """The image worker: one process per pull or load, the only one that talks to registries and reads archives.
 
 It also reads back what the store has (``saver``, ``verify``). Started by the store, never imported by a server.
-Standard input: one JSON line with the request, then answers. Standard output: JSON lines, ``progress``, ``want`` (which
-layers are needed; the store answers which it has), and at the end an ``image`` for each and ``result``, or ``error``.
+Standard input: one line with the request, then answers. Standard output: lines with events (``images.messages``).
 """
 
 from __future__ import annotations
@@ -10,11 +9,13 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from podkeep.base.errors import PodkeepError
 from podkeep.base.redaction import redacted
+from podkeep.images.layers.messages import legible
+from podkeep.images.messages import Done, Failed, FetchedImage, Pull, Request, Save, Unchanged, Verify
 from podkeep.images.worker.channel import Channel
 from podkeep.kernel import allocator
 
@@ -29,68 +30,58 @@ def main() -> None:
     channel = Channel()
     request = channel.start()
     try:
-        for image in _serve(request, channel):
-            channel.emit({"event": "image", "image": image})
-        channel.emit({"event": "result"})
+        for event in _serve(request, channel):
+            channel.emit(event)
+        channel.emit(Done())
     except Exception as error:  # noqa: BLE001 - the end of this process: the store raises it again
         channel.emit(_described(error))
     # Threads may still wait for a slow registry, and unpack processes for them: nothing here is worth waiting for.
     os.killpg(0, signal.SIGKILL)
 
 
-def _described(error: Exception) -> dict[str, Any]:
+def _described(error: Exception) -> Failed:
     if isinstance(error, PodkeepError):
-        message, hint = (_told(text) for text in (error.message, error.hint))
-        return {"event": "error", "class": type(error).__name__, "message": message, "hint": hint}
+        return Failed(error=type(error).__name__, message=_told(error.message), hint=_told(error.hint))
     import traceback
 
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = f"image worker: {type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-    return {"event": "error", "class": "Internal", "message": _told(text), "hint": ""}
+    return Failed(error="Internal", message=_told(text), hint="")
 
 
 def _told(text: str) -> str:
     """Return a text that others had a part in as the store is told it: no longer than needed, without secrets."""
-    return redacted(text if len(text) <= _MOST_TOLD else f"{text[: _MOST_TOLD // 2]} [...] {text[-_MOST_TOLD // 2 :]}")
+    return redacted(
+        legible(text if len(text) <= _MOST_TOLD else f"{text[: _MOST_TOLD // 2]} [...] {text[-_MOST_TOLD // 2 :]}")
+    )
 
 
-def _serve(request: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
-    if request["kind"] == "save":
-        from podkeep.images.worker import saver
+def _serve(request: Request, channel: Channel) -> Sequence[FetchedImage | Unchanged]:
+    match request:
+        case Save():
+            from podkeep.images.worker import saver
 
-        saver.save(request, channel)
-        return []
-    if request["kind"] == "verify":
-        from podkeep.images.worker import verify
+            saver.save(request, channel)
+            return ()
+        case Verify():
+            from podkeep.images.worker import verify
 
-        verify.verify(request, channel)
-        return []
-    if request.get("known"):
-        from podkeep.images.worker import recheck
+            verify.verify(request, channel)
+            return ()
+        case Pull() if request.known:
+            from podkeep.images.worker import recheck
 
-        if same := recheck.unchanged(request):
-            return same
+            if same := recheck.unchanged(request):
+                return (same,)
     from podkeep.images.worker.assembly import Assembly
-    from podkeep.images.worker.layers import Limits
 
     os.umask(0)  # files of layers have the modes that they are given
-    assembly = Assembly(
-        staging=Path(request["staging"]),
-        parallel=request["parallel"],
-        limits=Limits(
-            max_bytes=request["max_bytes"],
-            max_inodes=request["max_inodes"],
-            max_ratio=request["max_ratio"],
-            driver=request["driver"],
-        ),
-        lock=request["lock"],
-        channel=channel,
-    )
+    assembly = Assembly(request.settings, channel)
     # Imported late: the assembly's first process starts meanwhile, and a load needs no HTTP library.
-    if request["kind"] == "pull":
+    if isinstance(request, Pull):
         from podkeep.images.worker import pull
 
-        return pull.pull(request, assembly, channel)
+        return (pull.pull(request, assembly, channel),)
     from podkeep.images.worker import archive
 
     return archive.load(request, assembly, channel)

@@ -11,7 +11,8 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from podkeep.images.layers import directory_layers
 from podkeep.images.layers.datafile import DataFile
@@ -19,20 +20,19 @@ from podkeep.images.layers.directory_layers import Bounds
 from podkeep.images.layers.erofs import image, layout
 from podkeep.images.layers.erofs.fingerprint import METADATA
 from podkeep.images.layers.erofs.tree import TooLarge, Tree
-from podkeep.images.layers.recording import SUFFIX
+from podkeep.images.layers.forms import EROFS, RECORD_SUFFIX, TREE
+from podkeep.images.layers.messages import MadeTree
 from podkeep.images.layers.stages import Aside
 from podkeep.images.layers.tarstream import ByteSource, Entry, EntryKind, TarReader
-from podkeep.images.layers.tree import BLOCK_BYTES
 
 DATA = "data"
 FILE = "file"
-TREE = "tree"
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 1 << 20
 
 
-def keep_tar(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> dict[str, Any]:
-    """Keep a tar below ``directory``; return what the unpack process reports of it.
+def keep_tar(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> MadeTree:
+    """Keep a tar below ``directory``.
 
     :param pull: returns the next piece of the plain tar, empty at its end.
     :raises TarError: if it is none.
@@ -47,8 +47,8 @@ def keep_tar(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> dict[
         os.close(data)
 
 
-def keep_file(directory: str, title: str, pull: Callable[[], bytes]) -> dict[str, Any]:
-    """Keep a stream as one file named ``title``."""
+def keep_file(directory: str, title: str, pull: Callable[[], bytes]) -> int:
+    """Keep a stream as one file named ``title``; return what its content takes on disk."""
     data = os.open(f"{directory}/{FILE}", _CREATE, 0o600)
     try:
         with _stored(pull, data) as source:
@@ -58,7 +58,7 @@ def keep_file(directory: str, title: str, pull: Callable[[], bytes]) -> dict[str
     finally:
         os.close(data)
     write_file_image(f"{directory}/{METADATA}", title, source.position)
-    return _report(directory, FILE)
+    return directory_layers.rounded(os.stat(f"{directory}/{FILE}").st_size)
 
 
 def write_file_image(path: str, title: str, size: int) -> None:
@@ -135,10 +135,10 @@ def _tree_of(source: ByteSource, bounds: Bounds) -> Tree | None:
     return tree
 
 
-def _finish(directory: str, tree: Tree, size: int) -> dict[str, Any]:
+def _finish(directory: str, tree: Tree, size: int) -> MadeTree:
     os.truncate(f"{directory}/{DATA}", size + -size % layout.BLOCK)
     _write_image(f"{directory}/{METADATA}", tree, size)
-    return _report(directory, DATA) | {"implied": [os.fsdecode(path) for path in tree.implied()]}
+    return MadeTree(driver=EROFS, path="", opaque=(), implied=tuple(tree.implied()))
 
 
 def _write_image(path: str, tree: Tree, data_bytes: int) -> None:
@@ -147,27 +147,14 @@ def _write_image(path: str, tree: Tree, data_bytes: int) -> None:
         image.write(tree, output, data_bytes=data_bytes)
 
 
-def _report(directory: str, name: str) -> dict[str, Any]:
-    data, metadata = (directory_layers.rounded(os.stat(f"{directory}/{file}").st_size) for file in (name, METADATA))
-    return {
-        "kind": "file" if name == FILE else "tar",
-        "driver": "erofs",
-        "path": "",
-        "bytes": BLOCK_BYTES + data + metadata,
-        "inodes": 3,
-        "data_bytes": data if name == FILE else 0,
-        "opaque": [],
-    }
-
-
-def _unpack_again(directory: str, data: int, bounds: Bounds) -> dict[str, Any]:
+def _unpack_again(directory: str, data: int, bounds: Bounds) -> MadeTree:
     """Make files of a tar that was stored already."""
     os.lseek(data, 0, os.SEEK_SET)
     tree = f"{directory}/{TREE}"
     os.mkdir(tree, 0o755)
-    record = os.open(tree + SUFFIX, _CREATE, 0o600)
+    record = os.open(tree + RECORD_SUFFIX, _CREATE, 0o600)
     try:
-        result = directory_layers.keep_tar(tree, record, lambda: os.read(data, _PIECE), bounds)
+        made = directory_layers.keep_tar(tree, record, lambda: os.read(data, _PIECE), bounds)
     finally:
         os.close(record)
-    return result | {"path": TREE}
+    return structs.replace(made, path=TREE)

@@ -31,9 +31,10 @@ from podkeep.base.undo import UndoStack
 from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
 from podkeep.kernel import cgroup_dynmods, mounts, openat, overlay, procfs, removal
+from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime.bundle import anonymous_volumes, container_log, image_volumes, relabel, targets
+from podkeep.runtime.bundle import anonymous_volumes, container_log, pod_files, relabel, targets
 from podkeep.runtime.bundle.container_log import LogFile
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
 from podkeep.runtime.bundle.staging import Staging, make_passable
@@ -41,12 +42,13 @@ from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.class_resources import qos
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target
-from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
 from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, ProfileKind, Sandbox, Seccomp
 from podkeep.runtime.oci import cdi_edits, cdi_nodes, devices, spec, users
 from podkeep.runtime.oci.cdi_registry import Registry
+from podkeep.runtime.oci.confinement import Confinement
 from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
+from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.mounts import POD_FILES, check_device_nodes
 
 _PASSWD_LIMIT = 1 << 20
@@ -78,16 +80,20 @@ class MadeContainer:
     user: users.User
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ContainerExecutor:
     """Makes and unmakes containers below one layout."""
 
     layout: Layout
     images: ImageStore
-    sandboxes: SandboxExecutor
+    cgroups: Cgroups
+    staging: Staging
+    image_volumes: ImageVolumes
     seccomp_default: Path
+    """The profile that RuntimeDefault means."""
+    confinement: Confinement = field(default_factory=Confinement)
+    classes: ClassResources = field(default_factory=ClassResources)
     cdi: Registry = field(default_factory=lambda: Registry(()))
-    image_volume_policy: image_volumes.Policy = field(default_factory=image_volumes.Policy)
 
     def create(self, plan: ContainerPlan, driver: Driver) -> MadeContainer:
         """Make the root file system and the bundle, and have the container created.
@@ -111,10 +117,10 @@ class ContainerExecutor:
             failpoints.reach("container.rootfs")
             volumes, found = self._make_volumes(plan)
             user = self._user(plan)
-            staged = self._staging.stage(container, plan.sandbox)
-            label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
-            staged |= self._image_volumes.stage(container, plan.sandbox, plan.volume_images, label=label)
-            copies = self._staging.stage_sources(container, plan.sandbox, cdi_nodes.sources(edits))
+            staged = self.staging.stage(container, plan.sandbox)
+            label = self.confinement.labels(plan.sandbox, container.config.security).mount
+            staged |= self.image_volumes.stage(container, plan.sandbox, plan.volume_images, label=label)
+            copies = self.staging.stage_sources(container, plan.sandbox, cdi_nodes.sources(edits))
             failpoints.reach("container.staged")
             given = replace(self._spec_input(plan, user, staged, held), volumes=volumes, targets=found)
             if driver.handler.privileged_without_host_devices:
@@ -126,7 +132,7 @@ class ContainerExecutor:
             config = cdi_edits.apply(config, cdi_nodes.prepare(edits, copies))
             check_device_nodes(config)
             whole = {place for copy in copies.values() for place in copy.values()}
-            config = self._staging.lock(container, plan.sandbox, config, whole=whole)
+            config = self.staging.lock(container, plan.sandbox, config, whole=whole)
             failpoints.reach("container.locked")
             config = qos.edit_of_pod(plan.sandbox.status.class_resources, config)
             config = self.classes.edit(container.status.class_resources, config)
@@ -136,12 +142,12 @@ class ContainerExecutor:
             failpoints.reach("container.bundle")
             created = launch.create()
             # The container has its own copies now.
-            self._staging.unstage(container)
+            self.staging.unstage(container)
             if _has_root_read_only_for_good(plan):
                 overlay.make_readonly(self.layout.rootfs(container.id))
             failpoints.reach("container.created")
             # Its process waits to be told to start the program: nothing has run outside its classes.
-            target = container_target(self.sandboxes.cgroups, plan.sandbox, container)
+            target = container_target(self.cgroups, plan.sandbox, container)
             target = replace(target, process=created.process)
             self.classes.apply(target, container.status.class_resources)
             failpoints.reach("container.classed")
@@ -152,12 +158,7 @@ class ContainerExecutor:
 
         :raises OSError: if the daemon may not write to its own cgroup.
         """
-        cgroup_dynmods.expect_move(self.sandboxes.cgroups.layout)
-
-    @property
-    def classes(self) -> ClassResources:
-        """The class resources of the node."""
-        return self.sandboxes.classes
+        cgroup_dynmods.expect_move(self.cgroups.layout)
 
     def start(self, container: Container, sandbox: Sandbox, driver: Driver) -> None:
         """Check that a created container is in its classes, and let it run its program.
@@ -167,7 +168,7 @@ class ContainerExecutor:
         process = container.status.process
         if container.status.class_resources:
             # Its first process is there, and waits. Afterwards is too late: a short program is done by then.
-            target = container_target(self.sandboxes.cgroups, sandbox, container)
+            target = container_target(self.cgroups, sandbox, container)
             try:
                 self.classes.verify(target, container.status.class_resources)
             except PodkeepError:
@@ -192,7 +193,7 @@ class ContainerExecutor:
         :raises PodkeepError: the first error of a type; every type gets its turn.
         """
         if held := container.status.held_classes:
-            self.classes.release(container_target(self.sandboxes.cgroups, sandbox, container), held)
+            self.classes.release(container_target(self.cgroups, sandbox, container), held)
 
     def remove(self, container: Container, sandbox: Sandbox, driver: Driver) -> None:
         """Remove everything of a container whose processes are dead or may be killed; safe to repeat.
@@ -201,10 +202,10 @@ class ContainerExecutor:
         """
         # Here, because the OCI runtime removes it.
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
-        self.sandboxes.cgroups.empty(cgroup, EMPTIED_BYTES)
+        self.cgroups.empty(cgroup, EMPTIED_BYTES)
         driver.delete(container.id)
         self.release_classes(container, sandbox)
-        self._staging.unstage(container)
+        self.staging.unstage(container)
         for place in (self.layout.rootfs(container.id), self.layout.log_directory(container.id)):
             mounts.unmount(place, lazy=True)
         for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
@@ -213,13 +214,13 @@ class ContainerExecutor:
 
     def _remove_cgroup(self, plan: ContainerPlan) -> None:
         cgroup = container_cgroup(plan.sandbox.config.cgroup_parent, plan.sandbox.id, plan.container.id)
-        self.sandboxes.cgroups.kill(cgroup)
-        self.sandboxes.cgroups.remove(cgroup)
+        self.cgroups.kill(cgroup)
+        self.cgroups.remove(cgroup)
 
     def kill_rest(self, container: Container, sandbox: Sandbox) -> None:
         """Kill every process in the container's cgroup."""
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
-        self.sandboxes.cgroups.kill(cgroup)
+        self.cgroups.kill(cgroup)
 
     def exec_sync(
         self,
@@ -234,18 +235,20 @@ class ContainerExecutor:
         :raises DeadlineExceeded: if it took too long and was killed.
         :raises Cancelled: if it was told to stop and was killed.
         """
-        bundle = self.layout.bundle(container.id)
-        config = json.loads((bundle / "config.json").read_text())
-        config, enter = self.sandboxes.command_classes(container, sandbox, config)
-        return driver.exec_sync(container.id, bundle, spec.process_for_exec(config, command), limits, enter=enter)
+        process, enter = self.command(container, sandbox, command)
+        return driver.exec_sync(container.id, self.layout.bundle(container.id), process, limits, enter=enter)
 
-    @cached_property
-    def _staging(self) -> Staging:
-        return Staging(self.layout, self.sandboxes.helper)
+    def command(
+        self, container: Container, sandbox: Sandbox, command: tuple[str, ...]
+    ) -> tuple[dict[str, Any], Enter | None]:
+        """Return the process of a command in a container, in OCI's form, and how it gets into the container's classes.
 
-    @cached_property
-    def _image_volumes(self) -> ImageVolumes:
-        return ImageVolumes(images=self.images, staging=self._staging, policy=self.image_volume_policy)
+        :raises FileNotFoundError: if the container was removed.
+        """
+        config = json.loads((self.layout.bundle(container.id) / "config.json").read_text())
+        target = container_target(self.cgroups, sandbox, container)
+        config, enter = self.classes.command(target, container.status.class_resources, config)
+        return spec.process_for_exec(config, command), enter
 
     def _mount_log(self, container: ContainerID, log: LogFile, undo: UndoStack) -> Path:
         """Mount the directory of a log for conmon, and return the path of the log in it."""
@@ -274,12 +277,12 @@ class ContainerExecutor:
         with ExitStack() as closing:
             userns = None
             if idmap is not None:
-                userns = self._staging.open_userns(plan.sandbox, idmap)
+                userns = self.staging.open_userns(plan.sandbox, idmap)
                 closing.callback(os.close, userns)
             lowers = self.images.lowers(plan.image, userns=userns)
             for fd in lowers:
                 closing.callback(os.close, fd)
-            label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
+            label = self.confinement.labels(plan.sandbox, container.config.security).mount
             overlay.mount_overlay(
                 lowers,
                 upper=upper,
@@ -329,14 +332,14 @@ class ContainerExecutor:
             rootfs=str(self.layout.rootfs(container.id)),
             cgroup=slices.container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id).oci,
             namespaces=self._namespaces(plan, held),
-            files=self.sandboxes.files(sandbox),
+            files=pod_files.paths(self.layout, sandbox),
             hostname=sandbox.config.hostname or os.uname().nodename,
             staged=staged,
-            image_volume_options=self.image_volume_policy.options,
+            image_volume_options=self.image_volumes.policy.options,
             devices=devices.requested(container.config.devices),
             seccomp_profile=self._seccomp(container.config.security.seccomp),
-            apparmor_profile=self.sandboxes.confinement.apparmor_profile(container.config.security),
-            labels=self.sandboxes.labels(sandbox, container.config.security),
+            apparmor_profile=self.confinement.apparmor_profile(container.config.security),
+            labels=self.confinement.labels(sandbox, container.config.security),
         )
 
     def _namespaces(self, plan: ContainerPlan, held: ExitStack) -> dict[str, str]:
@@ -378,7 +381,7 @@ class ContainerExecutor:
 
     @cached_property
     def _host_facts(self) -> spec.HostFacts:
-        return self.sandboxes.confinement.host_facts(self.sandboxes.cgroups)
+        return self.confinement.host_facts(self.cgroups)
 
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:

@@ -39,6 +39,7 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime.bundle import container_log, image_volumes
 from podkeep.runtime.bundle.container_log import LogFile, log_file
 from podkeep.runtime.class_resources.model import Level
+from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
 from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes, require_ready
@@ -83,12 +84,19 @@ class Containers:
     """The containers of one runtime. Repeating a request joins the running one or finds its result."""
 
     def __init__(
-        self, state: State, executor: ContainerExecutor, sandboxes: Sandboxes, images: ImageStore, layout: Layout
+        self,
+        state: State,
+        executor: ContainerExecutor,
+        sandboxes: Sandboxes,
+        images: ImageStore,
+        classes: ClassResources,
+        layout: Layout,
     ) -> None:
         self._state = state
         self._executor = executor
         self._sandboxes = sandboxes
         self._images = images
+        self._classes = classes
         self._layout = layout
         self._creating: SingleFlight[ContainerID] = SingleFlight()
         self._changing: SingleFlight[None] = SingleFlight()
@@ -149,7 +157,7 @@ class Containers:
                 raise _name_taken(key, existing.id)
             image = self._image(config.image)
             volume_images = image_volumes.find_images(config, self._images.find)
-            classes = self._executor.classes.resolve(Level.CONTAINER, config.class_resources)
+            classes = self._classes.resolve(Level.CONTAINER, config.class_resources)
             container = Container(
                 id=ContainerID(new_id()),
                 sandbox_id=sandbox_id,

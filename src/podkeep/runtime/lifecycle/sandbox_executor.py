@@ -33,27 +33,21 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.kernel.removal import remove_tree, unmount_below
 from podkeep.runtime.bundle import pod_files, relabel
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
-from podkeep.runtime.class_resources.model import OOM, QOS, Level
+from podkeep.runtime.class_resources.model import QOS, Level
 from podkeep.runtime.class_resources.registry import ClassResources
-from podkeep.runtime.class_resources.targets import container_target, sandbox_target
+from podkeep.runtime.class_resources.targets import sandbox_target
 from podkeep.runtime.model.layout import Layout, cgroup_parents, sandbox_cgroup
 from podkeep.runtime.model.records import (
-    Container,
     NamespaceMode,
     Sandbox,
     SandboxConfig,
     SandboxState,
     SandboxStatus,
-    Security,
-    SELinuxOptions,
 )
 from podkeep.runtime.network.networks import Networks, addresses
-from podkeep.runtime.oci import selinux, sysctls
+from podkeep.runtime.oci import sysctls
 from podkeep.runtime.oci.confinement import Confinement, oom_score_floor
 from podkeep.runtime.oci.driver import Driver
-from podkeep.runtime.oci.entering import Enter
-from podkeep.runtime.oci.mounts import PodFiles
-from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.spec import OCI_VERSION, oci_mappings
 
 SHM_BYTES = 64 << 20
@@ -156,26 +150,6 @@ class SandboxExecutor:
         """Return the sandbox's cgroup."""
         return sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
 
-    def command_classes(
-        self, container: Container, sandbox: Sandbox, config: dict[str, Any]
-    ) -> tuple[dict[str, Any], Enter | None]:
-        """Return what a command in a container starts with; see ``ClassResources.command``.
-
-        Not every OCI runtime gives a command the oom_score_adj that it is told (crun 1.8 does not): it would have the
-        daemon's, and be the last to be ended on the whole machine.
-        """
-        classes, score = container.status.class_resources, config["process"].get("oomScoreAdj")
-        config, enter = self.classes.command(container_target(self.cgroups, sandbox, container), classes, config)
-        if OOM in classes or score is None or score == procfs.oom_score_adj(os.getpid()):
-            return config, enter
-
-        def enter_with_score(pid: int) -> None:
-            procfs.set_oom_score_adj(pid, score)
-            if enter is not None:
-                enter(pid)
-
-        return config, enter_with_score
-
     def _release_classes(self, sandbox: Sandbox) -> None:
         if held := sandbox.status.held_classes:
             self.classes.release(sandbox_target(sandbox), held)
@@ -191,29 +165,6 @@ class SandboxExecutor:
                 raise InvalidArgument(f"config.linux.cgroup_parent: {parent} is a file of the kernel's")
         return tuple(parent for parent in parents if not self.cgroups.exists(parent))
 
-    def files(self, sandbox: Sandbox) -> PodFiles:
-        """Return the host paths of what every container of the sandbox gets."""
-        # A pod in a user namespace sees the files through an idmapped copy of their directory, made once for the pod.
-        mapped = sandbox.config.namespaces.userns is not None
-        data = self.layout.mapped_files(sandbox.id) if mapped else self.layout.sandbox_data(sandbox.id)
-        shared_ipc = sandbox.config.namespaces.ipc is NamespaceMode.POD
-        return PodFiles(
-            hosts=str(data / "hosts"),
-            hostname=str(data / "hostname") if sandbox.config.hostname else "",
-            resolv_conf=str(data / "resolv.conf"),
-            shm=str(self.layout.shm(sandbox.id)) if shared_ipc else "",
-        )
-
-    def labels(self, sandbox: Sandbox, security: Security | None = None) -> Labels:
-        """Return the SELinux labels of one of the pod's containers, or of what all of them share."""
-        return selinux.container_labels(
-            self.confinement.selinux,
-            container=security.selinux if security else SELinuxOptions(),
-            sandbox=sandbox.config.selinux,
-            pod_level=sandbox.status.selinux_level,
-            privileged=security is not None and security.privileged,
-        )
-
     def _write_files(self, sandbox: Sandbox) -> None:
         data = self.layout.sandbox_data(sandbox.id)
         data.mkdir(mode=0o711)
@@ -226,7 +177,7 @@ class SandboxExecutor:
         for name, text in texts.items():
             (data / name).write_text(text)
             (data / name).chmod(0o644)
-        if label := self.labels(sandbox).mount:
+        if label := self.confinement.labels(sandbox).mount:
             relabel.relabel(str(data), label)
         run = self.layout.sandbox_run(sandbox.id)
         run.mkdir(mode=0o711)
@@ -303,7 +254,7 @@ class SandboxExecutor:
         shm.mkdir(mode=0o711)
         uid, gid = (0, 0) if idmap is None else (idmap.host_uid(0), idmap.host_gid(0))
         options = f"mode=1777,size={SHM_BYTES},uid={uid},gid={gid}"
-        if label := self.labels(sandbox).mount:
+        if label := self.confinement.labels(sandbox).mount:
             options += f',context="{label}"'
         mounts.tmpfs(shm, options, attrs=MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC)
 
@@ -353,7 +304,7 @@ class SandboxExecutor:
         }
         if idmap is not None:
             linux |= {"uidMappings": oci_mappings(idmap.uids), "gidMappings": oci_mappings(idmap.gids)}
-        program, labels = "/catatonit", self.labels(sandbox)
+        program, labels = "/catatonit", self.confinement.labels(sandbox)
         if labels.mount:
             linux["mountLabel"] = labels.mount
         return {

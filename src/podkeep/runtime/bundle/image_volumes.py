@@ -32,6 +32,7 @@ from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.openat import Resolve
 from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.model.records import Container, ContainerConfig, Sandbox, VolumeImage
+from podkeep.runtime.oci.mounts import StagedMount
 
 FAILED = "ImageVolumeMountFailed"
 """How the message of every failure starts: the kubelet tells them by it (cri-api, pkg/errors)."""
@@ -51,7 +52,7 @@ class Policy:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The same as OCI mount options: an OCI runtime takes off what it is not told."""
+        """The same as OCI mount options."""
         return ("nosuid", "nodev", "noexec") if self.noexec else ("nosuid", "nodev")
 
 
@@ -84,15 +85,15 @@ class ImageVolumes:
 
     def stage(
         self, container: Container, sandbox: Sandbox, images: Mapping[int, Image], *, label: str = ""
-    ) -> dict[int, dict[str, str]]:
-        """Mount a container's image volumes where its other staged mounts are, and return where, by their number.
+    ) -> dict[int, StagedMount]:
+        """Mount a container's image volumes where its other staged mounts are, and return them by their number.
 
         A volume belongs to whom its own mappings say, and without any to the pod, as the root file system does.
 
         :param images: what :func:`find_images` returned.
         :raises PodkeepError: if one cannot be mounted; what is mounted then, ``Staging.unstage`` takes away.
         """
-        result: dict[int, dict[str, str]] = {}
+        result: dict[int, StagedMount] = {}
         pods = sandbox.config.namespaces.userns
         for number, image in images.items():
             directory = self.staging.directory(container, sandbox)
@@ -105,7 +106,7 @@ class ImageVolumes:
                     userns = self.staging.open_userns(sandbox, idmap)
                     closing.callback(os.close, userns)
                 self.mount(mount.image, image, target, userns=userns, label=label)
-            result[number] = {"": str(target)}
+            result[number] = StagedMount(source=str(target), options=self.policy.options)
         return result
 
     def mount(self, volume: VolumeImage, image: Image, target: Path, *, userns: int | None, label: str = "") -> None:

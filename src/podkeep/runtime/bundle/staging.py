@@ -26,7 +26,7 @@ from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, open_pinne
 from podkeep.runtime.bundle import targets
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, Propagation, Sandbox
-from podkeep.runtime.oci.mounts import is_below, is_bind, normal, protected, protection
+from podkeep.runtime.oci.mounts import StagedMount, is_below, is_bind, normal, protected, protection
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Staging:
     layout: Layout
     helper: NamespaceHelper
 
-    def stage(self, container: Container, sandbox: Sandbox) -> dict[int, dict[str, str]]:
-        """Make a copy of every mount that needs one, and return where, by the mount's number.
+    def stage(self, container: Container, sandbox: Sandbox) -> dict[int, StagedMount]:
+        """Make a copy of every mount that needs one, and return it by the mount's number.
 
         :raises FailedPrecondition: naming the path, if mounts cannot pass on what the request wants.
         :raises KernelCallError: naming the path, if its file system cannot be idmapped (KEP-127, handling of volumes).
@@ -54,7 +54,7 @@ class Staging:
         }
         if not chosen:
             return {}
-        result: dict[int, dict[str, str]] = {}
+        result: dict[int, StagedMount] = {}
         directory = self.directory(container, sandbox)
         with ExitStack() as closing:
             namespaces: dict[IdMap, int] = {}
@@ -64,7 +64,7 @@ class Staging:
                     closing.callback(os.close, namespaces[mount.idmap])
                 target = directory / str(number)
                 _copy(mount, target, None if mount.idmap is None else namespaces[mount.idmap])
-                result[number] = {"": str(target)}
+                result[number] = StagedMount(source=str(target))
         shared = {n: mount for n, mount in chosen.items() if mount.propagation is Propagation.BIDIRECTIONAL}
         if in_userns and shared:
             deep = _deep(directory)
@@ -72,10 +72,8 @@ class Staging:
                 _check_not_deep(mount, directory / str(number), deep)
         return result
 
-    def stage_sources(
-        self, container: Container, sandbox: Sandbox, sources: Sequence[str]
-    ) -> dict[str, dict[str, str]]:
-        """Make idmapped copies of host paths for a pod in a user namespace, and return them by path, as ``stage`` does.
+    def stage_sources(self, container: Container, sandbox: Sandbox, sources: Sequence[str]) -> dict[str, StagedMount]:
+        """Make idmapped copies of host paths for a pod in a user namespace, and return them by path.
 
         For a pod with the machine's users nothing is done: the host paths can be mounted as they are.
 
@@ -85,16 +83,16 @@ class Staging:
         if idmap is None or not sources:
             return {}
         directory = self.directory(container, sandbox)
-        staged = {}
+        staged: dict[str, StagedMount] = {}
         userns = self.open_userns(sandbox, idmap)
         try:
             for number, source in enumerate(sources):
                 mount = Mount(container_path="", host_path=os.path.realpath(source), idmap=idmap)
-                staged[source] = (mount, directory / f"source-{number}")
-                _copy(*staged[source], userns)
+                _copy(mount, target := directory / f"source-{number}", userns)
+                staged[source] = StagedMount(source=str(target))
         finally:
             os.close(userns)
-        return {source: {"": str(target)} for source, (_, target) in staged.items()}
+        return staged
 
     def lock(
         self, container: Container, sandbox: Sandbox, config: dict[str, Any], *, whole: Collection[str] = ()

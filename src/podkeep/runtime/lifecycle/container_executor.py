@@ -49,7 +49,7 @@ from podkeep.runtime.oci.cdi_registry import Registry
 from podkeep.runtime.oci.confinement import Confinement
 from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
 from podkeep.runtime.oci.entering import Enter
-from podkeep.runtime.oci.mounts import POD_FILES, check_device_nodes
+from podkeep.runtime.oci.mounts import POD_FILES, StagedMount, check_device_nodes
 
 _PASSWD_LIMIT = 1 << 20
 _PROFILE_LIMIT = 4 << 20
@@ -131,8 +131,7 @@ class ContainerExecutor:
                 config["annotations"] = {**config.get("annotations", {}), **passed}
             config = cdi_edits.apply(config, cdi_nodes.prepare(edits, copies))
             check_device_nodes(config)
-            whole = {place for copy in copies.values() for place in copy.values()}
-            config = self.staging.lock(container, plan.sandbox, config, whole=whole)
+            config = self.staging.lock(container, plan.sandbox, config, whole={copy.source for copy in copies.values()})
             failpoints.reach("container.locked")
             config = qos.edit_of_pod(plan.sandbox.status.class_resources, config)
             config = self.classes.edit(container.status.class_resources, config)
@@ -319,7 +318,7 @@ class ContainerExecutor:
         return user
 
     def _spec_input(
-        self, plan: ContainerPlan, user: users.User, staged: Mapping[int, Mapping[str, str]], held: ExitStack
+        self, plan: ContainerPlan, user: users.User, staged: Mapping[int, StagedMount], held: ExitStack
     ) -> spec.SpecInput:
         container, sandbox = plan.container, plan.sandbox
         privileged = container.config.security.privileged
@@ -335,7 +334,6 @@ class ContainerExecutor:
             files=pod_files.paths(self.layout, sandbox),
             hostname=sandbox.config.hostname or os.uname().nodename,
             staged=staged,
-            image_volume_options=self.image_volumes.policy.options,
             devices=devices.requested(container.config.devices),
             seccomp_profile=self._seccomp(container.config.security.seccomp),
             apparmor_profile=self.confinement.apparmor_profile(container.config.security),

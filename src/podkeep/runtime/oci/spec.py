@@ -16,7 +16,7 @@ from podkeep.images.formats.image import ImageRunConfig
 from podkeep.kernel.idmap import IdMap, IdMapping
 from podkeep.runtime.model.records import ContainerConfig, Resources, SandboxConfig
 from podkeep.runtime.oci import capabilities, mounts, resources, seccomp
-from podkeep.runtime.oci.mounts import PodFiles, normal
+from podkeep.runtime.oci.mounts import PodFiles, StagedMount, normal
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.users import User
@@ -70,11 +70,8 @@ class SpecInput:
     """Whether a privileged container has the machine's devices; else it has those that it asked for."""
     devices: tuple[Mapping[str, Any], ...] = ()
     """Device nodes the container asked for, in OCI's form, with ``access`` and ``source`` (the host's path) beside."""
-    staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Number of a mount of the container to the host paths of its idmapped copy, for those that have mappings: under
-    the empty path the mount itself, under a relative path what is mounted below it."""
-    image_volume_options: tuple[str, ...] = ()
-    """What a mounted image has beside being read-only, in OCI's words; it is among ``staged``."""
+    staged: Mapping[int, StagedMount] = field(default_factory=dict)
+    """Number of a mount of the container to what is bound in its place, for images and what needs a copy."""
     volumes: Mapping[str, str] = field(default_factory=dict)
     """Path in the container to the host path of an anonymous volume of the image."""
     targets: Mapping[str, str] = field(default_factory=dict)
@@ -198,7 +195,6 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
             own_ipc="ipc" in given.namespaces,
             has_mqueue=given.host.has_mqueue,
             staged=given.staged,
-            image_volume_options=given.image_volume_options,
             volumes=given.volumes,
             targets=given.targets,
             device_paths=tuple(normal(device["path"]) for device in given.devices),

@@ -320,7 +320,7 @@ def test_a_file_that_others_than_root_can_write(tmp_path: Path, owner: int, mode
 
 def apply(edits: Edits = Edits(), **fields: Any) -> dict[str, Any]:  # noqa: B008
     prepared = Prepared(edits=edits, **{key: fields.pop(key) for key in ("devices", "mounts") if key in fields})
-    return cdi_edits.apply(spec.build(spec_input(**fields)), prepared)
+    return cdi_edits.apply(prepared, spec.build(spec_input(**fields)))
 
 
 def test_no_edits_change_nothing() -> None:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, ProfileKind, Sandbox, Seccomp
 from podkeep.runtime.oci import cdi_edits, cdi_nodes, devices, spec, users
 from podkeep.runtime.oci.cdi_registry import Registry
+from podkeep.runtime.oci.compose import compose, setting
 from podkeep.runtime.oci.confinement import Confinement
 from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
 from podkeep.runtime.oci.entering import Enter
@@ -125,16 +126,17 @@ class ContainerExecutor:
             given = replace(self._spec_input(plan, user, staged, held), volumes=volumes, targets=found)
             if driver.handler.privileged_without_host_devices:
                 given = replace(given, host=self._host_facts, machine_devices=False)
-            config = spec.build(given)
             passed = driver.handler.passed_annotations(plan.sandbox.config.annotations, container.config.annotations)
-            if passed:
-                config["annotations"] = {**config.get("annotations", {}), **passed}
-            config = cdi_edits.apply(config, cdi_nodes.prepare(edits, copies))
+            config = compose(
+                spec.build(given),
+                setting("annotations", **passed),
+                partial(cdi_edits.apply, cdi_nodes.prepare(edits, copies)),
+                partial(qos.edit_of_pod, plan.sandbox.status.class_resources),
+                partial(self.classes.edit, container.status.class_resources),
+            )
             check_device_nodes(config)
             config = self.staging.lock(container, plan.sandbox, config, whole={copy.source for copy in copies.values()})
             failpoints.reach("container.locked")
-            config = qos.edit_of_pod(plan.sandbox.status.class_resources, config)
-            config = self.classes.edit(container.status.class_resources, config)
             if label:
                 relabel_mounts(container, volumes, label, self.layout.images)
             _write_private(bundle / "config.json", json.dumps(config))

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -46,9 +45,9 @@ from podkeep.runtime.model.records import (
 )
 from podkeep.runtime.network.networks import Networks, addresses
 from podkeep.runtime.oci import sysctls
+from podkeep.runtime.oci.compose import Config, compose, joining, labelled, mapped, only_program, setting
 from podkeep.runtime.oci.confinement import Confinement, oom_score_floor
 from podkeep.runtime.oci.driver import Driver
-from podkeep.runtime.oci.spec import OCI_VERSION, oci_mappings
 
 SHM_BYTES = 64 << 20
 """Size of a pod's /dev/shm, as everywhere in the field."""
@@ -283,49 +282,21 @@ class SandboxExecutor:
             namespaces.pin(namespace.fileno(), self.layout.namespace_pin(sandbox.id, NamespaceKind.PID))
         return process
 
-    def _infra_config(self, sandbox: Sandbox, rootfs: str) -> dict[str, Any]:
-        joined = namespace_kinds(sandbox.config) - {NamespaceKind.PID}
+    def _infra_config(self, sandbox: Sandbox, rootfs: str) -> Config:
+        config = sandbox.config
+        kinds = sorted(namespace_kinds(config) - {NamespaceKind.PID}, key=lambda kind: kind.value)
         oci_names = {NamespaceKind.NET: "network"}
-        idmap = sandbox.config.namespaces.userns
-        linux: dict[str, Any] = {
-            "namespaces": [
-                {"type": "pid"},
-                {"type": "mount"},
-                *(
-                    {
-                        "type": oci_names.get(kind, kind.value),
-                        "path": str(self.layout.namespace_pin(sandbox.id, kind)),
-                    }
-                    for kind in sorted(joined, key=lambda item: item.value)
-                ),
-            ],
-            "cgroupsPath": slices.infra_cgroup(sandbox.config.cgroup_parent, sandbox.id).oci,
-            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
-        }
-        if idmap is not None:
-            linux |= {"uidMappings": oci_mappings(idmap.uids), "gidMappings": oci_mappings(idmap.gids)}
-        program, labels = "/catatonit", self.confinement.labels(sandbox)
-        if labels.mount:
-            linux["mountLabel"] = labels.mount
-        return {
-            "ociVersion": OCI_VERSION,
-            "process": {
-                **({"selinuxLabel": labels.process} if labels.process else {}),
-                "user": {"uid": 0, "gid": 0},
-                "args": [program, "-P"],
-                "cwd": "/",
-                "noNewPrivileges": True,
-                "oomScoreAdj": max(INFRA_OOM_SCORE, oom_score_floor(procfs.capability_bounding_set())),
-                "capabilities": {},
-            },
-            "root": {"path": rootfs, "readonly": True},
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-                {"destination": program, "type": "bind", "source": self.catatonit, "options": ["bind", "ro"]},
-            ],
-            "linux": linux,
-        }
+        joined = {oci_names.get(kind, kind.value): str(self.layout.namespace_pin(sandbox.id, kind)) for kind in kinds}
+        cgroup = slices.infra_cgroup(config.cgroup_parent, sandbox.id).oci
+        score = max(INFRA_OOM_SCORE, oom_score_floor(procfs.capability_bounding_set()))
+        return compose(
+            only_program(self.catatonit, "/catatonit", "-P", rootfs=rootfs, cgroup=cgroup),
+            setting("root", readonly=True),
+            setting("process", noNewPrivileges=True, oomScoreAdj=score),
+            joining({"pid": "", "mount": "", **joined}),
+            mapped(config.namespaces.userns),
+            labelled(self.confinement.labels(sandbox)),
+        )
 
     def _stop_infra(self, sandbox: Sandbox, driver: Driver) -> None:
         if sandbox.status.infra is not None:

@@ -53,7 +53,7 @@ from podkeep.runtime.model.records import (
     NamespaceMode,
     Sandbox,
 )
-from podkeep.runtime.model.state import State
+from podkeep.runtime.model.state import State, container_key
 from podkeep.runtime.oci.driver import Allowance, ExecLimits, ExecResult
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,6 @@ COMMANDS_OF_POD = 64
 """Of them those of one pod. A kubelet asks for a few for each container: its probes and its hooks."""
 OUTPUT_OF_POD = 32 << 20
 """Bytes of output that the commands of one pod keep together until they end."""
-LIVE_STATES = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
 
 
 @dataclass
@@ -118,7 +117,7 @@ class Containers:
     def watch_all(self) -> None:
         """Watch every container that has not ended; called once when the daemon starts."""
         for container in self._state.containers():
-            if container.status.state in LIVE_STATES:
+            if container.status.state.lives:
                 self._watch(container)
 
     def close(self) -> None:
@@ -135,7 +134,7 @@ class Containers:
         :raises AlreadyExists: if a different container has this name.
         :raises PodkeepError: if it cannot be made; nothing is left.
         """
-        key = "/".join((sandbox.id, config.name, str(config.attempt)))
+        key = container_key(sandbox.id, config)
         container_id = await self._creating.do(key, lambda: self._create(key, sandbox.id, config))
         if self._state.container(container_id).config != config:
             # It joined the making of another container.
@@ -301,7 +300,7 @@ class Containers:
     async def stop(self, text: str, timeout: float) -> None:
         """Ask a container to end, and kill it when ``timeout`` seconds have passed; a missing one is no error."""
         container = self._state.find_container(text)
-        if container is None or container.status.state not in LIVE_STATES:
+        if container is None or not container.status.state.lives:
             return
         ended = self._ends[container.id]
         # What was only created runs no program that could take the signal.
@@ -348,7 +347,7 @@ class Containers:
     async def end_all(self, sandbox_id: SandboxID) -> None:
         """Kill what still runs in a sandbox and wait for it."""
         for container in self._state.containers(sandbox_id):
-            if container.status.state in LIVE_STATES:
+            if container.status.state.lives:
                 await self._kill(container)
             await self._given_back(container.id)
 
@@ -367,7 +366,7 @@ class Containers:
         container = self._state.find_container(container_id)
         if container is None:
             return
-        if container.status.state in LIVE_STATES:
+        if container.status.state.lives:
             await self._kill(container)
         await self._given_back(container_id)
         sandbox = self._state.sandbox(container.sandbox_id)
@@ -468,7 +467,7 @@ class Containers:
 
     def _ended(self, container_id: ContainerID) -> None:
         container = self._state.find_container(container_id)
-        if container is None or container.status.state not in LIVE_STATES:
+        if container is None or not container.status.state.lives:
             return
         if container_id in self._starting:
             self._ended_early.add(container_id)

@@ -111,7 +111,6 @@ _SANDBOX_STEPS = {
     SandboxState.NOTREADY: 3,
     SandboxState.REMOVING: 3,
 }
-_HIDDEN = frozenset({ContainerState.CREATING, ContainerState.REMOVING})
 
 
 def kinds_between(before: int, after: int | None) -> tuple[EventKind, ...]:
@@ -154,7 +153,7 @@ class EventHub:
         if not kinds:
             return
         sandbox = record if isinstance(record, Sandbox) else state.find_sandbox(sandbox_id)
-        containers = tuple(item for item in state.containers(sandbox_id) if item.status.state not in _HIDDEN)
+        containers = tuple(item for item in state.containers(sandbox_id) if item.status.state.shown)
         for kind in kinds:
             event = Event(kind=kind, subject=record.id, at=time.time_ns(), sandbox=sandbox, containers=containers)
             self.publish(event)

@@ -5,6 +5,7 @@ Owns: comparing the records with the machine, once, before requests are served. 
     record says            found                        done
     CREATING, REMOVING     anything                     undone to the end, record deleted
     sandbox READY          its namespaces are gone      rest removed, NOTREADY (a reboot, or a kill in StopPodSandbox)
+      NOTREADY             something is left of it      rest removed
     container CREATED,     its processes live           watched again
       RUNNING              dead, exit code noted        EXITED with that code
                            dead, nothing noted          EXITED, ContainerStatusUnknown
@@ -30,7 +31,7 @@ from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target, sandbox_target
 from podkeep.runtime.lifecycle import orphans, updates
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
-from podkeep.runtime.lifecycle.containers import LIVE_STATES, ended_status, without_classes
+from podkeep.runtime.lifecycle.containers import ended_status, without_classes
 from podkeep.runtime.lifecycle.handlers import HandlerTable
 from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
 from podkeep.runtime.lifecycle.sandboxes import ended_sandbox
@@ -40,10 +41,6 @@ from podkeep.runtime.model.records import Container, ContainerState, NamespaceMo
 from podkeep.runtime.model.state import State
 
 log = logging.getLogger(__name__)
-
-_HALF_CONTAINER = frozenset({ContainerState.CREATING, ContainerState.REMOVING})
-_HALF_SANDBOX = frozenset({SandboxState.CREATING, SandboxState.REMOVING})
-
 
 TIMEOUT_S = 60.0
 """How long undoing sandboxes may take before the rest is left to the client: with many pods and a CNI plugin that waits
@@ -88,7 +85,7 @@ class Recovery:
             log.info("the machine was started anew: no process and no namespace of before is there")
             self._forget_processes()
         for sandbox in self.state.sandboxes():
-            if sandbox.status.state in _HALF_SANDBOX:
+            if not sandbox.status.state.shown:
                 _attempt(f"sandbox {sandbox.id}", partial(self._finish_sandbox, sandbox))
         for container in self.state.containers():
             _attempt(f"container {container.id}", partial(self._check_container, container))
@@ -104,16 +101,15 @@ class Recovery:
             status = msgspec.structs.replace(sandbox.status, infra=None, made_cgroups=())
             self.state.set_sandbox(sandbox.id, status)
         for container in self.state.containers():
-            live = container.status.state in LIVE_STATES
-            status_of = ended_status(container, self.layout) if live else container.status
+            status_of = ended_status(container, self.layout) if container.status.state.lives else container.status
             self.state.set_container(container.id, msgspec.structs.replace(status_of, process=None, monitor=None))
 
     def _check_container(self, container: Container) -> None:
         if container.status.update_undo:
             container = self._take_back_update(container)
-        if container.status.state in _HALF_CONTAINER:
+        if not container.status.state.shown:
             self._finish_container(container)
-        elif container.status.state in LIVE_STATES:
+        elif container.status.state.lives:
             if not _lives(container):
                 self._note_end(container)
             elif container.status.held_classes:
@@ -151,11 +147,11 @@ class Recovery:
 
     def _check_sandbox(self, sandbox: Sandbox, *, rebooted: bool) -> None:
         ready = sandbox.status.state is SandboxState.READY
-        whole = ready and not rebooted and self.sandboxes.is_whole(sandbox)
-        if (ready and not whole) or (not ready and self._is_half_stopped(sandbox)):
+        if ready and not rebooted and self.sandboxes.is_whole(sandbox):
+            if sandbox.status.held_classes:
+                self._in_time(f"sandbox {sandbox.id}", partial(self._restore_classes_of_pod, sandbox))
+        elif not self.sandboxes.is_stopped(sandbox):
             self._stop_sandbox(sandbox)
-        elif whole and sandbox.status.held_classes:
-            self._in_time(f"sandbox {sandbox.id}", partial(self._restore_classes_of_pod, sandbox))
 
     def _restore_classes_of_pod(self, sandbox: Sandbox) -> None:
         status = sandbox.status
@@ -163,12 +159,6 @@ class Recovery:
         if status.class_change:
             status = msgspec.structs.replace(status, class_change={}, class_resources=held)
             self.state.set_sandbox(sandbox.id, status)
-
-    def _is_half_stopped(self, sandbox: Sandbox) -> bool:
-        status = sandbox.status
-        noted = status.network is not None or status.infra is not None or bool(status.made_cgroups)
-        noted = noted or bool(status.held_classes)
-        return noted or self.layout.sandbox_run(sandbox.id).exists()
 
     def _sweep(self) -> None:
         known = {*(item.id for item in self.state.sandboxes()), *(item.id for item in self.state.containers())}

@@ -102,9 +102,8 @@ class SandboxExecutor:
         :raises Internal: listing what could not be undone, after everything was tried.
         """
         run, cgroup = self.layout.sandbox_run(sandbox.id), self.cgroup(sandbox)
-        if self._is_stopped(sandbox):
+        if self.is_stopped(sandbox):
             # Clients stop a sandbox again and again, and always before they remove it.
-            self._remove_parents(sandbox)
             return
         _try_all(
             sandbox,
@@ -118,12 +117,14 @@ class SandboxExecutor:
             ],
         )
 
-    def _is_stopped(self, sandbox: Sandbox) -> bool:
+    def is_stopped(self, sandbox: Sandbox) -> bool:
+        """Return whether nothing is left for :meth:`stop` to give back, by the record and on the machine."""
         status = sandbox.status
-        noted = status.state is SandboxState.READY or status.network is not None or status.infra is not None
-        noted = noted or bool(status.held_classes)
+        noted = status.network or status.infra or status.made_cgroups or status.held_classes
+        if status.state is SandboxState.READY or noted:
+            return False
         # Its cgroup is the last to go.
-        return not (noted or self.layout.sandbox_run(sandbox.id).exists() or self.cgroups.exists(self.cgroup(sandbox)))
+        return not self.layout.sandbox_run(sandbox.id).exists() and not self.cgroups.exists(self.cgroup(sandbox))
 
     def remove(self, sandbox: Sandbox, driver: Driver) -> None:
         """Stop a sandbox and remove its files; safe to repeat.
@@ -259,9 +260,6 @@ class SandboxExecutor:
 
     def _remove_cgroups(self, sandbox: Sandbox) -> None:
         pod_cgroups.remove(self.cgroups, sandbox.config.cgroup_parent, sandbox.id)
-        self._remove_parents(sandbox)
-
-    def _remove_parents(self, sandbox: Sandbox) -> None:
         for parent in reversed(sandbox.status.made_cgroups):
             # Another sandbox in it has it in its record, too, and removes it when it goes.
             if not self.cgroups.remove_empty(parent):

@@ -35,7 +35,14 @@ from podkeep.base.errors import (
     Unavailable,
 )
 from podkeep.base.ids import ContainerID, SandboxID
-from podkeep.runtime.model.records import Container, ContainerState, ContainerStatus, Sandbox, SandboxStatus
+from podkeep.runtime.model.records import (
+    Container,
+    ContainerConfig,
+    ContainerState,
+    ContainerStatus,
+    Sandbox,
+    SandboxStatus,
+)
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +183,7 @@ class State:
         for (record,) in self._db.execute("SELECT record FROM containers"):
             container = _decode_container(record)
             self._containers[container.id] = container
-            self._container_keys[container_key(container)] = container.id
+            self._container_keys[container_key(container.sandbox_id, container.config)] = container.id
         # A daemon that was killed between reserving an address and storing its sandbox left an address of nobody.
         self._db.execute("DELETE FROM addresses WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)")
         self._addresses = dict(self._db.execute("SELECT address, sandbox_id FROM addresses"))
@@ -331,7 +338,7 @@ class State:
 
         :raises AlreadyExists: if its name is taken.
         """
-        key = container_key(container)
+        key = container_key(container.sandbox_id, container.config)
         if key in self._container_keys:
             raise AlreadyExists(f"container {key} exists as {self._container_keys[key]}")
         self._write(
@@ -369,7 +376,7 @@ class State:
             return
         self._write_end("containers", container_id, "DELETE FROM containers WHERE id = ?", (container_id,))
         del self._containers[container_id]
-        self._container_keys.pop(container_key(container), None)
+        self._container_keys.pop(container_key(container.sandbox_id, container.config), None)
         self.observer(container, None)
 
     def containers(self, sandbox_id: SandboxID | None = None) -> list[Container]:
@@ -452,9 +459,9 @@ class State:
             del self._addresses[address]
 
 
-def container_key(container: Container) -> str:
+def container_key(sandbox: SandboxID, config: ContainerConfig) -> str:
     """Return what makes a container the same for a caller that repeats its request."""
-    return "/".join((container.sandbox_id, container.config.name, str(container.config.attempt)))
+    return "/".join((sandbox, config.name, str(config.attempt)))
 
 
 def _match(text: str, known: dict[SandboxID, Sandbox] | dict[ContainerID, Container]) -> str | None:

@@ -205,7 +205,7 @@ class Containers:
                 status = msgspec.structs.replace(
                     container.status, state=ContainerState.EXITED, reason="Error", message=str(error)
                 )
-                self._state.note_end(container.id, status)
+                self._state.set_container(container.id, status, ending=True)
             else:
                 await self._forget(container.id)
             if isinstance(error, OSError):
@@ -372,14 +372,16 @@ class Containers:
         sandbox = self._state.sandbox(container.sandbox_id)
         container = self._state.container(container_id)
         latest = container.status
-        self._state.note_end(container_id, msgspec.structs.replace(latest, state=ContainerState.REMOVING))
+        self._state.set_container(
+            container_id, msgspec.structs.replace(latest, state=ContainerState.REMOVING), ending=True
+        )
         self._monitor.forget(container_id)
         try:
             await asyncio.to_thread(self._executor.remove, container, sandbox, self._sandboxes.driver(sandbox))
         except (PodkeepError, OSError):
             # It is shown again, so that a client which removes what it sees in a list comes back for it.
             status = msgspec.structs.replace(self._state.container(container_id).status, state=latest.state)
-            self._state.note_end(container_id, status)
+            self._state.set_container(container_id, status, ending=True)
             raise
         await self._forget(container_id)
         self._ends.pop(container_id, None)
@@ -477,7 +479,7 @@ class Containers:
             status = msgspec.structs.replace(
                 status, reason="StartError", message=message, exit_code=START_ERROR_EXIT_CODE
             )
-        self._state.note_end(container_id, status)
+        self._state.set_container(container_id, status, ending=True)
         self._ends[container_id].set()
         self._asked_to_end.discard(container_id)
         outlives = container.config.namespaces.pid is not NamespaceMode.CONTAINER
@@ -502,7 +504,7 @@ class Containers:
             return
         latest = self._state.find_container(container_id)
         if latest is not None and latest.status.held_classes:
-            self._state.note_end(container_id, without_classes(latest.status))
+            self._state.set_container(container_id, without_classes(latest.status), ending=True)
 
 
 def _name_taken(key: str, container_id: ContainerID) -> AlreadyExists:

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from podkeep.runtime.model.records import Container, ContainerState, Sandbox, SandboxState
 from podkeep.runtime.model.state import State
@@ -143,7 +144,7 @@ class EventHub:
 
     def attach(self, state: State) -> None:
         """Publish every change of the records of ``state`` from now on."""
-        state.observer = lambda before, after: self._changed(state, before, after)
+        state.observers.append(partial(self._changed, state))
 
     def _changed(self, state: State, before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:
         record = after if after is not None else before

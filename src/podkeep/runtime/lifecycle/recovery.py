@@ -128,7 +128,7 @@ class Recovery:
 
     def _release_classes(self, container: Container) -> None:
         self.containers.release_classes(container, self.state.sandbox(container.sandbox_id))
-        self.state.note_end(container.id, without_classes(container.status))
+        self.state.set_container(container.id, without_classes(container.status), ending=True)
 
     def _take_back_update(self, container: Container) -> Container:
         """Give a container the limits it had before an update that nobody finished."""
@@ -167,7 +167,7 @@ class Recovery:
             _attempt(f"{path}, which no record names", partial(orphans.remove_orphan, path))
 
     def _note_end(self, container: Container) -> None:
-        container = self.state.note_end(container.id, ended_status(container, self.layout))
+        container = self.state.set_container(container.id, ended_status(container, self.layout), ending=True)
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             # Its first process was no init: the others did not end with it.
             self.containers.kill_rest(container, self.state.sandbox(container.sandbox_id))
@@ -218,7 +218,7 @@ class Recovery:
         stopped = self._in_time(f"sandbox {sandbox.id}", partial(self._stop, sandbox))
         if stopped:
             status = ended_sandbox(status)
-        self.state.note_sandbox_end(sandbox.id, status)
+        self.state.set_sandbox(sandbox.id, status, ending=True)
         if stopped:
             # Only now: another sandbox with this address would share it with what could not be stopped.
             self.state.free_address(sandbox.id)

@@ -113,7 +113,7 @@ class Sandboxes:
             return
         log.warning("the infra process of sandbox %s ended; the sandbox is stopped", sandbox_id)
         status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-        self._state.note_sandbox_end(sandbox_id, status)
+        self._state.set_sandbox(sandbox_id, status, ending=True)
         with working_for(sandbox_id):
             self._stopping.start(self._stop_broken(sandbox_id))
 
@@ -239,7 +239,7 @@ class Sandboxes:
         except (PodkeepError, OSError) as error:
             log.warning("sandbox %s could not be undone: %s", sandbox.id, error)
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-            self._state.note_sandbox_end(sandbox.id, status)
+            self._state.set_sandbox(sandbox.id, status, ending=True)
         else:
             self._state.forget_sandbox(sandbox.id)
 
@@ -260,11 +260,11 @@ class Sandboxes:
             sandbox = self._state.sandbox(sandbox_id)
             # First: whatever happens from here on, nothing can be made in it any more.
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-            self._state.note_sandbox_end(sandbox_id, status)
+            self._state.set_sandbox(sandbox_id, status, ending=True)
             await asyncio.to_thread(self._executor.stop, sandbox, self.driver(sandbox))
             # In this order: a daemon killed in between must not find host ports of an address that is another pod's.
             status = ended_sandbox(status)
-            self._state.note_sandbox_end(sandbox_id, status)
+            self._state.set_sandbox(sandbox_id, status, ending=True)
             failpoints.reach("sandbox.stopped")
             self._state.free_address(sandbox_id)
 
@@ -283,12 +283,12 @@ class Sandboxes:
             for container in self._state.containers(sandbox_id):
                 await containers.remove(container.id)
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.REMOVING)
-            self._state.note_sandbox_end(sandbox_id, status)
+            self._state.set_sandbox(sandbox_id, status, ending=True)
             try:
                 await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
             except (PodkeepError, OSError):
                 # It is shown again, so that a client which removes what it sees in a list comes back for it.
-                self._state.note_sandbox_end(sandbox_id, sandbox.status)
+                self._state.set_sandbox(sandbox_id, sandbox.status, ending=True)
                 raise
             self._state.forget_sandbox(sandbox_id)
         self._locks.pop(sandbox_id, None)

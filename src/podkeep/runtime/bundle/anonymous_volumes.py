@@ -52,25 +52,27 @@ def distinct(volumes: Iterable[str], targets: Mapping[str, str]) -> tuple[str, .
     return tuple(sorted(chosen.values()))
 
 
-def make(paths: Iterable[str], *, rootfs: Path, directory: Path, idmap: IdMap | None) -> dict[str, str]:
-    """Make and fill a volume for each path and return where they are.
+def placed(paths: Iterable[str], directory: Path) -> dict[str, str]:
+    """Return where below ``directory`` there is to be a volume for each path."""
+    return {path: str(directory / str(number)) for number, path in enumerate(paths)}
 
+
+def make(volumes: Mapping[str, str], *, rootfs: Path, idmap: IdMap | None) -> None:
+    """Make and fill volumes.
+
+    :param volumes: path in the container to host path, as of :func:`placed`; the directory must not exist.
     :param rootfs: the container's root file system, in which no process runs yet.
-    :param directory: where the volumes are made; it must not exist.
     :param idmap: the mappings of the pod; files in ``rootfs`` have the IDs of the machine.
     :raises InvalidArgument: if the image has a file there.
     :raises OSError: if the file system refuses; what was made until then is left.
     """
-    result: dict[str, str] = {}
-    for number, path in enumerate(paths):
+    for path, volume in volumes.items():
+        directory = Path(volume).parent
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)
-        volume = directory / str(number)
-        volume.mkdir()
-        volume.chmod(0o755)
-        _fill(rootfs, path, volume, idmap)
-        result[path] = str(volume)
-    return result
+        Path(volume).mkdir()
+        Path(volume).chmod(0o755)
+        _fill(rootfs, path, Path(volume), idmap)
 
 
 def _fill(rootfs: Path, path: str, volume: Path, idmap: IdMap | None) -> None:

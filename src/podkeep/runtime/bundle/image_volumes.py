@@ -83,31 +83,42 @@ class ImageVolumes:
     staging: Staging
     policy: Policy = Policy()
 
+    def planned(self, container: Container) -> dict[int, StagedMount]:
+        """Return a container's image volumes, where its other staged mounts are, by the mount's number; pure."""
+        directory = self.staging.layout.staged_mounts(container.id)
+        return {
+            number: StagedMount(source=str(directory / str(number)), options=self.policy.options)
+            for number, mount in enumerate(container.config.mounts)
+            if mount.image is not None
+        }
+
     def stage(
-        self, container: Container, sandbox: Sandbox, images: Mapping[int, Image], *, label: str = ""
-    ) -> dict[int, StagedMount]:
-        """Mount a container's image volumes where its other staged mounts are, and return them by their number.
+        self,
+        container: Container,
+        sandbox: Sandbox,
+        images: Mapping[int, Image],
+        planned: Mapping[int, StagedMount],
+        *,
+        label: str = "",
+    ) -> None:
+        """Mount the image volumes that :meth:`planned` returned; others may be among ``planned``.
 
         A volume belongs to whom its own mappings say, and without any to the pod, as the root file system does.
 
         :param images: what :func:`find_images` returned.
         :raises PodkeepError: if one cannot be mounted; what is mounted then, ``Staging.unstage`` takes away.
         """
-        result: dict[int, StagedMount] = {}
-        pods = sandbox.config.namespaces.userns
         for number, image in images.items():
-            directory = self.staging.directory(container, sandbox)
+            self.staging.directory(container, sandbox)
             mount = container.config.mounts[number]
             assert mount.image is not None
-            target, idmap = directory / str(number), mount.idmap or pods
+            idmap, target = mount.idmap or sandbox.config.namespaces.userns, Path(planned[number].source)
             with ExitStack() as closing:
                 userns = None
                 if idmap is not None:
                     userns = self.staging.open_userns(sandbox, idmap)
                     closing.callback(os.close, userns)
                 self.mount(mount.image, image, target, userns=userns, label=label)
-            result[number] = StagedMount(source=str(target), options=self.policy.options)
-        return result
 
     def mount(self, volume: VolumeImage, image: Image, target: Path, *, userns: int | None, label: str = "") -> None:
         """Mount ``image``, or what ``volume`` wants of it, at ``target``, which is made.

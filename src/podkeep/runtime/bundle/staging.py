@@ -36,8 +36,18 @@ class Staging:
     layout: Layout
     helper: NamespaceHelper
 
-    def stage(self, container: Container, sandbox: Sandbox) -> dict[int, StagedMount]:
-        """Make a copy of every mount that needs one, and return it by the mount's number.
+    def planned(self, container: Container, sandbox: Sandbox) -> dict[int, StagedMount]:
+        """Return the copies that mounts of paths need, by the mount's number; pure."""
+        in_userns = sandbox.config.namespaces.userns is not None
+        return {
+            number: StagedMount(source=str(self.layout.staged_mounts(container.id) / str(number)))
+            for number, mount in enumerate(container.config.mounts)
+            # In a user namespace all of them are locked (see ``lock``), one mount at a time.
+            if mount.host_path and (in_userns or mount.idmap is not None or mount.recursive_read_only)
+        }
+
+    def stage(self, container: Container, sandbox: Sandbox, planned: Mapping[int, StagedMount]) -> None:
+        """Make the copies of mounts of paths that :meth:`planned` returned; others may be among ``planned``.
 
         :raises FailedPrecondition: naming the path, if mounts cannot pass on what the request wants.
         :raises KernelCallError: naming the path, if its file system cannot be idmapped (KEP-127, handling of volumes).
@@ -45,16 +55,9 @@ class Staging:
         of_paths = {number: mount for number, mount in enumerate(container.config.mounts) if mount.host_path}
         for mount in of_paths.values():
             check_propagation(mount)
-        in_userns = sandbox.config.namespaces.userns is not None
-        # In a user namespace all of them are locked (see ``lock``), one mount at a time.
-        chosen = {
-            number: mount
-            for number, mount in of_paths.items()
-            if in_userns or mount.idmap is not None or mount.recursive_read_only
-        }
+        chosen = {number: mount for number, mount in of_paths.items() if number in planned}
         if not chosen:
-            return {}
-        result: dict[int, StagedMount] = {}
+            return
         directory = self.directory(container, sandbox)
         with ExitStack() as closing:
             namespaces: dict[IdMap, int] = {}
@@ -62,37 +65,37 @@ class Staging:
                 if mount.idmap is not None and mount.idmap not in namespaces:
                     namespaces[mount.idmap] = self.open_userns(sandbox, mount.idmap)
                     closing.callback(os.close, namespaces[mount.idmap])
-                target = directory / str(number)
-                _copy(mount, target, None if mount.idmap is None else namespaces[mount.idmap])
-                result[number] = StagedMount(source=str(target))
+                userns = None if mount.idmap is None else namespaces[mount.idmap]
+                _copy(mount, Path(planned[number].source), userns)
         shared = {n: mount for n, mount in chosen.items() if mount.propagation is Propagation.BIDIRECTIONAL}
-        if in_userns and shared:
+        if sandbox.config.namespaces.userns is not None and shared:
             deep = _deep(directory)
             for number, mount in shared.items():
-                _check_not_deep(mount, directory / str(number), deep)
-        return result
+                _check_not_deep(mount, planned[number].source, deep)
 
-    def stage_sources(self, container: Container, sandbox: Sandbox, sources: Sequence[str]) -> dict[str, StagedMount]:
-        """Make idmapped copies of host paths for a pod in a user namespace, and return them by path.
+    def planned_sources(self, container: Container, sandbox: Sandbox, sources: Sequence[str]) -> dict[str, StagedMount]:
+        """Return the idmapped copies of host paths for a pod in a user namespace, by path; pure.
 
-        For a pod with the machine's users nothing is done: the host paths can be mounted as they are.
+        For a pod with the machine's users there are none: the host paths can be mounted as they are.
+        """
+        if sandbox.config.namespaces.userns is None:
+            return {}
+        directory = self.layout.staged_mounts(container.id)
+        return {path: StagedMount(source=str(directory / f"source-{n}")) for n, path in enumerate(sources)}
+
+    def stage_sources(self, container: Container, sandbox: Sandbox, planned: Mapping[str, StagedMount]) -> None:
+        """Make the copies that :meth:`planned_sources` returned.
 
         :raises KernelCallError: naming the path, if its file system cannot be idmapped.
         """
         idmap = sandbox.config.namespaces.userns
-        if idmap is None or not sources:
-            return {}
-        directory = self.directory(container, sandbox)
-        staged: dict[str, StagedMount] = {}
-        userns = self.open_userns(sandbox, idmap)
-        try:
-            for number, source in enumerate(sources):
-                mount = Mount(container_path="", host_path=os.path.realpath(source), idmap=idmap)
-                _copy(mount, target := directory / f"source-{number}", userns)
-                staged[source] = StagedMount(source=str(target))
-        finally:
-            os.close(userns)
-        return staged
+        if idmap is None or not planned:
+            return
+        self.directory(container, sandbox)
+        with openat.closing(self.open_userns(sandbox, idmap)) as userns:
+            for path, staged in planned.items():
+                mount = Mount(container_path="", host_path=os.path.realpath(path), idmap=idmap)
+                _copy(mount, Path(staged.source), userns)
 
     def lock(
         self, container: Container, sandbox: Sandbox, config: dict[str, Any], *, whole: Collection[str] = ()
@@ -111,7 +114,7 @@ class Staging:
         crun 1.8.1 cannot copy such a mount with what is below it before it is in the pod's user namespace, and then
         binds it inside, where the kernel lets it have all of it.
 
-        :param whole: sources whose flags are for what is mounted below them, too: those of CDI (:meth:`stage_sources`).
+        :param whole: sources whose flags are for what is mounted below them, too: those of :meth:`planned_sources`.
         :raises FailedPrecondition: naming a mount that passes mounts on to the machine, which the kernel does not lock.
         """
         idmap = sandbox.config.namespaces.userns
@@ -226,8 +229,8 @@ def _deep(directory: Path) -> frozenset[str]:
     return frozenset(str(above) for path in found for above in Path(path).parents) & found
 
 
-def _check_not_deep(mount: Mount, target: Path, deep: Collection[str]) -> None:
-    if str(target) in deep:
+def _check_not_deep(mount: Mount, copy: str, deep: Collection[str]) -> None:
+    if copy in deep:
         # Locking makes slaves of what is mounted below.
         raise FailedPrecondition(
             f"{mount.host_path} has mounts below it, and cannot be a Bidirectional volume of a pod in a user namespace",

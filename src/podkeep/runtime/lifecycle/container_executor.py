@@ -1,13 +1,14 @@
 """Making and unmaking containers: the kernel's side.
 
-Owns: the root file system, the bundle, the lookups in the image that the configuration needs, and removal. Does not
-own: records (``containers.py``) or the configuration's content (``oci/spec.py``). Everything blocks; the server calls
-it on threads.
+Owns: the root file system, the bundle, the lookups that a plan needs, carrying it out, and removal. Does not own:
+records (``containers.py``) or what is decided (``container_plan.py``). Everything blocks; the server calls it on
+threads.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import stat
 from collections.abc import Mapping
@@ -28,7 +29,6 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
-from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
 from podkeep.kernel import cgroup_dynmods, mounts, openat, overlay, procfs, removal
 from podkeep.kernel.cgroups import Cgroups
@@ -42,35 +42,25 @@ from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.class_resources import qos
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target
+from podkeep.runtime.lifecycle.container_plan import ContainerPlan, ContainerRequest, resolve
 from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, ProfileKind, Sandbox, Seccomp
 from podkeep.runtime.oci import cdi_edits, cdi_nodes, devices, spec, users
+from podkeep.runtime.oci.cdi import Edits
 from podkeep.runtime.oci.cdi_registry import Registry
-from podkeep.runtime.oci.compose import compose, setting
+from podkeep.runtime.oci.compose import setting
 from podkeep.runtime.oci.confinement import Confinement
-from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
+from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Handler, Stdio
 from podkeep.runtime.oci.entering import Enter
-from podkeep.runtime.oci.mounts import POD_FILES, StagedMount, check_device_nodes
+from podkeep.runtime.oci.mounts import POD_FILES
+
+log = logging.getLogger(__name__)
 
 _PASSWD_LIMIT = 1 << 20
 _PROFILE_LIMIT = 4 << 20
 """Bytes of the image's passwd and group files that are looked at."""
 EMPTIED_BYTES = 16 << 20
 """Page cache of a container that is dropped when it is removed; more of it may be worth keeping for the next one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContainerPlan:
-    """A container to be made, with everything it refers to."""
-
-    container: Container
-    sandbox: Sandbox
-    image: Image
-    log: LogFile | None
-    target: ProcessId | None = None
-    """The process whose PID namespace it joins (NamespaceMode TARGET)."""
-    volume_images: Mapping[int, Image] = field(default_factory=dict)
-    """The images among its volumes, by the number of the mount."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,63 +86,49 @@ class ContainerExecutor:
     classes: ClassResources = field(default_factory=ClassResources)
     cdi: Registry = field(default_factory=lambda: Registry(()))
 
-    def create(self, plan: ContainerPlan, driver: Driver) -> MadeContainer:
+    def create(self, request: ContainerRequest, driver: Driver) -> MadeContainer:
         """Make the root file system and the bundle, and have the container created.
 
         :raises PodkeepError: if anything fails; what was made until then is gone again.
         """
-        container = plan.container
+        container, sandbox = request.container, request.sandbox
         with ExitStack() as held, UndoStack() as undo:
             # An OCI runtime that fails halfway may leave its cgroup, of which its own delete knows nothing then.
-            undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(plan))
-            undo.push(f"undo container {container.id}", lambda: self.remove(container, plan.sandbox, driver))
+            undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(request))
+            undo.push(f"undo container {container.id}", lambda: self.remove(container, sandbox, driver))
             edits = self.cdi.edits(container.config.cdi_devices)
             bundle = self.layout.bundle(container.id)
-            make_passable(bundle, plan.sandbox.config.namespaces.userns)
-            log = None if plan.log is None else self._mount_log(container.id, plan.log, undo)
+            make_passable(bundle, sandbox.config.namespaces.userns)
+            output = None if request.log is None else self._mount_log(container.id, request.log, undo)
             failpoints.reach("container.log")
-            launch = driver.launch(container.id, bundle, self.layout.exits, _stdio(container, log))
+            launch = driver.launch(container.id, bundle, self.layout.exits, _stdio(container, output))
             undo.push(f"end the conmon of container {container.id}", launch.close)
             failpoints.reach("container.launched")
-            self._make_rootfs(plan)
+            self._make_rootfs(request)
             failpoints.reach("container.rootfs")
-            volumes, found = self._make_volumes(plan)
-            user = self._user(plan)
-            staged = self.staging.stage(container, plan.sandbox)
-            label = self.confinement.labels(plan.sandbox, container.config.security).mount
-            staged |= self.image_volumes.stage(container, plan.sandbox, plan.volume_images, label=label)
-            copies = self.staging.stage_sources(container, plan.sandbox, cdi_nodes.sources(edits))
+            plan = self._plan(request, driver.handler, edits, held)
+            log.debug("container %s: %s", container.id, plan)
+            self._stage(request, plan)
             failpoints.reach("container.staged")
-            given = replace(self._spec_input(plan, user, staged, held), volumes=volumes, targets=found)
-            if driver.handler.privileged_without_host_devices:
-                given = replace(given, host=self._host_facts, machine_devices=False)
-            passed = driver.handler.passed_annotations(plan.sandbox.config.annotations, container.config.annotations)
-            config = compose(
-                spec.build(given),
-                setting("annotations", **passed),
-                partial(cdi_edits.apply, cdi_nodes.prepare(edits, copies)),
-                partial(qos.edit_of_pod, plan.sandbox.status.class_resources),
-                partial(self.classes.edit, container.status.class_resources),
-            )
-            check_device_nodes(config)
-            config = self.staging.lock(container, plan.sandbox, config, whole={copy.source for copy in copies.values()})
+            whole = {copy.source for copy in plan.devices.values()}
+            config = self.staging.lock(container, sandbox, plan.config, whole=whole)
             failpoints.reach("container.locked")
-            if label:
-                relabel_mounts(container, volumes, label, self.layout.images)
+            if plan.label:
+                relabel_mounts(container, plan.volumes, plan.label, self.layout.images)
             _write_private(bundle / "config.json", json.dumps(config))
             failpoints.reach("container.bundle")
             created = launch.create()
             # The container has its own copies now.
             self.staging.unstage(container)
-            if _has_root_read_only_for_good(plan):
+            if _has_root_read_only_for_good(request):
                 overlay.make_readonly(self.layout.rootfs(container.id))
             failpoints.reach("container.created")
             # Its process waits to be told to start the program: nothing has run outside its classes.
-            target = container_target(self.cgroups, plan.sandbox, container)
+            target = container_target(self.cgroups, sandbox, container)
             target = replace(target, process=created.process)
             self.classes.apply(target, container.status.class_resources)
             failpoints.reach("container.classed")
-        return MadeContainer(created=created, user=user)
+        return MadeContainer(created=created, user=plan.user)
 
     def expect_move(self) -> None:
         """See :func:`podkeep.kernel.cgroup_dynmods.expect_move`.
@@ -213,8 +189,9 @@ class ContainerExecutor:
             removal.remove_tree(directory)
         self.layout.exit_file(container.id).unlink(missing_ok=True)
 
-    def _remove_cgroup(self, plan: ContainerPlan) -> None:
-        cgroup = container_cgroup(plan.sandbox.config.cgroup_parent, plan.sandbox.id, plan.container.id)
+    def _remove_cgroup(self, request: ContainerRequest) -> None:
+        sandbox = request.sandbox
+        cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, request.container.id)
         self.cgroups.kill(cgroup)
         self.cgroups.remove(cgroup)
 
@@ -262,8 +239,8 @@ class ContainerExecutor:
             undo.push(f"remove the empty log {log}", lambda: container_log.remove_empty(log))
         return place / log.name
 
-    def _make_rootfs(self, plan: ContainerPlan) -> None:
-        container, idmap = plan.container, plan.sandbox.config.namespaces.userns
+    def _make_rootfs(self, request: ContainerRequest) -> None:
+        container, idmap = request.container, request.sandbox.config.namespaces.userns
         data = self.layout.container_data(container.id)
         rootfs = self.layout.rootfs(container.id)
         rootfs.mkdir(mode=0o755)
@@ -278,73 +255,88 @@ class ContainerExecutor:
         with ExitStack() as closing:
             userns = None
             if idmap is not None:
-                userns = self.staging.open_userns(plan.sandbox, idmap)
+                userns = self.staging.open_userns(request.sandbox, idmap)
                 closing.callback(os.close, userns)
-            lowers = self.images.lowers(plan.image, userns=userns)
+            lowers = self.images.lowers(request.image, userns=userns)
             for fd in lowers:
                 closing.callback(os.close, fd)
-            label = self.confinement.labels(plan.sandbox, container.config.security).mount
+            label = self.confinement.labels(request.sandbox, container.config.security).mount
             overlay.mount_overlay(
                 lowers,
                 upper=upper,
                 work=work,
                 target=rootfs,
                 context=label,
-                volatile=_has_root_read_only_for_good(plan),
+                volatile=_has_root_read_only_for_good(request),
             )
 
-    def _make_volumes(self, plan: ContainerPlan) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the image's volumes, and where in the image the paths of mounts are."""
-        container = plan.container
-        mounted = [mount.container_path for mount in container.config.mounts]
-        volumes = anonymous_volumes.wanted(plan.image.config.volumes, mounted)
-        rootfs = self.layout.rootfs(container.id)
-        root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            targets.check_virtual(root)
-            found = targets.resolve_all(root, (*mounted, *volumes, *POD_FILES))
-            volumes = anonymous_volumes.distinct(volumes, found)
-        finally:
-            os.close(root)
-        directory, idmap = self.layout.volumes(container.id), plan.sandbox.config.namespaces.userns
-        return anonymous_volumes.make(volumes, rootfs=rootfs, directory=directory, idmap=idmap), found
+    def _plan(self, request: ContainerRequest, handler: Handler, edits: Edits, held: ExitStack) -> ContainerPlan:
+        """Look up what the plan of a container depends on, and return the plan; nothing is changed.
 
-    def _user(self, plan: ContainerPlan) -> users.User:
-        root = os.open(self.layout.rootfs(plan.container.id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            passwd, group = _read_inside(root, b"etc/passwd"), _read_inside(root, b"etc/group")
-        finally:
-            os.close(root)
-        user = users.resolve(plan.container.config.security, plan.image.config.user, passwd=passwd, group=group)
-        spec.check_mapped(user, plan.sandbox.config.namespaces.userns)
-        return user
-
-    def _spec_input(
-        self, plan: ContainerPlan, user: users.User, staged: Mapping[int, StagedMount], held: ExitStack
-    ) -> spec.SpecInput:
-        container, sandbox = plan.container, plan.sandbox
-        privileged = container.config.security.privileged
-        return spec.SpecInput(
+        :param edits: of the CDI devices.
+        :param held: keeps open what the configuration names by descriptor.
+        """
+        container, sandbox = request.container, request.sandbox
+        security = container.config.security
+        user, found, volumes = self._look_inside(request)
+        machine_devices = not handler.privileged_without_host_devices
+        given = spec.SpecInput(
             sandbox=sandbox.config,
             container=container.config,
-            image=plan.image.config,
+            image=request.image.config,
             user=user,
-            host=self._host_facts_with_devices if privileged else self._host_facts,
+            host=self._host_facts_with_devices if security.privileged and machine_devices else self._host_facts,
             rootfs=str(self.layout.rootfs(container.id)),
             cgroup=slices.container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id).oci,
-            namespaces=self._namespaces(plan, held),
+            namespaces=self._namespaces(request, held),
             files=pod_files.paths(self.layout, sandbox),
             hostname=sandbox.config.hostname or os.uname().nodename,
-            staged=staged,
+            machine_devices=machine_devices,
             devices=devices.requested(container.config.devices),
-            seccomp_profile=self._seccomp(container.config.security.seccomp),
-            apparmor_profile=self.confinement.apparmor_profile(container.config.security),
-            labels=self.confinement.labels(sandbox, container.config.security),
+            staged=self.staging.planned(container, sandbox) | self.image_volumes.planned(container),
+            volumes=anonymous_volumes.placed(volumes, self.layout.volumes(container.id)),
+            targets=found,
+            seccomp_profile=self._seccomp(security.seccomp),
+            apparmor_profile=self.confinement.apparmor_profile(security),
+            labels=self.confinement.labels(sandbox, security),
+        )
+        passed = handler.passed_annotations(sandbox.config.annotations, container.config.annotations)
+        copies = self.staging.planned_sources(container, sandbox, cdi_nodes.sources(edits))
+        return resolve(
+            given,
+            copies,
+            setting("annotations", **passed),
+            partial(cdi_edits.apply, cdi_nodes.prepare(edits, copies)),
+            partial(qos.edit_of_pod, sandbox.status.class_resources),
+            partial(self.classes.edit, container.status.class_resources),
         )
 
-    def _namespaces(self, plan: ContainerPlan, held: ExitStack) -> dict[str, str]:
+    def _look_inside(self, request: ContainerRequest) -> tuple[users.User, dict[str, str], tuple[str, ...]]:
+        """Return what the root file system says: the user, where the paths of mounts lead, the image's volumes."""
+        security, idmap = request.container.config.security, request.sandbox.config.namespaces.userns
+        mounted = [mount.container_path for mount in request.container.config.mounts]
+        volumes = anonymous_volumes.wanted(request.image.config.volumes, mounted)
+        rootfs = self.layout.rootfs(request.container.id)
+        with openat.closing(os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+            targets.check_virtual(root)
+            found = targets.resolve_all(root, (*mounted, *volumes, *POD_FILES))
+            passwd, group = _read_inside(root, b"etc/passwd"), _read_inside(root, b"etc/group")
+        user = users.resolve(security, request.image.config.user, passwd=passwd, group=group)
+        spec.check_mapped(user, idmap)
+        return user, found, anonymous_volumes.distinct(volumes, found)
+
+    def _stage(self, request: ContainerRequest, plan: ContainerPlan) -> None:
+        """Make the volumes, copies of mounts and mounted images of a plan."""
+        container, sandbox = request.container, request.sandbox
+        rootfs, idmap = self.layout.rootfs(container.id), sandbox.config.namespaces.userns
+        anonymous_volumes.make(plan.volumes, rootfs=rootfs, idmap=idmap)
+        self.staging.stage(container, sandbox, plan.staged)
+        self.image_volumes.stage(container, sandbox, request.volume_images, plan.staged, label=plan.label)
+        self.staging.stage_sources(container, sandbox, plan.devices)
+
+    def _namespaces(self, request: ContainerRequest, held: ExitStack) -> dict[str, str]:
         """Return OCI namespace types with what to join while ``held`` is open, or an empty path for a new one."""
-        options, sandbox = plan.container.config.namespaces, plan.sandbox
+        options, sandbox = request.container.config.namespaces, request.sandbox
 
         def pin(kind: NamespaceKind) -> str:
             return str(self.layout.namespace_pin(sandbox.id, kind))
@@ -363,8 +355,8 @@ class ContainerExecutor:
         elif options.pid is NamespaceMode.CONTAINER:
             result["pid"] = ""
         elif options.pid is NamespaceMode.TARGET:
-            result["pid"] = _target_namespace(plan.target, options.target_id, held)
-        if not plan.container.config.security.privileged:
+            result["pid"] = _target_namespace(request.target, options.target_id, held)
+        if not request.container.config.security.privileged:
             result["cgroup"] = ""
         return result
 
@@ -393,13 +385,13 @@ def _stdio(container: Container, log: Path | None) -> Stdio:
     return Stdio(log=log, stdin=config.stdin, stdin_once=config.stdin_once, tty=config.tty)
 
 
-def _has_root_read_only_for_good(plan: ContainerPlan) -> bool:
+def _has_root_read_only_for_good(request: ContainerRequest) -> bool:
     """Return whether the root file system becomes read-only as a whole, once the OCI runtime has made mount points.
 
     The OCI runtime sets a flag of the mount only, which the root of a user namespace can take off again.
     """
-    mapped = plan.sandbox.config.namespaces.userns is not None
-    return mapped and plan.container.config.security.readonly_rootfs
+    mapped = request.sandbox.config.namespaces.userns is not None
+    return mapped and request.container.config.security.readonly_rootfs
 
 
 def _target_namespace(target: ProcessId | None, name: str, held: ExitStack) -> str:

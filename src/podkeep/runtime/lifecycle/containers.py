@@ -40,7 +40,8 @@ from podkeep.runtime.bundle import container_log, image_volumes
 from podkeep.runtime.bundle.container_log import LogFile, log_file
 from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.class_resources.registry import ClassResources
-from podkeep.runtime.lifecycle.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
+from podkeep.runtime.lifecycle.container_executor import ContainerExecutor, exit_code_of
+from podkeep.runtime.lifecycle.container_plan import ContainerRequest
 from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes, require_ready
 from podkeep.runtime.model import stop_signal
@@ -170,7 +171,7 @@ class Containers:
                     state=ContainerState.CREATING, created_at=time.time_ns(), class_resources=classes
                 ),
             )
-            plan = ContainerPlan(
+            request = ContainerRequest(
                 container=container,
                 sandbox=sandbox,
                 image=image,
@@ -179,13 +180,13 @@ class Containers:
                 volume_images=volume_images,
             )
             self._state.add_container(container)
-            return await self._make(plan)
+            return await self._make(request)
 
-    async def _make(self, plan: ContainerPlan) -> ContainerID:
-        container, driver = plan.container, self._sandboxes.driver(plan.sandbox)
+    async def _make(self, request: ContainerRequest) -> ContainerID:
+        container, driver = request.container, self._sandboxes.driver(request.sandbox)
         self._moves.start(self._expect_move())
         try:
-            made = await asyncio.to_thread(self._executor.create, plan, driver)
+            made = await asyncio.to_thread(self._executor.create, request, driver)
             status = msgspec.structs.replace(
                 container.status,
                 state=ContainerState.CREATED,
@@ -198,7 +199,7 @@ class Containers:
             # Whatever it was, the record must not outlive it. The executor undid its work; doing it once more finds
             # what its undo could not remove.
             try:
-                await asyncio.to_thread(self._executor.remove, container, plan.sandbox, driver)
+                await asyncio.to_thread(self._executor.remove, container, request.sandbox, driver)
             except (PodkeepError, OSError) as left:
                 # It stays recorded, so that RemoveContainer or the next start can finish.
                 log.warning("container %s could not be undone: %s", container.id, left)

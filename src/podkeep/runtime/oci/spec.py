@@ -1,7 +1,7 @@
 """The OCI configuration of a container. Pure: everything it needs comes in as a value.
 
 Sources of the rules: OCI runtime-spec (config.md, config-linux.md); CRI's field comments; KEP-127, handling of volumes,
-for the mappings. Called by ``container_executor.py``, which looks up the facts and writes the result into the bundle.
+for the mappings. Called by ``container_plan.py`` with the facts that ``container_executor.py`` looked up.
 """
 
 from __future__ import annotations

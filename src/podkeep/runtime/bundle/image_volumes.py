@@ -85,9 +85,8 @@ class ImageVolumes:
 
     def planned(self, container: Container) -> dict[int, StagedMount]:
         """Return a container's image volumes, where its other staged mounts are, by the mount's number; pure."""
-        directory = self.staging.layout.staged_mounts(container.id)
         return {
-            number: StagedMount(source=str(directory / str(number)), options=self.policy.options)
+            number: StagedMount(source=self.staging.location(container, str(number)), options=self.policy.options)
             for number, mount in enumerate(container.config.mounts)
             if mount.image is not None
         }

@@ -36,11 +36,15 @@ class Staging:
     layout: Layout
     helper: NamespaceHelper
 
+    def location(self, container: Container, name: str) -> str:
+        """Return the host path of one of a container's staged mounts; pure."""
+        return str(self.layout.staged_mounts(container.id) / name)
+
     def planned(self, container: Container, sandbox: Sandbox) -> dict[int, StagedMount]:
         """Return the copies that mounts of paths need, by the mount's number; pure."""
         in_userns = sandbox.config.namespaces.userns is not None
         return {
-            number: StagedMount(source=str(self.layout.staged_mounts(container.id) / str(number)))
+            number: StagedMount(source=self.location(container, str(number)))
             for number, mount in enumerate(container.config.mounts)
             # In a user namespace all of them are locked (see ``lock``), one mount at a time.
             if mount.host_path and (in_userns or mount.idmap is not None or mount.recursive_read_only)
@@ -80,8 +84,7 @@ class Staging:
         """
         if sandbox.config.namespaces.userns is None:
             return {}
-        directory = self.layout.staged_mounts(container.id)
-        return {path: StagedMount(source=str(directory / f"source-{n}")) for n, path in enumerate(sources)}
+        return {path: StagedMount(source=self.location(container, f"source-{n}")) for n, path in enumerate(sources)}
 
     def stage_sources(self, container: Container, sandbox: Sandbox, planned: Mapping[str, StagedMount]) -> None:
         """Make the copies that :meth:`planned_sources` returned.

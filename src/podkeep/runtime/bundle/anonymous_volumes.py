@@ -76,23 +76,13 @@ def make(volumes: Mapping[str, str], *, rootfs: Path, idmap: IdMap | None) -> No
 
 
 def _fill(rootfs: Path, path: str, volume: Path, idmap: IdMap | None) -> None:
-    root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        source = _open_inside(root, path)
-        if source is None:
-            if idmap is not None:
-                os.chown(volume, idmap.host_uid(0), idmap.host_gid(0))
-            return
-        try:
-            target = os.open(volume, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                copy_directory(source, target)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
-    finally:
-        os.close(root)
+    with openat.closing(os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+        found = _open_inside(root, path)
+    if found is not None:
+        with openat.closing(found) as source, openat.closing(openat.open_directory(volume)) as target:
+            copy_directory(source, target)
+    elif idmap is not None:
+        os.chown(volume, idmap.host_uid(0), idmap.host_gid(0))
 
 
 def _open_inside(root: int, path: str) -> int | None:
@@ -101,10 +91,8 @@ def _open_inside(root: int, path: str) -> int | None:
         fd = openat.openat2(root, os.fsencode(path), os.O_PATH, Resolve.IN_ROOT | Resolve.NO_MAGICLINKS)
     except KernelCallError:
         return None
-    try:
+    with openat.closing(fd):
         # It is looked at before it is opened: opening a device does something, and the image may hold any.
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             raise InvalidArgument(f"VOLUME {path} of the image is not a directory in it")
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-    finally:
-        os.close(fd)

@@ -112,11 +112,7 @@ class ImageVolumes:
             mount = container.config.mounts[number]
             assert mount.image is not None
             idmap, target = mount.idmap or sandbox.config.namespaces.userns, Path(planned[number].source)
-            with ExitStack() as closing:
-                userns = None
-                if idmap is not None:
-                    userns = self.staging.open_userns(sandbox, idmap)
-                    closing.callback(os.close, userns)
+            with self.staging.userns(sandbox, idmap) as userns:
                 self.mount(mount.image, image, target, userns=userns, label=label)
 
     def mount(self, volume: VolumeImage, image: Image, target: Path, *, userns: int | None, label: str = "") -> None:
@@ -143,35 +139,30 @@ def narrow(target: Path, volume: VolumeImage, *, files: bool) -> None:
 
     :raises InvalidArgument: if the sub path does not lead to something that may be mounted.
     """
-    with ExitStack() as closing:
-        found = _open_sub_path(target, volume)
-        closing.callback(os.close, found)
+    with openat.closing(_open_sub_path(target, volume)) as found:
         kind = os.fstat(found).st_mode
         check_kind(volume, kind, files=files)
         # Of the directory itself: no path is resolved twice. It keeps the flags of the mount it is taken from.
-        part = mounts.clone_tree(found)
-        closing.callback(os.close, part)
-        mounts.unmount(target, lazy=True)
-        failpoints.reach("image_volume.narrowing")
-        if not stat.S_ISDIR(kind):
-            target.rmdir()
-            target.touch()
-        mounts.attach(part, target)
+        with openat.closing(mounts.clone_tree(found)) as part:
+            mounts.unmount(target, lazy=True)
+            failpoints.reach("image_volume.narrowing")
+            if not stat.S_ISDIR(kind):
+                target.rmdir()
+                target.touch()
+            mounts.attach(part, target)
 
 
 def _open_sub_path(top: Path, volume: VolumeImage) -> int:
-    root = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # As in a chroot: symbolic links, absolute ones as well, stay inside the image.
-        rules = Resolve.IN_ROOT | Resolve.NO_MAGICLINKS | Resolve.NO_XDEV
-        return openat.openat2(root, os.fsencode(volume.sub_path), os.O_PATH, rules)
-    except KernelCallError as error:
-        raise InvalidArgument(
-            f"sub path {volume.sub_path!r} of image {volume.reference}: {os.strerror(error.errno)}",
-            hint="name a directory of the image",
-        ) from error
-    finally:
-        os.close(root)
+    # As in a chroot: symbolic links, absolute ones as well, stay inside the image.
+    rules = Resolve.IN_ROOT | Resolve.NO_MAGICLINKS | Resolve.NO_XDEV
+    with openat.closing(os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+        try:
+            return openat.openat2(root, os.fsencode(volume.sub_path), os.O_PATH, rules)
+        except KernelCallError as error:
+            raise InvalidArgument(
+                f"sub path {volume.sub_path!r} of image {volume.reference}: {os.strerror(error.errno)}",
+                hint="name a directory of the image",
+            ) from error
 
 
 def check_kind(volume: VolumeImage, mode: int, *, files: bool) -> None:

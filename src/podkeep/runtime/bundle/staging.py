@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,11 @@ class Staging:
             return
         directory = self.directory(container, sandbox)
         with ExitStack() as closing:
-            namespaces: dict[IdMap, int] = {}
+            namespaces: dict[IdMap | None, int | None] = {}
             for number, mount in chosen.items():
-                if mount.idmap is not None and mount.idmap not in namespaces:
-                    namespaces[mount.idmap] = self.open_userns(sandbox, mount.idmap)
-                    closing.callback(os.close, namespaces[mount.idmap])
-                userns = None if mount.idmap is None else namespaces[mount.idmap]
-                _copy(mount, Path(planned[number].source), userns)
+                if mount.idmap not in namespaces:
+                    namespaces[mount.idmap] = closing.enter_context(self.userns(sandbox, mount.idmap))
+                _copy(mount, Path(planned[number].source), namespaces[mount.idmap])
         shared = {n: mount for n, mount in chosen.items() if mount.propagation is Propagation.BIDIRECTIONAL}
         if sandbox.config.namespaces.userns is not None and shared:
             deep = _deep(directory)
@@ -95,7 +93,7 @@ class Staging:
         if idmap is None or not planned:
             return
         self.directory(container, sandbox)
-        with openat.closing(self.open_userns(sandbox, idmap)) as userns:
+        with self.userns(sandbox, idmap) as userns:
             for path, staged in planned.items():
                 mount = Mount(container_path="", host_path=os.path.realpath(path), idmap=idmap)
                 _copy(mount, Path(staged.source), userns)
@@ -144,7 +142,8 @@ class Staging:
                 return config
             _check_lockable([result[number] for number in copies])
             directory = self.directory(container, sandbox)
-            userns = opened(self.open_userns(sandbox, idmap))
+            userns = closing.enter_context(self.userns(sandbox, idmap))
+            assert userns is not None
             locked = self.helper.lock_mounts(userns, list(copies.values()))
             for fd in locked:
                 opened(fd)
@@ -199,11 +198,16 @@ class Staging:
             mounts.set_propagation(directory, mounts.Propagation.PRIVATE)
         return directory
 
-    def open_userns(self, sandbox: Sandbox, idmap: IdMap) -> int:
-        """Return a user namespace with these mappings: the pod's own if it has them. The caller closes it."""
-        if idmap == sandbox.config.namespaces.userns:
-            return open_pinned(self.layout.namespace_pin(sandbox.id, NamespaceKind.USER))
-        return self.helper.user_namespace(idmap)
+    @contextmanager
+    def userns(self, sandbox: Sandbox, idmap: IdMap | None) -> Iterator[int | None]:
+        """Open a user namespace with these mappings, the pod's own if it has them; None: there are no mappings."""
+        if idmap is None:
+            yield None
+            return
+        own = idmap == sandbox.config.namespaces.userns
+        pin = self.layout.namespace_pin(sandbox.id, NamespaceKind.USER)
+        with openat.closing(open_pinned(pin) if own else self.helper.user_namespace(idmap)) as fd:
+            yield fd
 
 
 def _copy(mount: Mount, target: Path, userns: int | None) -> None:
@@ -215,12 +219,10 @@ def _copy(mount: Mount, target: Path, userns: int | None) -> None:
         attrs=MountAttr.RDONLY if mount.recursive_read_only else MountAttr.NONE,
         propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
     )
-    try:
+    with openat.closing(copy):
         if mount.readonly and not mount.recursive_read_only:
             mounts.mount_setattr(copy, set_=MountAttr.RDONLY)
         _attach(copy, target)
-    finally:
-        os.close(copy)
 
 
 def _deep(directory: Path) -> frozenset[str]:

@@ -253,10 +253,7 @@ class ContainerExecutor:
             # New files get the pod's own host IDs; only the root of the tree must be given to the pod's root.
             os.chown(upper, idmap.host_uid(0), idmap.host_gid(0))
         with ExitStack() as closing:
-            userns = None
-            if idmap is not None:
-                userns = self.staging.open_userns(request.sandbox, idmap)
-                closing.callback(os.close, userns)
+            userns = closing.enter_context(self.staging.userns(request.sandbox, idmap))
             lowers = self.images.lowers(request.image, userns=userns)
             for fd in lowers:
                 closing.callback(os.close, fd)
@@ -463,14 +460,11 @@ def _read_regular(path: Path, limit: int) -> bytes:
 
     :raises InvalidArgument: if it is no regular file, or longer than ``limit`` bytes.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
+    with openat.closing(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise InvalidArgument(f"{path} is not a regular file")
         with os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(limit + 1)
-    finally:
-        os.close(fd)
     if len(data) > limit:
         raise InvalidArgument(f"{path} has more than {limit} bytes")
     return data

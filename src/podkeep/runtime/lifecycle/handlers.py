@@ -20,7 +20,7 @@ from podkeep.base import failpoints
 from podkeep.base.config import HandlerConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, HandlerName
-from podkeep.kernel import mounts, namespaces
+from podkeep.kernel import mounts, namespaces, openat
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.idmap import block
 from podkeep.kernel.namespaces import NamespaceHelper
@@ -196,12 +196,9 @@ class Probe:
             rootfs, pin = bundle / "rootfs", bundle / "user"
             rootfs.mkdir()
             os.chown(rootfs, _PROBE_HOST_ID, _PROBE_HOST_ID)
-            fd = self.helper.user_namespace(_PROBE_IDMAP)
-            try:
+            with openat.closing(self.helper.user_namespace(_PROBE_IDMAP)) as fd:
                 namespaces.pin(fd, pin)
                 os.close(mounts.clone_tree(source, idmap_userns=fd))
-            finally:
-                os.close(fd)
             mount = {
                 "source": str(source),
                 "options": ["bind"],

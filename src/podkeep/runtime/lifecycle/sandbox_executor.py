@@ -24,7 +24,7 @@ from podkeep.base import failpoints
 from podkeep.base.errors import Internal, InvalidArgument, KernelCallError
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
-from podkeep.kernel import mountinfo, mounts, namespaces, nshelper, procfs
+from podkeep.kernel import mountinfo, mounts, namespaces, nshelper, openat, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.mounts import MountFlag
 from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
@@ -225,12 +225,9 @@ class SandboxExecutor:
             for path, value in files:
                 nshelper.write_sysctl(path, value)
 
-        netns = namespaces.open_pinned(self.layout.namespace_pin(sandbox.id, NamespaceKind.NET))
-        try:
-            with _asked_sysctls(config):
-                namespaces.run_in_netns(netns, write)
-        finally:
-            os.close(netns)
+        pin = self.layout.namespace_pin(sandbox.id, NamespaceKind.NET)
+        with openat.closing(namespaces.open_pinned(pin)) as netns, _asked_sysctls(config):
+            namespaces.run_in_netns(netns, write)
 
     def _connect(self, sandbox: Sandbox, netns: int) -> SandboxStatus:
         status = self.networks.attach(sandbox, netns)
@@ -243,11 +240,8 @@ class SandboxExecutor:
     def _map_files(self, sandbox: Sandbox, userns: int) -> None:
         target = self.layout.mapped_files(sandbox.id)
         target.mkdir(mode=0o711)
-        fd = mounts.clone_tree(self.layout.sandbox_data(sandbox.id), idmap_userns=userns)
-        try:
-            mounts.attach(fd, target)
-        finally:
-            os.close(fd)
+        with openat.closing(mounts.clone_tree(self.layout.sandbox_data(sandbox.id), idmap_userns=userns)) as copy:
+            mounts.attach(copy, target)
 
     def _mount_shm(self, sandbox: Sandbox) -> None:
         shm, idmap = self.layout.shm(sandbox.id), sandbox.config.namespaces.userns

@@ -55,11 +55,11 @@ STEPS = (
     Step(call="RunPodSandbox", until="", what="classes, record, answer", waits="threads and gRPC"),
     Step(call="CreateContainer", until="container.launched", what="request, record, conmon begun", waits="vfork"),
     Step(call="CreateContainer", until="container.rootfs", what="overlay", waits="end of copies of layers: RCU"),
-    Step(call="CreateContainer", until="container.staged", what="user, paths, copies of volumes", waits="nothing"),
+    Step(call="CreateContainer", until="container.staged", what="plan, copies of volumes", waits="nothing"),
     Step(
         call="CreateContainer",
         until="container.locked",
-        what="OCI configuration, locked mounts",
+        what="locked mounts",
         waits="with a user namespace a fork of the helper",
     ),
     Step(call="CreateContainer", until="container.bundle", what="configuration written", waits="nothing"),

@@ -39,7 +39,6 @@ ALLOWED = {
         "runtime/oci/driver.py",
         "runtime/oci/exec.py",
         "runtime/lifecycle/orphans.py",
-        "runtime/lifecycle/recovery.py",
         "runtime/lifecycle/sandbox_executor.py",
         "runtime/bundle/staging.py",
         "runtime/model/state.py",

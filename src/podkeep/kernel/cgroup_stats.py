@@ -18,7 +18,7 @@ import msgspec
 from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel import cgroup_files as files
 from podkeep.kernel.cgroup_files import DeviceIo, Psi, Table
-from podkeep.kernel.cgroups import CgroupLayout
+from podkeep.kernel.cgroups import GONE, CgroupLayout
 
 _READ_BYTES = 16 << 10
 """More than any file here holds, but the lists of processes and devices."""
@@ -150,7 +150,7 @@ class _Hierarchy:
                 os.close(fd)
         except OSError as error:
             # ENODEV: the cgroup was removed between opening and reading.
-            if error.errno in {errno.ENOENT, errno.ENODEV}:
+            if error.errno in GONE:
                 raise _Gone from error
             raise KernelCallError(f"read({self._path}/{file})", error.errno or 0) from error
 
@@ -172,7 +172,7 @@ class _Hierarchy:
             finally:
                 os.close(fd)
         except OSError as error:
-            if error.errno in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP}:
+            if error.errno in GONE | {errno.EOPNOTSUPP}:
                 return b""
             raise KernelCallError(f"read({self._path}/{file})", error.errno or 0) from error
         return bytes(content)

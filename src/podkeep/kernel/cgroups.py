@@ -26,6 +26,8 @@ DEFAULT_ROOT = Path("/sys/fs/cgroup")
 TIMEOUT_S = 2.0
 """How long removing and killing wait for the kernel to let go of processes that are ending."""
 _PAUSE_S = 0.002
+GONE = frozenset({errno.ENOENT, errno.ENODEV})
+"""The cgroup was removed, before or while a file of it was open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +145,7 @@ class Cgroups:
             try:
                 self._create_in(hierarchy, relative, made)
             except (KernelCallError, OSError) as error:
-                if error.errno not in {errno.ENOENT, errno.ENODEV} or time.monotonic() > deadline:
+                if error.errno not in GONE or time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_S)
             else:
@@ -309,7 +311,7 @@ class Cgroups:
             except OSError as error:
                 if error.errno == errno.ENODATA:
                     return None
-                if error.errno not in _GONE:
+                if error.errno not in GONE:
                     raise KernelCallError(f"getxattr({root + below}, {name})", error.errno or 0) from error
         return None
 
@@ -330,7 +332,7 @@ class Cgroups:
                 else:
                     os.setxattr(root + below, name, value)
             except OSError as error:
-                if error.errno in _GONE:
+                if error.errno in GONE:
                     continue
                 if value is None and error.errno == errno.ENODATA:
                     return
@@ -369,7 +371,6 @@ class Cgroups:
                     _ignoring_missing(partial(_write, f"{cgroup}/freezer.state", "THAWED"))
 
 
-_GONE = frozenset({errno.ENOENT, errno.ENODEV})
 _MKDIR_HINT = "the cgroup tree may be read-only here, or cgroup.max.descendants reached"
 
 
@@ -459,7 +460,7 @@ def _read_ids(directory: str, name: str) -> list[int]:
     try:
         return [int(line) for line in _read(f"{directory}/{name}").split()]
     except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ENODEV}:  # ENODEV: removed while we read
+        if error.errno in GONE:
             return []
         raise KernelCallError(f"read({directory}/{name})", error.errno or 0) from error
 
@@ -493,5 +494,5 @@ def _ignoring_missing(action: Callable[[], object]) -> None:
     except (FileNotFoundError, ProcessLookupError):
         pass
     except KernelCallError as error:
-        if error.errno not in {errno.ENOENT, errno.ENODEV, errno.ESRCH}:
+        if error.errno not in GONE | {errno.ESRCH}:
             raise

@@ -34,7 +34,7 @@ TIMEOUT_S = 10.0
 """How long :meth:`Resctrl.locked` waits for another program."""
 _PAUSE_S = 0.01
 _RESERVED = frozenset({"info", "mon_groups", "mon_data"})
-_GONE = frozenset({errno.ENOENT, errno.ENODEV})
+GONE = frozenset({errno.ENOENT, errno.ENODEV})
 """The group was removed, before or while we had a file of it open."""
 _OK = "ok"
 _BANDWIDTH = re.compile(r"^\s*MB:\s*(?P<domain>\d+)=\s*(?P<value>\d+)", re.MULTILINE)
@@ -145,7 +145,7 @@ class Resctrl:
         try:
             return {entry.name for entry in _entries(self._path(Group(name=name)) / "mon_groups")}
         except ResctrlError as error:
-            if error.errno in _GONE:
+            if error.errno in GONE:
                 return set()
             raise
 
@@ -175,7 +175,7 @@ class Resctrl:
             with self._command(f"rmdir({path})"):
                 path.rmdir()
         except ResctrlError as error:
-            if error.errno in _GONE:
+            if error.errno in GONE:
                 return False
             raise
         return True

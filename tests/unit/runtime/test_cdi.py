@@ -28,6 +28,7 @@ from podkeep.runtime.oci.cdi import (
 from podkeep.runtime.oci.cdi_edits import Prepared
 from podkeep.runtime.oci.cdi_nodes import is_bind, prepare
 from podkeep.runtime.oci.cdi_registry import MAX_SPEC_BYTES, Registry
+from podkeep.runtime.oci.mounts import StagedMount
 
 WHOLE = """
 cdiVersion: "1.1.0"
@@ -319,7 +320,7 @@ def test_a_file_that_others_than_root_can_write(tmp_path: Path, owner: int, mode
 
 def apply(edits: Edits = Edits(), **fields: Any) -> dict[str, Any]:  # noqa: B008
     prepared = Prepared(edits=edits, **{key: fields.pop(key) for key in ("devices", "mounts") if key in fields})
-    return cdi_edits.apply(spec.build(spec_input(**fields)), prepared)
+    return cdi_edits.apply(prepared, spec.build(spec_input(**fields)))
 
 
 def test_no_edits_change_nothing() -> None:
@@ -446,6 +447,6 @@ def test_links_to_nodes_are_none(tmp_path: Path) -> None:
 )
 def test_which_mounts_are_of_host_paths(mount: Mount, bound: bool) -> None:
     assert is_bind(mount) is bound
-    copies = {"/x": {"": "/copy", "below": "/copy/below"}}
+    copies = {"/x": StagedMount(source="/copy")}
     made = [(item["destination"], item["source"]) for item in prepare(Edits(mounts=(mount,)), copies).mounts]
-    assert made == ([("/y", "/copy"), ("/y/below", "/copy/below")] if bound else [("/y", "tmpfs")])
+    assert made == ([("/y", "/copy")] if bound else [("/y", "tmpfs")])

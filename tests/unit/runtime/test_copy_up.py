@@ -194,9 +194,9 @@ def test_volumes_that_are_refused(path: str) -> None:
 def make(tmp_path: Path, *paths: str) -> dict[str, str]:
     descriptors = len(os.listdir("/proc/self/fd"))
     try:
-        return anonymous_volumes.make(
-            paths, rootfs=tmp_path / "rootfs", directory=tmp_path / "volumes", idmap=block(65536, 65536)
-        )
+        volumes = anonymous_volumes.placed(paths, tmp_path / "volumes")
+        anonymous_volumes.make(volumes, rootfs=tmp_path / "rootfs", idmap=block(65536, 65536))
+        return volumes
     finally:
         assert len(os.listdir("/proc/self/fd")) == descriptors
 

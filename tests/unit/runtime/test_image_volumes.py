@@ -21,6 +21,7 @@ from podkeep.kernel.mounts import MountAttr
 from podkeep.runtime.bundle.image_volumes import FAILED, Policy, check_kind, find_images, narrow
 from podkeep.runtime.model.records import Container, Mount, Propagation, SELinuxOptions, VolumeImage
 from podkeep.runtime.oci import selinux, spec
+from podkeep.runtime.oci.mounts import StagedMount
 from podkeep.runtime.oci.selinux import SELinux
 from podkeep.runtime.rpc.convert.mounts import mount_message, mount_record
 from support.exchange import exchanging
@@ -141,8 +142,7 @@ def test_mount_in_a_configuration() -> None:
     mounts = (Mount(container_path="/host", host_path="/h", readonly=True), volume("/volume"))
     given = spec_input(
         container=container_config(mounts=mounts),
-        staged={1: {"": "/run/c/mounts/1"}},
-        image_volume_options=Policy().options,
+        staged={1: StagedMount(source="/run/c/mounts/1", options=Policy().options)},
     )
     by_target = {item["destination"]: item for item in spec.build(given)["mounts"]}
     assert by_target["/volume"]["source"] == "/run/c/mounts/1"

@@ -67,7 +67,7 @@ def test_records_are_counted_when_somebody_asks(state: State) -> None:
 
 def test_ends_are_counted_once_and_by_reason(state: State) -> None:
     seen: list[object] = []
-    state.observer = lambda before, after: seen.append(after)
+    state.observers.append(lambda before, after: seen.append(after))
     metrics = Metrics(state)
     state.add_sandbox(sandbox())
     state.add_container(container())

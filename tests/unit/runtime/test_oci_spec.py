@@ -30,7 +30,7 @@ from podkeep.runtime.model.records import (
     Security,
 )
 from podkeep.runtime.oci import spec
-from podkeep.runtime.oci.mounts import check_device_nodes, normal, protected, protection
+from podkeep.runtime.oci.mounts import StagedMount, check_device_nodes, normal, protected, protection
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.spec import PodFiles
 from podkeep.runtime.oci.users import User
@@ -307,24 +307,13 @@ def test_the_pods_files_are_read_only_with_the_root() -> None:
 def test_a_mount_with_mappings_comes_from_its_idmapped_copy() -> None:
     mapped = Mount(container_path="/v", host_path="/volumes/v", readonly=True, idmap=IDMAP)
     plain = Mount(container_path="/p", host_path="/volumes/p")
-    config = build(
-        container=container_config(mounts=(mapped, plain)), sandbox=in_own_userns(), staged={0: {"": "/run/copies/0"}}
-    )
+    staged = {0: StagedMount(source="/run/copies/0")}
+    config = build(container=container_config(mounts=(mapped, plain)), sandbox=in_own_userns(), staged=staged)
     assert mount_at(config, "/v")["source"] == "/run/copies/0"
     assert mount_at(config, "/v")["options"] == ["rbind", "rprivate", "ro"]
     assert mount_at(config, "/p")["source"] == "/volumes/p"
     # The copies are mapped already: mapped twice, the owners would be nobody's.
     assert not [mount for mount in config["mounts"] if "uidMappings" in mount or "gidMappings" in mount]
-
-
-def test_a_read_only_mount_leaves_what_lies_below_writable_unless_asked() -> None:
-    for recursive, access in ((False, "rw"), (True, "ro")):
-        mount = Mount(container_path="/v", host_path="/h", readonly=True, recursive_read_only=recursive, idmap=IDMAP)
-        staged = {0: {"below": "/run/copies/0/below", "": "/run/copies/0"}}
-        config = build(container=container_config(mounts=(mount,)), sandbox=in_own_userns(), staged=staged)
-        assert mount_at(config, "/v")["options"] == ["rbind", "rprivate", "ro"]
-        assert mount_at(config, "/v/below")["options"] == ["rbind", "rprivate", access]
-        assert targets(config).index("/v") < targets(config).index("/v/below")
 
 
 def test_volumes_of_the_image_are_writable_and_below_the_requests_mounts() -> None:

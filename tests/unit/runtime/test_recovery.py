@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -21,9 +22,11 @@ from podkeep.images.store.store import ImageStore
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.runtime.bundle.image_volumes import ImageVolumes
+from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
 from podkeep.runtime.lifecycle.handlers import HandlerTable
-from podkeep.runtime.lifecycle.recovery import Recovery
+from podkeep.runtime.lifecycle.recovery import TIMEOUT_S, Recovery
 from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import (
@@ -56,13 +59,29 @@ class House:
             catatonit="catatonit",
         )
 
-    def recover(self, **options: float) -> None:
+    def recover(self, *, timeout: float = TIMEOUT_S) -> None:
         handlers = HandlerTable.from_config(
             {"crun": HandlerConfig(path="crun")}, "crun", conmon="conmon", layout=self.layout
         )
         images = ImageStore.open(self.layout.images, config=ImagesConfig(), registries={})
-        containers = ContainerExecutor(self.layout, images, self.executor, Path("/dev/null"))
-        Recovery(self.records, self.layout, handlers, self.executor, containers, **options).run()
+        staging = Staging(self.layout, self.executor.helper)
+        containers = ContainerExecutor(
+            layout=self.layout,
+            images=images,
+            cgroups=self.executor.cgroups,
+            staging=staging,
+            image_volumes=ImageVolumes(images=images, staging=staging),
+        )
+        Recovery(
+            state=self.records,
+            layout=self.layout,
+            handlers=handlers,
+            cgroups=self.executor.cgroups,
+            classes=self.executor.classes,
+            sandboxes=self.executor,
+            containers=containers,
+            deadline=time.monotonic() + timeout,
+        ).run()
         images.close()
 
 

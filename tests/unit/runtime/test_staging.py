@@ -70,11 +70,12 @@ def test_what_is_mounted_inside_of_a_volume_comes_with_it_whatever_is_exchanged_
         pin(userns, pinned)
         os.close(userns)
         staging = Staging(layout, helper)
-        copies = staging.stage(container(mounts=(Mount(container_path="/data", host_path=str(volume)),)), POD)
+        made = container(mounts=(Mount(container_path="/data", host_path=str(volume)),))
+        copies = staging.planned(made, POD)
+        staging.stage(made, POD, copies)
         (volume / "above").rename(volume / "elsewhere")
         (volume / "above").symlink_to(tmp_path / "machine")
-        assert list(copies[0]) == [""]
-        config = {"mounts": [bind("/data", copies[0][""], "rprivate", "rw")]}
+        config = {"mounts": [bind("/data", copies[0].source, "rprivate", "rw")]}
         source = Path(staging.lock(container(), POD, config)["mounts"][0]["source"])
     assert source.parent == layout.staged_mounts(container().id)
     mounted = [entry.mount_point for entry in mountinfo.under(source)]

@@ -39,7 +39,7 @@ def test_what_is_written_is_there_after_reopening(tmp_path: Path) -> None:
     assert again.sandboxes() == [changed]
     assert again.containers() == [ended]
     assert again.sandbox_by_key(pod.config.key()) == changed
-    assert again.container_by_key(state_module.container_key(inside)) == ended
+    assert again.container_by_key(state_module.container_key(inside.sandbox_id, inside.config)) == ended
     assert again.take_address(SandboxID("b" * 64), SUBNET) != address
     again.close()
 

@@ -52,45 +52,37 @@ def distinct(volumes: Iterable[str], targets: Mapping[str, str]) -> tuple[str, .
     return tuple(sorted(chosen.values()))
 
 
-def make(paths: Iterable[str], *, rootfs: Path, directory: Path, idmap: IdMap | None) -> dict[str, str]:
-    """Make and fill a volume for each path and return where they are.
+def placed(paths: Iterable[str], directory: Path) -> dict[str, str]:
+    """Return where below ``directory`` there is to be a volume for each path."""
+    return {path: str(directory / str(number)) for number, path in enumerate(paths)}
 
+
+def make(volumes: Mapping[str, str], *, rootfs: Path, idmap: IdMap | None) -> None:
+    """Make and fill volumes.
+
+    :param volumes: path in the container to host path, as of :func:`placed`; the directory must not exist.
     :param rootfs: the container's root file system, in which no process runs yet.
-    :param directory: where the volumes are made; it must not exist.
     :param idmap: the mappings of the pod; files in ``rootfs`` have the IDs of the machine.
     :raises InvalidArgument: if the image has a file there.
     :raises OSError: if the file system refuses; what was made until then is left.
     """
-    result: dict[str, str] = {}
-    for number, path in enumerate(paths):
+    for path, volume in volumes.items():
+        directory = Path(volume).parent
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)
-        volume = directory / str(number)
-        volume.mkdir()
-        volume.chmod(0o755)
-        _fill(rootfs, path, volume, idmap)
-        result[path] = str(volume)
-    return result
+        Path(volume).mkdir()
+        Path(volume).chmod(0o755)
+        _fill(rootfs, path, Path(volume), idmap)
 
 
 def _fill(rootfs: Path, path: str, volume: Path, idmap: IdMap | None) -> None:
-    root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        source = _open_inside(root, path)
-        if source is None:
-            if idmap is not None:
-                os.chown(volume, idmap.host_uid(0), idmap.host_gid(0))
-            return
-        try:
-            target = os.open(volume, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                copy_directory(source, target)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
-    finally:
-        os.close(root)
+    with openat.closing(os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+        found = _open_inside(root, path)
+    if found is not None:
+        with openat.closing(found) as source, openat.closing(openat.open_directory(volume)) as target:
+            copy_directory(source, target)
+    elif idmap is not None:
+        os.chown(volume, idmap.host_uid(0), idmap.host_gid(0))
 
 
 def _open_inside(root: int, path: str) -> int | None:
@@ -99,10 +91,8 @@ def _open_inside(root: int, path: str) -> int | None:
         fd = openat.openat2(root, os.fsencode(path), os.O_PATH, Resolve.IN_ROOT | Resolve.NO_MAGICLINKS)
     except KernelCallError:
         return None
-    try:
+    with openat.closing(fd):
         # It is looked at before it is opened: opening a device does something, and the image may hold any.
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             raise InvalidArgument(f"VOLUME {path} of the image is not a directory in it")
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-    finally:
-        os.close(fd)

@@ -57,15 +57,11 @@ class _Copy:
 
     @contextmanager
     def _directories(self, path: bytes) -> Iterator[tuple[int, int]]:
-        source = openat.openat2(self._source, path, os.O_RDONLY | os.O_DIRECTORY, _CONFINED)
-        try:
-            target = openat.openat2(self._target, path, os.O_RDONLY | os.O_DIRECTORY, _CONFINED)
-            try:
-                yield source, target
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
+        with (
+            openat.closing(openat.openat2(self._source, path, os.O_RDONLY | os.O_DIRECTORY, _CONFINED)) as source,
+            openat.closing(openat.openat2(self._target, path, os.O_RDONLY | os.O_DIRECTORY, _CONFINED)) as target,
+        ):
+            yield source, target
 
     def _copy_entries(self, path: bytes, source: int, target: int) -> list[bytes]:
         """Copy everything but directories, which are only made; return the paths of those."""
@@ -87,19 +83,16 @@ class _Copy:
 
 def _copy_file(source: int, target: int, name: str, found: os.stat_result) -> None:
     if stat.S_ISREG(found.st_mode):
-        old = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
-        try:
-            new = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
-            try:
-                if found.st_blocks * 512 >= found.st_size:
-                    _copy_range(old, new, 0, found.st_size)
-                else:
-                    _copy_data(old, new, found.st_size)
-                _copy_attributes(old, new)
-            finally:
-                os.close(new)
-        finally:
-            os.close(old)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with (
+            openat.closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)) as old,
+            openat.closing(os.open(name, flags, 0o600, dir_fd=target)) as new,
+        ):
+            if found.st_blocks * 512 >= found.st_size:
+                _copy_range(old, new, 0, found.st_size)
+            else:
+                _copy_data(old, new, found.st_size)
+            _copy_attributes(old, new)
         return
     if stat.S_ISLNK(found.st_mode):
         os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)

@@ -32,6 +32,7 @@ from podkeep.kernel.mounts import MountAttr
 from podkeep.kernel.openat import Resolve
 from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.model.records import Container, ContainerConfig, Sandbox, VolumeImage
+from podkeep.runtime.oci.mounts import StagedMount
 
 FAILED = "ImageVolumeMountFailed"
 """How the message of every failure starts: the kubelet tells them by it (cri-api, pkg/errors)."""
@@ -51,7 +52,7 @@ class Policy:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The same as OCI mount options: an OCI runtime takes off what it is not told."""
+        """The same as OCI mount options."""
         return ("nosuid", "nodev", "noexec") if self.noexec else ("nosuid", "nodev")
 
 
@@ -82,31 +83,37 @@ class ImageVolumes:
     staging: Staging
     policy: Policy = Policy()
 
+    def planned(self, container: Container) -> dict[int, StagedMount]:
+        """Return a container's image volumes, where its other staged mounts are, by the mount's number; pure."""
+        return {
+            number: StagedMount(source=self.staging.location(container, str(number)), options=self.policy.options)
+            for number, mount in enumerate(container.config.mounts)
+            if mount.image is not None
+        }
+
     def stage(
-        self, container: Container, sandbox: Sandbox, images: Mapping[int, Image], *, label: str = ""
-    ) -> dict[int, dict[str, str]]:
-        """Mount a container's image volumes where its other staged mounts are, and return where, by their number.
+        self,
+        container: Container,
+        sandbox: Sandbox,
+        images: Mapping[int, Image],
+        planned: Mapping[int, StagedMount],
+        *,
+        label: str = "",
+    ) -> None:
+        """Mount the image volumes that :meth:`planned` returned; others may be among ``planned``.
 
         A volume belongs to whom its own mappings say, and without any to the pod, as the root file system does.
 
         :param images: what :func:`find_images` returned.
         :raises PodkeepError: if one cannot be mounted; what is mounted then, ``Staging.unstage`` takes away.
         """
-        result: dict[int, dict[str, str]] = {}
-        pods = sandbox.config.namespaces.userns
         for number, image in images.items():
-            directory = self.staging.directory(container, sandbox)
+            self.staging.directory(container, sandbox)
             mount = container.config.mounts[number]
             assert mount.image is not None
-            target, idmap = directory / str(number), mount.idmap or pods
-            with ExitStack() as closing:
-                userns = None
-                if idmap is not None:
-                    userns = self.staging.open_userns(sandbox, idmap)
-                    closing.callback(os.close, userns)
+            idmap, target = mount.idmap or sandbox.config.namespaces.userns, Path(planned[number].source)
+            with self.staging.userns(sandbox, idmap) as userns:
                 self.mount(mount.image, image, target, userns=userns, label=label)
-            result[number] = {"": str(target)}
-        return result
 
     def mount(self, volume: VolumeImage, image: Image, target: Path, *, userns: int | None, label: str = "") -> None:
         """Mount ``image``, or what ``volume`` wants of it, at ``target``, which is made.
@@ -132,35 +139,30 @@ def narrow(target: Path, volume: VolumeImage, *, files: bool) -> None:
 
     :raises InvalidArgument: if the sub path does not lead to something that may be mounted.
     """
-    with ExitStack() as closing:
-        found = _open_sub_path(target, volume)
-        closing.callback(os.close, found)
+    with openat.closing(_open_sub_path(target, volume)) as found:
         kind = os.fstat(found).st_mode
         check_kind(volume, kind, files=files)
         # Of the directory itself: no path is resolved twice. It keeps the flags of the mount it is taken from.
-        part = mounts.clone_tree(found)
-        closing.callback(os.close, part)
-        mounts.unmount(target, lazy=True)
-        failpoints.reach("image_volume.narrowing")
-        if not stat.S_ISDIR(kind):
-            target.rmdir()
-            target.touch()
-        mounts.attach(part, target)
+        with openat.closing(mounts.clone_tree(found)) as part:
+            mounts.unmount(target, lazy=True)
+            failpoints.reach("image_volume.narrowing")
+            if not stat.S_ISDIR(kind):
+                target.rmdir()
+                target.touch()
+            mounts.attach(part, target)
 
 
 def _open_sub_path(top: Path, volume: VolumeImage) -> int:
-    root = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # As in a chroot: symbolic links, absolute ones as well, stay inside the image.
-        rules = Resolve.IN_ROOT | Resolve.NO_MAGICLINKS | Resolve.NO_XDEV
-        return openat.openat2(root, os.fsencode(volume.sub_path), os.O_PATH, rules)
-    except KernelCallError as error:
-        raise InvalidArgument(
-            f"sub path {volume.sub_path!r} of image {volume.reference}: {os.strerror(error.errno)}",
-            hint="name a directory of the image",
-        ) from error
-    finally:
-        os.close(root)
+    # As in a chroot: symbolic links, absolute ones as well, stay inside the image.
+    rules = Resolve.IN_ROOT | Resolve.NO_MAGICLINKS | Resolve.NO_XDEV
+    with openat.closing(os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+        try:
+            return openat.openat2(root, os.fsencode(volume.sub_path), os.O_PATH, rules)
+        except KernelCallError as error:
+            raise InvalidArgument(
+                f"sub path {volume.sub_path!r} of image {volume.reference}: {os.strerror(error.errno)}",
+                hint="name a directory of the image",
+            ) from error
 
 
 def check_kind(volume: VolumeImage, mode: int, *, files: bool) -> None:

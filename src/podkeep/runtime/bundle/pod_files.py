@@ -1,10 +1,26 @@
-"""The files that every container of a pod gets from the runtime: resolv.conf, hosts, hostname. Pure texts."""
+"""The files that every container of a pod gets from the runtime: resolv.conf, hosts, hostname. Texts, paths; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from podkeep.runtime.model.records import Dns, NamespaceMode, SandboxConfig
+from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.records import Dns, NamespaceMode, Sandbox, SandboxConfig
+from podkeep.runtime.oci.mounts import PodFiles
+
+
+def paths(layout: Layout, sandbox: Sandbox) -> PodFiles:
+    """Return the host paths of what every container of the sandbox gets."""
+    # A pod in a user namespace sees the files through an idmapped copy of their directory, made once for the pod.
+    mapped = sandbox.config.namespaces.userns is not None
+    data = layout.mapped_files(sandbox.id) if mapped else layout.sandbox_data(sandbox.id)
+    shared_ipc = sandbox.config.namespaces.ipc is NamespaceMode.POD
+    return PodFiles(
+        hosts=str(data / "hosts"),
+        hostname=str(data / "hostname") if sandbox.config.hostname else "",
+        resolv_conf=str(data / "resolv.conf"),
+        shm=str(layout.shm(sandbox.id)) if shared_ipc else "",
+    )
 
 
 def resolv_conf(dns: Dns | None, machine: str) -> str:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, open_pinne
 from podkeep.runtime.bundle import targets
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, Propagation, Sandbox
-from podkeep.runtime.oci.mounts import is_below, is_bind, normal, protected, protection
+from podkeep.runtime.oci.mounts import StagedMount, is_below, is_bind, normal, protected, protection
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,22 @@ class Staging:
     layout: Layout
     helper: NamespaceHelper
 
-    def stage(self, container: Container, sandbox: Sandbox) -> dict[int, dict[str, str]]:
-        """Make a copy of every mount that needs one, and return where, by the mount's number.
+    def location(self, container: Container, name: str) -> str:
+        """Return the host path of one of a container's staged mounts; pure."""
+        return str(self.layout.staged_mounts(container.id) / name)
+
+    def planned(self, container: Container, sandbox: Sandbox) -> dict[int, StagedMount]:
+        """Return the copies that mounts of paths need, by the mount's number; pure."""
+        in_userns = sandbox.config.namespaces.userns is not None
+        return {
+            number: StagedMount(source=self.location(container, str(number)))
+            for number, mount in enumerate(container.config.mounts)
+            # In a user namespace all of them are locked (see ``lock``), one mount at a time.
+            if mount.host_path and (in_userns or mount.idmap is not None or mount.recursive_read_only)
+        }
+
+    def stage(self, container: Container, sandbox: Sandbox, planned: Mapping[int, StagedMount]) -> None:
+        """Make the copies of mounts of paths that :meth:`planned` returned; others may be among ``planned``.
 
         :raises FailedPrecondition: naming the path, if mounts cannot pass on what the request wants.
         :raises KernelCallError: naming the path, if its file system cannot be idmapped (KEP-127, handling of volumes).
@@ -45,56 +59,44 @@ class Staging:
         of_paths = {number: mount for number, mount in enumerate(container.config.mounts) if mount.host_path}
         for mount in of_paths.values():
             check_propagation(mount)
-        in_userns = sandbox.config.namespaces.userns is not None
-        # In a user namespace all of them are locked (see ``lock``), one mount at a time.
-        chosen = {
-            number: mount
-            for number, mount in of_paths.items()
-            if in_userns or mount.idmap is not None or mount.recursive_read_only
-        }
+        chosen = {number: mount for number, mount in of_paths.items() if number in planned}
         if not chosen:
-            return {}
-        result: dict[int, dict[str, str]] = {}
+            return
         directory = self.directory(container, sandbox)
         with ExitStack() as closing:
-            namespaces: dict[IdMap, int] = {}
+            namespaces: dict[IdMap | None, int | None] = {}
             for number, mount in chosen.items():
-                if mount.idmap is not None and mount.idmap not in namespaces:
-                    namespaces[mount.idmap] = self.open_userns(sandbox, mount.idmap)
-                    closing.callback(os.close, namespaces[mount.idmap])
-                target = directory / str(number)
-                _copy(mount, target, None if mount.idmap is None else namespaces[mount.idmap])
-                result[number] = {"": str(target)}
+                if mount.idmap not in namespaces:
+                    namespaces[mount.idmap] = closing.enter_context(self.userns(sandbox, mount.idmap))
+                _copy(mount, Path(planned[number].source), namespaces[mount.idmap])
         shared = {n: mount for n, mount in chosen.items() if mount.propagation is Propagation.BIDIRECTIONAL}
-        if in_userns and shared:
+        if sandbox.config.namespaces.userns is not None and shared:
             deep = _deep(directory)
             for number, mount in shared.items():
-                _check_not_deep(mount, directory / str(number), deep)
-        return result
+                _check_not_deep(mount, planned[number].source, deep)
 
-    def stage_sources(
-        self, container: Container, sandbox: Sandbox, sources: Sequence[str]
-    ) -> dict[str, dict[str, str]]:
-        """Make idmapped copies of host paths for a pod in a user namespace, and return them by path, as ``stage`` does.
+    def planned_sources(self, container: Container, sandbox: Sandbox, sources: Sequence[str]) -> dict[str, StagedMount]:
+        """Return the idmapped copies of host paths for a pod in a user namespace, by path; pure.
 
-        For a pod with the machine's users nothing is done: the host paths can be mounted as they are.
+        For a pod with the machine's users there are none: the host paths can be mounted as they are.
+        """
+        if sandbox.config.namespaces.userns is None:
+            return {}
+        return {path: StagedMount(source=self.location(container, f"source-{n}")) for n, path in enumerate(sources)}
+
+    def stage_sources(self, container: Container, sandbox: Sandbox, planned: Mapping[str, StagedMount]) -> None:
+        """Make the copies that :meth:`planned_sources` returned.
 
         :raises KernelCallError: naming the path, if its file system cannot be idmapped.
         """
         idmap = sandbox.config.namespaces.userns
-        if idmap is None or not sources:
-            return {}
-        directory = self.directory(container, sandbox)
-        staged = {}
-        userns = self.open_userns(sandbox, idmap)
-        try:
-            for number, source in enumerate(sources):
-                mount = Mount(container_path="", host_path=os.path.realpath(source), idmap=idmap)
-                staged[source] = (mount, directory / f"source-{number}")
-                _copy(*staged[source], userns)
-        finally:
-            os.close(userns)
-        return {source: {"": str(target)} for source, (_, target) in staged.items()}
+        if idmap is None or not planned:
+            return
+        self.directory(container, sandbox)
+        with self.userns(sandbox, idmap) as userns:
+            for path, staged in planned.items():
+                mount = Mount(container_path="", host_path=os.path.realpath(path), idmap=idmap)
+                _copy(mount, Path(staged.source), userns)
 
     def lock(
         self, container: Container, sandbox: Sandbox, config: dict[str, Any], *, whole: Collection[str] = ()
@@ -113,7 +115,7 @@ class Staging:
         crun 1.8.1 cannot copy such a mount with what is below it before it is in the pod's user namespace, and then
         binds it inside, where the kernel lets it have all of it.
 
-        :param whole: sources whose flags are for what is mounted below them, too: those of CDI (:meth:`stage_sources`).
+        :param whole: sources whose flags are for what is mounted below them, too: those of :meth:`planned_sources`.
         :raises FailedPrecondition: naming a mount that passes mounts on to the machine, which the kernel does not lock.
         """
         idmap = sandbox.config.namespaces.userns
@@ -140,7 +142,8 @@ class Staging:
                 return config
             _check_lockable([result[number] for number in copies])
             directory = self.directory(container, sandbox)
-            userns = opened(self.open_userns(sandbox, idmap))
+            userns = closing.enter_context(self.userns(sandbox, idmap))
+            assert userns is not None
             locked = self.helper.lock_mounts(userns, list(copies.values()))
             for fd in locked:
                 opened(fd)
@@ -195,11 +198,16 @@ class Staging:
             mounts.set_propagation(directory, mounts.Propagation.PRIVATE)
         return directory
 
-    def open_userns(self, sandbox: Sandbox, idmap: IdMap) -> int:
-        """Return a user namespace with these mappings: the pod's own if it has them. The caller closes it."""
-        if idmap == sandbox.config.namespaces.userns:
-            return open_pinned(self.layout.namespace_pin(sandbox.id, NamespaceKind.USER))
-        return self.helper.user_namespace(idmap)
+    @contextmanager
+    def userns(self, sandbox: Sandbox, idmap: IdMap | None) -> Iterator[int | None]:
+        """Open a user namespace with these mappings, the pod's own if it has them; None: there are no mappings."""
+        if idmap is None:
+            yield None
+            return
+        own = idmap == sandbox.config.namespaces.userns
+        pin = self.layout.namespace_pin(sandbox.id, NamespaceKind.USER)
+        with openat.closing(open_pinned(pin) if own else self.helper.user_namespace(idmap)) as fd:
+            yield fd
 
 
 def _copy(mount: Mount, target: Path, userns: int | None) -> None:
@@ -211,12 +219,10 @@ def _copy(mount: Mount, target: Path, userns: int | None) -> None:
         attrs=MountAttr.RDONLY if mount.recursive_read_only else MountAttr.NONE,
         propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
     )
-    try:
+    with openat.closing(copy):
         if mount.readonly and not mount.recursive_read_only:
             mounts.mount_setattr(copy, set_=MountAttr.RDONLY)
         _attach(copy, target)
-    finally:
-        os.close(copy)
 
 
 def _deep(directory: Path) -> frozenset[str]:
@@ -228,8 +234,8 @@ def _deep(directory: Path) -> frozenset[str]:
     return frozenset(str(above) for path in found for above in Path(path).parents) & found
 
 
-def _check_not_deep(mount: Mount, target: Path, deep: Collection[str]) -> None:
-    if str(target) in deep:
+def _check_not_deep(mount: Mount, copy: str, deep: Collection[str]) -> None:
+    if copy in deep:
         # Locking makes slaves of what is mounted below.
         raise FailedPrecondition(
             f"{mount.host_path} has mounts below it, and cannot be a Bidirectional volume of a pod in a user namespace",

@@ -8,7 +8,6 @@ configuration, for one cgroup on one thread at a time.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.base.undo import UndoStack
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroups import GONE, Cgroups
 
 ATTRIBUTE = "trusted.podkeep.class-resources"
 """Of the cgroup; see :meth:`podkeep.kernel.cgroups.Cgroups.set_attribute`."""
@@ -31,7 +30,6 @@ _UNLIKE = "memory.oom_control"
 _FILE_HINT = "name a file that sets a share or a limit, such as cpu.shares or memory.high"
 _NUMBER = re.compile(r"([0-9]{1,20})([KMG]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_GONE = frozenset({errno.ENOENT, errno.ENODEV})
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -167,7 +165,7 @@ class CgroupValues:
         try:
             _in_possible_order([partial(place.reset, name, each.before) for name, each in noted.items()])
         except KernelCallError as error:
-            if error.errno not in _GONE:
+            if error.errno not in GONE:
                 raise
         place.note(owner, {})
 

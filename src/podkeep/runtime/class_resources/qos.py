@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podkeep.runtime.class_resources.model import QOS, ClassResource, Level, Offer, Target
+from podkeep.runtime.oci.compose import Config, setting
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Qos(ClassResource):
         """Every class can be given at any time."""
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
-        return _annotated(config, CONTAINER_ANNOTATION, class_name)
+        return setting("annotations", **{CONTAINER_ANNOTATION: class_name})(config)
 
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
         if class_name != previous:
@@ -55,13 +56,9 @@ class Qos(ClassResource):
         return {"classes": {name: {} for name in CLASSES}}
 
 
-def edit_of_pod(classes: Mapping[str, str], config: dict[str, Any]) -> dict[str, Any]:
+def edit_of_pod(classes: Mapping[str, str], config: Config) -> Config:
     """Return the OCI configuration of a container with what says its pod's QoS class, if that was told; pure.
 
     :param classes: the pod's.
     """
-    return _annotated(config, POD_ANNOTATION, classes[QOS]) if QOS in classes else config
-
-
-def _annotated(config: dict[str, Any], key: str, value: str) -> dict[str, Any]:
-    return {**config, "annotations": {**config.get("annotations", {}), key: value}}
+    return setting("annotations", **{POD_ANNOTATION: classes.get(QOS)})(config)

@@ -9,6 +9,7 @@ blocks; it is called on threads.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from podkeep.runtime.class_resources.annotations import Annotation
 from podkeep.runtime.class_resources.catalog import Catalog, OfferedType
 from podkeep.runtime.class_resources.commands import Commands
 from podkeep.runtime.class_resources.guard import Guard, TargetLocks
-from podkeep.runtime.class_resources.model import ClassResource, Level, Target, problem
+from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Target, problem
+from podkeep.runtime.oci.entering import Enter
 
 log = logging.getLogger(__name__)
 
@@ -95,12 +97,16 @@ class ClassResources:
 
     def command(
         self, target: Target, classes: Mapping[str, str], config: dict[str, Any]
-    ) -> tuple[dict[str, Any], Callable[[int], None] | None]:
+    ) -> tuple[dict[str, Any], Enter | None]:
         """Return what a command that is run in a container starts with: the OCI configuration, and how it gets in.
+
+        Not every OCI runtime gives a command the oom_score_adj that it is told (crun 1.8 does not): it would have the
+        daemon's, and be the last to be ended on the whole machine.
 
         :param config: the container's, as it was created; what says a class that is gone stays as it was then.
         """
         catalog, enters = self._catalog, False
+        score = config.get("process", {}).get("oomScoreAdj")
         for name in sorted(classes):
             item = catalog.types.get(name)
             if item is None:
@@ -108,7 +114,10 @@ class ClassResources:
             if catalog.has(target.level, name, classes[name]):
                 config = item.edit(classes[name], config)
             enters = enters or item.entering(target, classes[name]) is not None
-        return config, partial(self._enter, target, classes) if enters else None
+        enter = partial(self._enter, target, classes) if enters else None
+        if OOM not in classes and score is not None and score != procfs.oom_score_adj(os.getpid()):
+            enter = partial(_enter_with_score, score, enter)
+        return config, enter
 
     def _enter(self, target: Target, classes: Mapping[str, str], pid: int) -> None:
         """Put a process that will run a command into the classes that ``target`` has now, and into later ones."""
@@ -354,6 +363,12 @@ class ClassResources:
     def _working_on(self, target: Target) -> Iterator[None]:
         with self._guard.together(), self._locks.of((target.level, target.id)):
             yield
+
+
+def _enter_with_score(score: int, enter: Enter | None, pid: int) -> None:
+    procfs.set_oom_score_adj(pid, score)
+    if enter is not None:
+        enter(pid)
 
 
 def _ended(target: Target) -> bool:

@@ -34,6 +34,8 @@ from podkeep.kernel.namespaces import NamespaceHelper
 from podkeep.mountns import membership
 from podkeep.mountns.membership import Membership
 from podkeep.runtime.bundle import image_volumes
+from podkeep.runtime.bundle.image_volumes import ImageVolumes
+from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.cgroup_driver import pod_cgroups
 from podkeep.runtime.class_resources import loading
 from podkeep.runtime.class_resources.registry import ClassResources
@@ -170,24 +172,29 @@ class _Daemon:
             systemd_cgroup=config.runtime.cgroup_driver == "systemd",
         )
         self._classes = self._load_classes(config)
+        self._confinement = Confinement.from_config(config.runtime)
         self._sandbox_executor = SandboxExecutor(
             layout=layout,
             helper=helper,
             cgroups=self._cgroups,
             networks=self._networks,
             catatonit=config.runtime.catatonit,
-            confinement=Confinement.from_config(config.runtime),
+            confinement=self._confinement,
             classes=self._classes,
         )
+        staging = Staging(layout, helper)
+        policy = image_volumes.Policy(
+            noexec=config.runtime.image_volume_noexec, files=config.runtime.image_volume_files
+        )
         self._container_executor = ContainerExecutor(
-            layout,
-            self._images,
-            self._sandbox_executor,
-            Path(config.runtime.seccomp_profile),
+            layout=layout,
+            images=self._images,
+            cgroups=self._cgroups,
+            staging=staging,
+            image_volumes=ImageVolumes(images=self._images, staging=staging, policy=policy),
+            confinement=self._confinement,
+            classes=self._classes,
             cdi=Registry(config.runtime.cdi_spec_dirs),
-            image_volume_policy=image_volumes.Policy(
-                noexec=config.runtime.image_volume_noexec, files=config.runtime.image_volume_files
-            ),
         )
         self._last_request = time.monotonic()
         self._requests = 0
@@ -206,7 +213,15 @@ class _Daemon:
             program=self._config.runtime.catatonit,
         )
         self._handlers.probe(probe)
-        recovery = Recovery(self._state, self._layout, self._handlers, self._sandbox_executor, self._container_executor)
+        recovery = Recovery(
+            state=self._state,
+            layout=self._layout,
+            handlers=self._handlers,
+            cgroups=self._cgroups,
+            classes=self._classes,
+            sandboxes=self._sandbox_executor,
+            containers=self._container_executor,
+        )
         recovery.start_classes()
         recovery.run()
         self._networks.start()
@@ -229,8 +244,12 @@ class _Daemon:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number.name)
-        sandboxes = Sandboxes(self._state, self._sandbox_executor, self._handlers, self._networks)
-        containers = Containers(self._state, self._container_executor, sandboxes, self._images, self._layout)
+        sandboxes = Sandboxes(
+            self._state, self._sandbox_executor, self._handlers, self._networks, self._classes, self._confinement
+        )
+        containers = Containers(
+            self._state, self._container_executor, sandboxes, self._images, self._classes, self._layout
+        )
         containers.watch_all()
         sandboxes.watch_all(containers)
         grpc_server = server.create_server()
@@ -243,7 +262,7 @@ class _Daemon:
         stats = StatsRpc(self._state, statistics.targets, statistics.collector, mountpoint=images_root)
         services = self._services(sandboxes, containers, watch, partial(end, "Shutdown"))
         streaming = StreamingServer(self._config.streaming)
-        sessions = Sessions(self._state, sandboxes, self._layout)
+        sessions = Sessions(self._state, sandboxes, self._container_executor, self._layout)
         services[server.RUNTIME_SERVICE] |= _streaming_rpcs(StreamingRpc(sessions, streaming))
         services[server.RUNTIME_SERVICE] |= _stats_rpcs(stats)
         for name_of_service, handlers in services.items():
@@ -318,9 +337,8 @@ class _Daemon:
         self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, shut_down: Callable[[], None]
     ) -> dict[str, dict[str, Any]]:
         watch_namespace = NamespaceWatch(self._options.membership, self._config.runtime.socket)
-        confinement = self._sandbox_executor.confinement
         runtime = RuntimeRpc(
-            lambda: self._config, self._handlers, confinement, self._networks, watch_namespace, self._classes
+            lambda: self._config, self._handlers, self._confinement, self._networks, watch_namespace, self._classes
         )
         updates = Updates(self._state, self._cgroups, self._classes)
         checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)

@@ -72,7 +72,7 @@ class Metrics(Counting):
             buckets=_BUCKETS_S[:9],
             registry=registry,
         )
-        self._watch(state)
+        state.observers.append(self._changed)
 
     @contextmanager
     def operation(self, name: str, *, streams: bool) -> Iterator[None]:
@@ -107,17 +107,9 @@ class Metrics(Counting):
         """Note a pass of the sampler."""
         self._passes.observe(seconds)
 
-    def _watch(self, state: State) -> None:
-        before_us = state.observer
-
-        def changed(before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:
-            before_us(before, after)
-            if isinstance(before, Container) and isinstance(after, Container):
-                self._container_changed(before, after)
-
-        state.observer = changed
-
-    def _container_changed(self, before: Container, after: Container) -> None:
+    def _changed(self, before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:
+        if not (isinstance(before, Container) and isinstance(after, Container)):
+            return
         reason = after.status.reason
         if after.status.state is ContainerState.EXITED and before.status.state not in _ENDED:
             self._exits.labels(reason or "Unknown").inc()

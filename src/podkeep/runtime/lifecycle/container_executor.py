@@ -1,18 +1,19 @@
 """Making and unmaking containers: the kernel's side.
 
-Owns: the root file system, the bundle, the lookups in the image that the configuration needs, and removal. Does not
-own: records (``containers.py``) or the configuration's content (``oci/spec.py``). Everything blocks; the server calls
-it on threads.
+Owns: the root file system, the bundle, the lookups that a plan needs, carrying it out, and removal. Does not own:
+records (``containers.py``) or what is decided (``container_plan.py``). Everything blocks; the server calls it on
+threads.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
-from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
 from podkeep.kernel import cgroup_dynmods, mounts, openat, overlay, procfs, removal
+from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.procfs import ProcessId
-from podkeep.runtime.bundle import anonymous_volumes, container_log, image_volumes, relabel, targets
+from podkeep.runtime.bundle import anonymous_volumes, container_log, pod_files, relabel, targets
 from podkeep.runtime.bundle.container_log import LogFile
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
 from podkeep.runtime.bundle.staging import Staging, make_passable
@@ -38,33 +39,24 @@ from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.class_resources import qos
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target
-from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
+from podkeep.runtime.lifecycle.container_plan import ContainerPlan, ContainerRequest, resolve
 from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, ProfileKind, Sandbox, Seccomp
 from podkeep.runtime.oci import cdi_edits, cdi_nodes, devices, spec, users
+from podkeep.runtime.oci.cdi import Edits
 from podkeep.runtime.oci.cdi_registry import Registry
-from podkeep.runtime.oci.confinement import read_profile
-from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Stdio
-from podkeep.runtime.oci.mounts import POD_FILES, check_device_nodes
+from podkeep.runtime.oci.compose import setting
+from podkeep.runtime.oci.confinement import Confinement, read_profile
+from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Handler, Stdio
+from podkeep.runtime.oci.entering import Enter
+from podkeep.runtime.oci.mounts import POD_FILES
+
+log = logging.getLogger(__name__)
 
 _PASSWD_LIMIT = 1 << 20
 """Bytes of the image's passwd and group files that are looked at."""
 EMPTIED_BYTES = 16 << 20
 """Page cache of a container that is dropped when it is removed; more of it may be worth keeping for the next one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContainerPlan:
-    """A container to be made, with everything it refers to."""
-
-    container: Container
-    sandbox: Sandbox
-    image: Image
-    log: LogFile | None
-    target: ProcessId | None = None
-    """The process whose PID namespace it joins (NamespaceMode TARGET)."""
-    volume_images: Mapping[int, Image] = field(default_factory=dict)
-    """The images among its volumes, by the number of the mount."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,86 +67,69 @@ class MadeContainer:
     user: users.User
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ContainerExecutor:
     """Makes and unmakes containers below one layout."""
 
     layout: Layout
     images: ImageStore
-    sandboxes: SandboxExecutor
-    seccomp_default: Path
+    cgroups: Cgroups
+    staging: Staging
+    image_volumes: ImageVolumes
+    confinement: Confinement = field(default_factory=Confinement)
+    classes: ClassResources = field(default_factory=ClassResources)
     cdi: Registry = field(default_factory=lambda: Registry(()))
-    image_volume_policy: image_volumes.Policy = field(default_factory=image_volumes.Policy)
 
-    def create(self, plan: ContainerPlan, driver: Driver) -> MadeContainer:
+    def create(self, request: ContainerRequest, driver: Driver) -> MadeContainer:
         """Make the root file system and the bundle, and have the container created.
 
         :raises PodkeepError: if anything fails; what was made until then is gone again.
         """
-        container = plan.container
+        container, sandbox = request.container, request.sandbox
         with ExitStack() as held, UndoStack() as undo:
             # An OCI runtime that fails halfway may leave its cgroup, of which its own delete knows nothing then.
-            undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(plan))
-            undo.push(f"undo container {container.id}", lambda: self.remove(container, plan.sandbox, driver))
+            undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(request))
+            undo.push(f"undo container {container.id}", lambda: self.remove(container, sandbox, driver))
             edits = self.cdi.edits(container.config.cdi_devices)
             bundle = self.layout.bundle(container.id)
-            make_passable(bundle, plan.sandbox.config.namespaces.userns)
-            log = None if plan.log is None else self._mount_log(container.id, plan.log, undo)
+            make_passable(bundle, sandbox.config.namespaces.userns)
+            output = None if request.log is None else self._mount_log(container.id, request.log, undo)
             failpoints.reach("container.log")
-            launch = driver.launch(container.id, bundle, self.layout.exits, _stdio(container, log))
+            launch = driver.launch(container.id, bundle, self.layout.exits, _stdio(container, output))
             undo.push(f"end the conmon of container {container.id}", launch.close)
             failpoints.reach("container.launched")
-            self._make_rootfs(plan)
+            self._make_rootfs(request)
             failpoints.reach("container.rootfs")
-            volumes, found = self._make_volumes(plan)
-            user = self._user(plan)
-            staged = self._staging.stage(container, plan.sandbox)
-            label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
-            staged |= self._image_volumes.stage(container, plan.sandbox, plan.volume_images, label=label)
-            copies = self._staging.stage_sources(container, plan.sandbox, cdi_nodes.sources(edits))
+            plan = self._plan(request, driver.handler, edits, held)
+            log.debug("container %s: %s", container.id, plan)
+            self._stage(request, plan)
             failpoints.reach("container.staged")
-            given = replace(self._spec_input(plan, user, staged, held), volumes=volumes, targets=found)
-            if driver.handler.privileged_without_host_devices:
-                given = replace(given, host=self._host_facts, machine_devices=False)
-            config = spec.build(given)
-            passed = driver.handler.passed_annotations(plan.sandbox.config.annotations, container.config.annotations)
-            if passed:
-                config["annotations"] = {**config.get("annotations", {}), **passed}
-            config = cdi_edits.apply(config, cdi_nodes.prepare(edits, copies))
-            check_device_nodes(config)
-            whole = {place for copy in copies.values() for place in copy.values()}
-            config = self._staging.lock(container, plan.sandbox, config, whole=whole)
+            whole = {copy.source for copy in plan.devices.values()}
+            config = self.staging.lock(container, sandbox, plan.config, whole=whole)
             failpoints.reach("container.locked")
-            config = qos.edit_of_pod(plan.sandbox.status.class_resources, config)
-            config = self.classes.edit(container.status.class_resources, config)
-            if label:
-                relabel_mounts(container, volumes, label, self.layout.images)
+            if plan.label:
+                relabel_mounts(container, plan.volumes, plan.label, self.layout.images)
             _write_private(bundle / "config.json", json.dumps(config))
             failpoints.reach("container.bundle")
             created = launch.create()
             # The container has its own copies now.
-            self._staging.unstage(container)
-            if _has_root_read_only_for_good(plan):
+            self.staging.unstage(container)
+            if _has_root_read_only_for_good(request):
                 overlay.make_readonly(self.layout.rootfs(container.id))
             failpoints.reach("container.created")
             # Its process waits to be told to start the program: nothing has run outside its classes.
-            target = container_target(self.sandboxes.cgroups, plan.sandbox, container)
+            target = container_target(self.cgroups, sandbox, container)
             target = replace(target, process=created.process)
             self.classes.apply(target, container.status.class_resources)
             failpoints.reach("container.classed")
-        return MadeContainer(created=created, user=user)
+        return MadeContainer(created=created, user=plan.user)
 
     def expect_move(self) -> None:
         """See :func:`podkeep.kernel.cgroup_dynmods.expect_move`.
 
         :raises OSError: if the daemon may not write to its own cgroup.
         """
-        cgroup_dynmods.expect_move(self.sandboxes.cgroups.layout)
-
-    @property
-    def classes(self) -> ClassResources:
-        """The class resources of the node."""
-        return self.sandboxes.classes
+        cgroup_dynmods.expect_move(self.cgroups.layout)
 
     def start(self, container: Container, sandbox: Sandbox, driver: Driver) -> None:
         """Check that a created container is in its classes, and let it run its program.
@@ -164,7 +139,7 @@ class ContainerExecutor:
         process = container.status.process
         if container.status.class_resources:
             # Its first process is there, and waits. Afterwards is too late: a short program is done by then.
-            target = container_target(self.sandboxes.cgroups, sandbox, container)
+            target = container_target(self.cgroups, sandbox, container)
             try:
                 self.classes.verify(target, container.status.class_resources)
             except PodkeepError:
@@ -189,7 +164,7 @@ class ContainerExecutor:
         :raises PodkeepError: the first error of a type; every type gets its turn.
         """
         if held := container.status.held_classes:
-            self.classes.release(container_target(self.sandboxes.cgroups, sandbox, container), held)
+            self.classes.release(container_target(self.cgroups, sandbox, container), held)
 
     def remove(self, container: Container, sandbox: Sandbox, driver: Driver) -> None:
         """Remove everything of a container whose processes are dead or may be killed; safe to repeat.
@@ -198,25 +173,26 @@ class ContainerExecutor:
         """
         # Here, because the OCI runtime removes it.
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
-        self.sandboxes.cgroups.empty(cgroup, EMPTIED_BYTES)
+        self.cgroups.empty(cgroup, EMPTIED_BYTES)
         driver.delete(container.id)
         self.release_classes(container, sandbox)
-        self._staging.unstage(container)
+        self.staging.unstage(container)
         for place in (self.layout.rootfs(container.id), self.layout.log_directory(container.id)):
             mounts.unmount(place, lazy=True)
         for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
             removal.remove_tree(directory)
         self.layout.exit_file(container.id).unlink(missing_ok=True)
 
-    def _remove_cgroup(self, plan: ContainerPlan) -> None:
-        cgroup = container_cgroup(plan.sandbox.config.cgroup_parent, plan.sandbox.id, plan.container.id)
-        self.sandboxes.cgroups.kill(cgroup)
-        self.sandboxes.cgroups.remove(cgroup)
+    def _remove_cgroup(self, request: ContainerRequest) -> None:
+        sandbox = request.sandbox
+        cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, request.container.id)
+        self.cgroups.kill(cgroup)
+        self.cgroups.remove(cgroup)
 
     def kill_rest(self, container: Container, sandbox: Sandbox) -> None:
         """Kill every process in the container's cgroup."""
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
-        self.sandboxes.cgroups.kill(cgroup)
+        self.cgroups.kill(cgroup)
 
     def exec_sync(
         self,
@@ -231,18 +207,20 @@ class ContainerExecutor:
         :raises DeadlineExceeded: if it took too long and was killed.
         :raises Cancelled: if it was told to stop and was killed.
         """
-        bundle = self.layout.bundle(container.id)
-        config = json.loads((bundle / "config.json").read_text())
-        config, enter = self.sandboxes.command_classes(container, sandbox, config)
-        return driver.exec_sync(container.id, bundle, spec.process_for_exec(config, command), limits, enter=enter)
+        process, enter = self.command(container, sandbox, command)
+        return driver.exec_sync(container.id, self.layout.bundle(container.id), process, limits, enter=enter)
 
-    @cached_property
-    def _staging(self) -> Staging:
-        return Staging(self.layout, self.sandboxes.helper)
+    def command(
+        self, container: Container, sandbox: Sandbox, command: tuple[str, ...]
+    ) -> tuple[dict[str, Any], Enter | None]:
+        """Return the process of a command in a container, in OCI's form, and how it gets into the container's classes.
 
-    @cached_property
-    def _image_volumes(self) -> ImageVolumes:
-        return ImageVolumes(images=self.images, staging=self._staging, policy=self.image_volume_policy)
+        :raises FileNotFoundError: if the container was removed.
+        """
+        config = json.loads((self.layout.bundle(container.id) / "config.json").read_text())
+        target = container_target(self.cgroups, sandbox, container)
+        config, enter = self.classes.command(target, container.status.class_resources, config)
+        return spec.process_for_exec(config, command), enter
 
     def _mount_log(self, container: ContainerID, log: LogFile, undo: UndoStack) -> Path:
         """Mount the directory of a log for conmon, and return the path of the log in it."""
@@ -255,8 +233,8 @@ class ContainerExecutor:
             undo.push(f"remove the empty log {log}", lambda: container_log.remove_empty(log))
         return place / log.name
 
-    def _make_rootfs(self, plan: ContainerPlan) -> None:
-        container, idmap = plan.container, plan.sandbox.config.namespaces.userns
+    def _make_rootfs(self, request: ContainerRequest) -> None:
+        container, idmap = request.container, request.sandbox.config.namespaces.userns
         data = self.layout.container_data(container.id)
         rootfs = self.layout.rootfs(container.id)
         rootfs.mkdir(mode=0o755)
@@ -269,76 +247,87 @@ class ContainerExecutor:
             # New files get the pod's own host IDs; only the root of the tree must be given to the pod's root.
             os.chown(upper, idmap.host_uid(0), idmap.host_gid(0))
         with ExitStack() as closing:
-            userns = None
-            if idmap is not None:
-                userns = self._staging.open_userns(plan.sandbox, idmap)
-                closing.callback(os.close, userns)
-            lowers = self.images.lowers(plan.image, userns=userns)
+            userns = closing.enter_context(self.staging.userns(request.sandbox, idmap))
+            lowers = self.images.lowers(request.image, userns=userns)
             for fd in lowers:
                 closing.callback(os.close, fd)
-            label = self.sandboxes.labels(plan.sandbox, container.config.security).mount
+            label = self.confinement.labels(request.sandbox, container.config.security).mount
             overlay.mount_overlay(
                 lowers,
                 upper=upper,
                 work=work,
                 target=rootfs,
                 context=label,
-                volatile=_has_root_read_only_for_good(plan),
+                volatile=_has_root_read_only_for_good(request),
             )
 
-    def _make_volumes(self, plan: ContainerPlan) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the image's volumes, and where in the image the paths of mounts are."""
-        container = plan.container
-        mounted = [mount.container_path for mount in container.config.mounts]
-        volumes = anonymous_volumes.wanted(plan.image.config.volumes, mounted)
-        rootfs = self.layout.rootfs(container.id)
-        root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            targets.check_virtual(root)
-            found = targets.resolve_all(root, (*mounted, *volumes, *POD_FILES))
-            volumes = anonymous_volumes.distinct(volumes, found)
-        finally:
-            os.close(root)
-        directory, idmap = self.layout.volumes(container.id), plan.sandbox.config.namespaces.userns
-        return anonymous_volumes.make(volumes, rootfs=rootfs, directory=directory, idmap=idmap), found
+    def _plan(self, request: ContainerRequest, handler: Handler, edits: Edits, held: ExitStack) -> ContainerPlan:
+        """Look up what the plan of a container depends on, and return the plan; nothing is changed.
 
-    def _user(self, plan: ContainerPlan) -> users.User:
-        root = os.open(self.layout.rootfs(plan.container.id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            passwd, group = _read_inside(root, b"etc/passwd"), _read_inside(root, b"etc/group")
-        finally:
-            os.close(root)
-        user = users.resolve(plan.container.config.security, plan.image.config.user, passwd=passwd, group=group)
-        spec.check_mapped(user, plan.sandbox.config.namespaces.userns)
-        return user
-
-    def _spec_input(
-        self, plan: ContainerPlan, user: users.User, staged: Mapping[int, Mapping[str, str]], held: ExitStack
-    ) -> spec.SpecInput:
-        container, sandbox = plan.container, plan.sandbox
-        privileged = container.config.security.privileged
-        return spec.SpecInput(
+        :param edits: of the CDI devices.
+        :param held: keeps open what the configuration names by descriptor.
+        """
+        container, sandbox = request.container, request.sandbox
+        security = container.config.security
+        user, found, volumes = self._look_inside(request)
+        machine_devices = not handler.privileged_without_host_devices
+        given = spec.SpecInput(
             sandbox=sandbox.config,
             container=container.config,
-            image=plan.image.config,
+            image=request.image.config,
             user=user,
-            host=self._host_facts_with_devices if privileged else self._host_facts,
+            host=self._host_facts_with_devices if security.privileged and machine_devices else self._host_facts,
             rootfs=str(self.layout.rootfs(container.id)),
             cgroup=slices.container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id).oci,
-            namespaces=self._namespaces(plan, held),
-            files=self.sandboxes.files(sandbox),
+            namespaces=self._namespaces(request, held),
+            files=pod_files.paths(self.layout, sandbox),
             hostname=sandbox.config.hostname or os.uname().nodename,
-            staged=staged,
-            image_volume_options=self.image_volume_policy.options,
+            machine_devices=machine_devices,
             devices=devices.requested(container.config.devices),
-            seccomp_profile=self._seccomp(container.config.security.seccomp),
-            apparmor_profile=self.sandboxes.confinement.apparmor_profile(container.config.security),
-            labels=self.sandboxes.labels(sandbox, container.config.security),
+            staged=self.staging.planned(container, sandbox) | self.image_volumes.planned(container),
+            volumes=anonymous_volumes.placed(volumes, self.layout.volumes(container.id)),
+            targets=found,
+            seccomp_profile=self._seccomp(security.seccomp),
+            apparmor_profile=self.confinement.apparmor_profile(security),
+            labels=self.confinement.labels(sandbox, security),
+        )
+        passed = handler.passed_annotations(sandbox.config.annotations, container.config.annotations)
+        copies = self.staging.planned_sources(container, sandbox, cdi_nodes.sources(edits))
+        return resolve(
+            given,
+            copies,
+            setting("annotations", **passed),
+            partial(cdi_edits.apply, cdi_nodes.prepare(edits, copies)),
+            partial(qos.edit_of_pod, sandbox.status.class_resources),
+            partial(self.classes.edit, container.status.class_resources),
         )
 
-    def _namespaces(self, plan: ContainerPlan, held: ExitStack) -> dict[str, str]:
+    def _look_inside(self, request: ContainerRequest) -> tuple[users.User, dict[str, str], tuple[str, ...]]:
+        """Return what the root file system says: the user, where the paths of mounts lead, the image's volumes."""
+        security, idmap = request.container.config.security, request.sandbox.config.namespaces.userns
+        mounted = [mount.container_path for mount in request.container.config.mounts]
+        volumes = anonymous_volumes.wanted(request.image.config.volumes, mounted)
+        rootfs = self.layout.rootfs(request.container.id)
+        with openat.closing(os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+            targets.check_virtual(root)
+            found = targets.resolve_all(root, (*mounted, *volumes, *POD_FILES))
+            passwd, group = _read_inside(root, b"etc/passwd"), _read_inside(root, b"etc/group")
+        user = users.resolve(security, request.image.config.user, passwd=passwd, group=group)
+        spec.check_mapped(user, idmap)
+        return user, found, anonymous_volumes.distinct(volumes, found)
+
+    def _stage(self, request: ContainerRequest, plan: ContainerPlan) -> None:
+        """Make the volumes, copies of mounts and mounted images of a plan."""
+        container, sandbox = request.container, request.sandbox
+        rootfs, idmap = self.layout.rootfs(container.id), sandbox.config.namespaces.userns
+        anonymous_volumes.make(plan.volumes, rootfs=rootfs, idmap=idmap)
+        self.staging.stage(container, sandbox, plan.staged)
+        self.image_volumes.stage(container, sandbox, request.volume_images, plan.staged, label=plan.label)
+        self.staging.stage_sources(container, sandbox, plan.devices)
+
+    def _namespaces(self, request: ContainerRequest, held: ExitStack) -> dict[str, str]:
         """Return OCI namespace types with what to join while ``held`` is open, or an empty path for a new one."""
-        options, sandbox = plan.container.config.namespaces, plan.sandbox
+        options, sandbox = request.container.config.namespaces, request.sandbox
 
         def pin(kind: NamespaceKind) -> str:
             return str(self.layout.namespace_pin(sandbox.id, kind))
@@ -357,8 +346,8 @@ class ContainerExecutor:
         elif options.pid is NamespaceMode.CONTAINER:
             result["pid"] = ""
         elif options.pid is NamespaceMode.TARGET:
-            result["pid"] = _target_namespace(plan.target, options.target_id, held)
-        if not plan.container.config.security.privileged:
+            result["pid"] = _target_namespace(request.target, options.target_id, held)
+        if not request.container.config.security.privileged:
             result["cgroup"] = ""
         return result
 
@@ -366,16 +355,14 @@ class ContainerExecutor:
         if profile.kind is ProfileKind.UNCONFINED:
             return None
         if profile.kind is ProfileKind.RUNTIME_DEFAULT:
-            return self._default_profile
+            if self.confinement.default_seccomp is None:
+                raise FailedPrecondition("this runtime has no seccomp profile for RuntimeDefault")
+            return self.confinement.default_seccomp
         return read_profile(Path(profile.path))
 
     @cached_property
-    def _default_profile(self) -> Mapping[str, Any]:
-        return read_profile(self.seccomp_default)
-
-    @cached_property
     def _host_facts(self) -> spec.HostFacts:
-        return self.sandboxes.confinement.host_facts(self.sandboxes.cgroups)
+        return self.confinement.host_facts(self.cgroups)
 
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:
@@ -387,13 +374,13 @@ def _stdio(container: Container, log: Path | None) -> Stdio:
     return Stdio(log=log, stdin=config.stdin, stdin_once=config.stdin_once, tty=config.tty)
 
 
-def _has_root_read_only_for_good(plan: ContainerPlan) -> bool:
+def _has_root_read_only_for_good(request: ContainerRequest) -> bool:
     """Return whether the root file system becomes read-only as a whole, once the OCI runtime has made mount points.
 
     The OCI runtime sets a flag of the mount only, which the root of a user namespace can take off again.
     """
-    mapped = plan.sandbox.config.namespaces.userns is not None
-    return mapped and plan.container.config.security.readonly_rootfs
+    mapped = request.sandbox.config.namespaces.userns is not None
+    return mapped and request.container.config.security.readonly_rootfs
 
 
 def _target_namespace(target: ProcessId | None, name: str, held: ExitStack) -> str:

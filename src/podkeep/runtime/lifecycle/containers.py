@@ -39,7 +39,9 @@ from podkeep.kernel.procfs import ProcessId
 from podkeep.runtime.bundle import container_log, image_volumes
 from podkeep.runtime.bundle.container_log import LogFile, log_file
 from podkeep.runtime.class_resources.model import Level
-from podkeep.runtime.lifecycle.container_executor import ContainerExecutor, ContainerPlan, exit_code_of
+from podkeep.runtime.class_resources.registry import ClassResources
+from podkeep.runtime.lifecycle.container_executor import ContainerExecutor, exit_code_of
+from podkeep.runtime.lifecycle.container_plan import ContainerRequest
 from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes, require_ready
 from podkeep.runtime.model import stop_signal
@@ -52,7 +54,7 @@ from podkeep.runtime.model.records import (
     NamespaceMode,
     Sandbox,
 )
-from podkeep.runtime.model.state import State
+from podkeep.runtime.model.state import State, container_key
 from podkeep.runtime.oci.driver import Allowance, ExecLimits, ExecResult
 
 log = logging.getLogger(__name__)
@@ -68,7 +70,6 @@ COMMANDS_OF_POD = 64
 """Of them those of one pod. A kubelet asks for a few for each container: its probes and its hooks."""
 OUTPUT_OF_POD = 32 << 20
 """Bytes of output that the commands of one pod keep together until they end."""
-LIVE_STATES = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
 
 
 @dataclass
@@ -83,12 +84,19 @@ class Containers:
     """The containers of one runtime. Repeating a request joins the running one or finds its result."""
 
     def __init__(
-        self, state: State, executor: ContainerExecutor, sandboxes: Sandboxes, images: ImageStore, layout: Layout
+        self,
+        state: State,
+        executor: ContainerExecutor,
+        sandboxes: Sandboxes,
+        images: ImageStore,
+        classes: ClassResources,
+        layout: Layout,
     ) -> None:
         self._state = state
         self._executor = executor
         self._sandboxes = sandboxes
         self._images = images
+        self._classes = classes
         self._layout = layout
         self._creating: SingleFlight[ContainerID] = SingleFlight()
         self._changing: SingleFlight[None] = SingleFlight()
@@ -110,7 +118,7 @@ class Containers:
     def watch_all(self) -> None:
         """Watch every container that has not ended; called once when the daemon starts."""
         for container in self._state.containers():
-            if container.status.state in LIVE_STATES:
+            if container.status.state.lives:
                 self._watch(container)
 
     def close(self) -> None:
@@ -127,7 +135,7 @@ class Containers:
         :raises AlreadyExists: if a different container has this name.
         :raises PodkeepError: if it cannot be made; nothing is left.
         """
-        key = "/".join((sandbox.id, config.name, str(config.attempt)))
+        key = container_key(sandbox.id, config)
         container_id = await self._creating.do(key, lambda: self._create(key, sandbox.id, config))
         if self._state.container(container_id).config != config:
             # It joined the making of another container.
@@ -149,7 +157,7 @@ class Containers:
                 raise _name_taken(key, existing.id)
             image = self._image(config.image)
             volume_images = image_volumes.find_images(config, self._images.find)
-            classes = self._executor.classes.resolve(Level.CONTAINER, config.class_resources)
+            classes = self._classes.resolve(Level.CONTAINER, config.class_resources)
             container = Container(
                 id=ContainerID(new_id()),
                 sandbox_id=sandbox_id,
@@ -163,7 +171,7 @@ class Containers:
                     state=ContainerState.CREATING, created_at=time.time_ns(), class_resources=classes
                 ),
             )
-            plan = ContainerPlan(
+            request = ContainerRequest(
                 container=container,
                 sandbox=sandbox,
                 image=image,
@@ -172,13 +180,13 @@ class Containers:
                 volume_images=volume_images,
             )
             self._state.add_container(container)
-            return await self._make(plan)
+            return await self._make(request)
 
-    async def _make(self, plan: ContainerPlan) -> ContainerID:
-        container, driver = plan.container, self._sandboxes.driver(plan.sandbox)
+    async def _make(self, request: ContainerRequest) -> ContainerID:
+        container, driver = request.container, self._sandboxes.driver(request.sandbox)
         self._moves.start(self._expect_move())
         try:
-            made = await asyncio.to_thread(self._executor.create, plan, driver)
+            made = await asyncio.to_thread(self._executor.create, request, driver)
             status = msgspec.structs.replace(
                 container.status,
                 state=ContainerState.CREATED,
@@ -191,14 +199,14 @@ class Containers:
             # Whatever it was, the record must not outlive it. The executor undid its work; doing it once more finds
             # what its undo could not remove.
             try:
-                await asyncio.to_thread(self._executor.remove, container, plan.sandbox, driver)
+                await asyncio.to_thread(self._executor.remove, container, request.sandbox, driver)
             except (PodkeepError, OSError) as left:
                 # It stays recorded, so that RemoveContainer or the next start can finish.
                 log.warning("container %s could not be undone: %s", container.id, left)
                 status = msgspec.structs.replace(
                     container.status, state=ContainerState.EXITED, reason="Error", message=str(error)
                 )
-                self._state.note_end(container.id, status)
+                self._state.set_container(container.id, status, ending=True)
             else:
                 await self._forget(container.id)
             if isinstance(error, OSError):
@@ -293,7 +301,7 @@ class Containers:
     async def stop(self, text: str, timeout: float) -> None:
         """Ask a container to end, and kill it when ``timeout`` seconds have passed; a missing one is no error."""
         container = self._state.find_container(text)
-        if container is None or container.status.state not in LIVE_STATES:
+        if container is None or not container.status.state.lives:
             return
         ended = self._ends[container.id]
         # What was only created runs no program that could take the signal.
@@ -340,7 +348,7 @@ class Containers:
     async def end_all(self, sandbox_id: SandboxID) -> None:
         """Kill what still runs in a sandbox and wait for it."""
         for container in self._state.containers(sandbox_id):
-            if container.status.state in LIVE_STATES:
+            if container.status.state.lives:
                 await self._kill(container)
             await self._given_back(container.id)
 
@@ -359,20 +367,22 @@ class Containers:
         container = self._state.find_container(container_id)
         if container is None:
             return
-        if container.status.state in LIVE_STATES:
+        if container.status.state.lives:
             await self._kill(container)
         await self._given_back(container_id)
         sandbox = self._state.sandbox(container.sandbox_id)
         container = self._state.container(container_id)
         latest = container.status
-        self._state.note_end(container_id, msgspec.structs.replace(latest, state=ContainerState.REMOVING))
+        self._state.set_container(
+            container_id, msgspec.structs.replace(latest, state=ContainerState.REMOVING), ending=True
+        )
         self._monitor.forget(container_id)
         try:
             await asyncio.to_thread(self._executor.remove, container, sandbox, self._sandboxes.driver(sandbox))
         except (PodkeepError, OSError):
             # It is shown again, so that a client which removes what it sees in a list comes back for it.
             status = msgspec.structs.replace(self._state.container(container_id).status, state=latest.state)
-            self._state.note_end(container_id, status)
+            self._state.set_container(container_id, status, ending=True)
             raise
         await self._forget(container_id)
         self._ends.pop(container_id, None)
@@ -460,7 +470,7 @@ class Containers:
 
     def _ended(self, container_id: ContainerID) -> None:
         container = self._state.find_container(container_id)
-        if container is None or container.status.state not in LIVE_STATES:
+        if container is None or not container.status.state.lives:
             return
         if container_id in self._starting:
             self._ended_early.add(container_id)
@@ -470,7 +480,7 @@ class Containers:
             status = msgspec.structs.replace(
                 status, reason="StartError", message=message, exit_code=START_ERROR_EXIT_CODE
             )
-        self._state.note_end(container_id, status)
+        self._state.set_container(container_id, status, ending=True)
         self._ends[container_id].set()
         self._asked_to_end.discard(container_id)
         outlives = container.config.namespaces.pid is not NamespaceMode.CONTAINER
@@ -495,7 +505,7 @@ class Containers:
             return
         latest = self._state.find_container(container_id)
         if latest is not None and latest.status.held_classes:
-            self._state.note_end(container_id, without_classes(latest.status))
+            self._state.set_container(container_id, without_classes(latest.status), ending=True)
 
 
 def _name_taken(key: str, container_id: ContainerID) -> AlreadyExists:

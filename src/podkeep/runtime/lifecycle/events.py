@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from podkeep.runtime.model.records import Container, ContainerState, Sandbox, SandboxState
 from podkeep.runtime.model.state import State
@@ -111,7 +112,6 @@ _SANDBOX_STEPS = {
     SandboxState.NOTREADY: 3,
     SandboxState.REMOVING: 3,
 }
-_HIDDEN = frozenset({ContainerState.CREATING, ContainerState.REMOVING})
 
 
 def kinds_between(before: int, after: int | None) -> tuple[EventKind, ...]:
@@ -145,7 +145,7 @@ class EventHub:
 
     def attach(self, state: State) -> None:
         """Publish every change of the records of ``state`` from now on."""
-        state.observer = lambda before, after: self._changed(state, before, after)
+        state.observers.append(partial(self._changed, state))
 
     def _changed(self, state: State, before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:
         record = after if after is not None else before
@@ -155,7 +155,7 @@ class EventHub:
         if not kinds:
             return
         sandbox = record if isinstance(record, Sandbox) else state.find_sandbox(sandbox_id)
-        containers = tuple(item for item in state.containers(sandbox_id) if item.status.state not in _HIDDEN)
+        containers = tuple(item for item in state.containers(sandbox_id) if item.status.state.shown)
         for kind in kinds:
             event = Event(kind=kind, subject=record.id, at=time.time_ns(), sandbox=sandbox, containers=containers)
             self.publish(event)

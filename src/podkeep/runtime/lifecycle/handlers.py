@@ -20,7 +20,7 @@ from podkeep.base import failpoints
 from podkeep.base.config import HandlerConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, HandlerName
-from podkeep.kernel import mounts, namespaces
+from podkeep.kernel import mounts, namespaces, openat
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.idmap import block
 from podkeep.kernel.namespaces import NamespaceHelper
@@ -28,13 +28,13 @@ from podkeep.kernel.removal import remove_tree
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.lifecycle.strays import kill_strays
 from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.oci.compose import Config, compose, joining, mapped, mounting, oci_mappings, only_program
 from podkeep.runtime.oci.driver import Driver, Handler
-from podkeep.runtime.oci.spec import OCI_VERSION
 
 log = logging.getLogger(__name__)
 
 _PROBE_HOST_ID = 65536
-_MAPPING = [{"containerID": 0, "hostID": _PROBE_HOST_ID, "size": 65536}]
+_PROBE_IDMAP = block(_PROBE_HOST_ID, 65536)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,14 +196,15 @@ class Probe:
             rootfs, pin = bundle / "rootfs", bundle / "user"
             rootfs.mkdir()
             os.chown(rootfs, _PROBE_HOST_ID, _PROBE_HOST_ID)
-            fd = self.helper.user_namespace(block(_PROBE_HOST_ID, 65536))
-            try:
+            with openat.closing(self.helper.user_namespace(_PROBE_IDMAP)) as fd:
                 namespaces.pin(fd, pin)
                 os.close(mounts.clone_tree(source, idmap_userns=fd))
-            finally:
-                os.close(fd)
-            mapped = {"uidMappings": _MAPPING, "gidMappings": _MAPPING}
-            mount = {"source": str(source), "options": ["bind"], **mapped}
+            mount = {
+                "source": str(source),
+                "options": ["bind"],
+                "uidMappings": oci_mappings(_PROBE_IDMAP.uids),
+                "gidMappings": oci_mappings(_PROBE_IDMAP.gids),
+            }
             (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, mount, pin)))
             process = driver.create_detached(container, bundle)
             failpoints.reach("handlers.probe")
@@ -262,24 +263,10 @@ class Probe:
     def _cgroup(self, container: ContainerID) -> slices.CgroupName:
         return slices.direct_cgroup(self.cgroup_parent, container)
 
-    def _config(
-        self, container: ContainerID, rootfs: Path, mount: Mapping[str, Any], userns: Path | None
-    ) -> dict[str, Any]:
-        joined: list[dict[str, str]] = [] if userns is None else [{"type": "user", "path": str(userns)}]
-        return {
-            "ociVersion": OCI_VERSION,
-            "process": {"user": {"uid": 0, "gid": 0}, "args": ["/program"], "cwd": "/", "capabilities": {}},
-            "root": {"path": str(rootfs)},
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc"},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-                {"destination": "/program", "type": "bind", "source": self.program, "options": ["bind", "ro"]},
-                {"destination": "/probe", "type": "bind", **mount},
-            ],
-            "linux": {
-                "namespaces": [*joined, {"type": "pid"}, {"type": "mount"}],
-                **({} if userns is None else {"uidMappings": _MAPPING, "gidMappings": _MAPPING}),
-                "cgroupsPath": self._cgroup(container).oci,
-                "resources": {"devices": [{"allow": False, "access": "rwm"}]},
-            },
-        }
+    def _config(self, container: ContainerID, rootfs: Path, mount: Mapping[str, Any], userns: Path | None) -> Config:
+        return compose(
+            only_program(self.program, "/program", rootfs=str(rootfs), cgroup=self._cgroup(container).oci),
+            joining({"pid": "", "mount": ""} if userns is None else {"user": str(userns), "pid": "", "mount": ""}),
+            mapped(None if userns is None else _PROBE_IDMAP),
+            mounting({"destination": "/probe", "type": "bind", **mount}),
+        )

@@ -5,6 +5,7 @@ Owns: comparing the records with the machine, once, before requests are served. 
     record says            found                        done
     CREATING, REMOVING     anything                     undone to the end, record deleted
     sandbox READY          its namespaces are gone      rest removed, NOTREADY (a reboot, or a kill in StopPodSandbox)
+      NOTREADY             something is left of it      rest removed
     container CREATED,     its processes live           watched again
       RUNNING              dead, exit code noted        EXITED with that code
                            dead, nothing noted          EXITED, ContainerStatusUnknown
@@ -17,17 +18,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel import procfs
+from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.cgroup_driver.pod_cgroups import limited
+from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target, sandbox_target
 from podkeep.runtime.lifecycle import orphans, updates
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
-from podkeep.runtime.lifecycle.containers import LIVE_STATES, ended_status, without_classes
+from podkeep.runtime.lifecycle.containers import ended_status, without_classes
 from podkeep.runtime.lifecycle.handlers import HandlerTable
 from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
 from podkeep.runtime.lifecycle.sandboxes import ended_sandbox
@@ -38,35 +42,25 @@ from podkeep.runtime.model.state import State
 
 log = logging.getLogger(__name__)
 
-_HALF_CONTAINER = frozenset({ContainerState.CREATING, ContainerState.REMOVING})
-_HALF_SANDBOX = frozenset({SandboxState.CREATING, SandboxState.REMOVING})
-
-
 TIMEOUT_S = 60.0
 """How long undoing sandboxes may take before the rest is left to the client: with many pods and a CNI plugin that waits
 for a controller which is not there, the daemon would not start for hours.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
 class Recovery:
     """One pass over the records."""
 
-    def __init__(
-        self,
-        state: State,
-        layout: Layout,
-        handlers: HandlerTable,
-        sandboxes: SandboxExecutor,
-        containers: ContainerExecutor,
-        *,
-        timeout: float = TIMEOUT_S,
-    ) -> None:
-        self._deadline = time.monotonic() + timeout
-        self._state = state
-        self._layout = layout
-        self._handlers = handlers
-        self._sandboxes = sandboxes
-        self._containers = containers
+    state: State
+    layout: Layout
+    handlers: HandlerTable
+    cgroups: Cgroups
+    classes: ClassResources
+    sandboxes: SandboxExecutor
+    containers: ContainerExecutor
+    deadline: float = field(default_factory=lambda: time.monotonic() + TIMEOUT_S)
+    """When what takes long is left to the client (``time.monotonic``)."""
 
     def start_classes(self) -> None:
         """Put the configuration of class resources into force, also for those that are in a class; before :meth:`run`.
@@ -74,11 +68,11 @@ class Recovery:
         :raises PodkeepError: if it cannot be.
         """
         used: list[dict[str, str]] = []
-        for sandbox in self._state.sandboxes():
+        for sandbox in self.state.sandboxes():
             used += (sandbox.status.class_resources, sandbox.status.class_change)
-        for container in self._state.containers():
+        for container in self.state.containers():
             used += (container.status.class_resources, container.status.class_change)
-        self._sandboxes.classes.start(used)
+        self.classes.start(used)
 
     def run(self) -> None:
         """Bring records and machine together. What cannot be removed stays recorded, for RemovePodSandbox to retry.
@@ -86,37 +80,36 @@ class Recovery:
         Whatever goes wrong with one record, the daemon serves the others.
         """
         boot = procfs.boot_id()
-        rebooted = self._state.boot not in ("", boot)
+        rebooted = self.state.boot not in ("", boot)
         if rebooted:
             log.info("the machine was started anew: no process and no namespace of before is there")
             self._forget_processes()
-        for sandbox in self._state.sandboxes():
-            if sandbox.status.state in _HALF_SANDBOX:
+        for sandbox in self.state.sandboxes():
+            if not sandbox.status.state.shown:
                 _attempt(f"sandbox {sandbox.id}", partial(self._finish_sandbox, sandbox))
-        for container in self._state.containers():
+        for container in self.state.containers():
             _attempt(f"container {container.id}", partial(self._check_container, container))
-        for sandbox in self._state.sandboxes():
+        for sandbox in self.state.sandboxes():
             _attempt(f"sandbox {sandbox.id}", partial(self._check_sandbox, sandbox, rebooted=rebooted))
         _attempt("directories without a record", self._sweep)
-        if self._state.boot != boot:
-            self._state.note_boot(boot)
+        if self.state.boot != boot:
+            self.state.note_boot(boot)
 
     def _forget_processes(self) -> None:
         """Drop what named processes and cgroups of the last boot: the numbers are others' now, the cgroups may be."""
-        for sandbox in self._state.sandboxes():
+        for sandbox in self.state.sandboxes():
             status = msgspec.structs.replace(sandbox.status, infra=None, made_cgroups=())
-            self._state.set_sandbox(sandbox.id, status)
-        for container in self._state.containers():
-            live = container.status.state in LIVE_STATES
-            status_of = ended_status(container, self._layout) if live else container.status
-            self._state.set_container(container.id, msgspec.structs.replace(status_of, process=None, monitor=None))
+            self.state.set_sandbox(sandbox.id, status)
+        for container in self.state.containers():
+            status_of = ended_status(container, self.layout) if container.status.state.lives else container.status
+            self.state.set_container(container.id, msgspec.structs.replace(status_of, process=None, monitor=None))
 
     def _check_container(self, container: Container) -> None:
         if container.status.update_undo:
             container = self._take_back_update(container)
-        if container.status.state in _HALF_CONTAINER:
+        if not container.status.state.shown:
             self._finish_container(container)
-        elif container.status.state in LIVE_STATES:
+        elif container.status.state.lives:
             if not _lives(container):
                 self._note_end(container)
             elif container.status.held_classes:
@@ -127,103 +120,97 @@ class Recovery:
     def _restore_classes(self, container: Container) -> None:
         """Put a container into the classes of its record: a change may have been under way, or they mean else now."""
         status = container.status
-        target = container_target(self._sandboxes.cgroups, self._state.sandbox(container.sandbox_id), container)
-        held = self._sandboxes.classes.restore(target, status.class_resources, status.class_change)
+        target = container_target(self.cgroups, self.state.sandbox(container.sandbox_id), container)
+        held = self.classes.restore(target, status.class_resources, status.class_change)
         if status.class_change:
             status = msgspec.structs.replace(status, class_change={}, class_resources=held)
-            self._state.set_container(container.id, status)
+            self.state.set_container(container.id, status)
 
     def _release_classes(self, container: Container) -> None:
-        self._containers.release_classes(container, self._state.sandbox(container.sandbox_id))
-        self._state.note_end(container.id, without_classes(container.status))
+        self.containers.release_classes(container, self.state.sandbox(container.sandbox_id))
+        self.state.set_container(container.id, without_classes(container.status), ending=True)
 
     def _take_back_update(self, container: Container) -> Container:
         """Give a container the limits it had before an update that nobody finished."""
-        sandbox = self._state.sandbox(container.sandbox_id)
+        sandbox = self.state.sandbox(container.sandbox_id)
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
-        if self._sandboxes.cgroups.exists(cgroup):
+        if self.cgroups.exists(cgroup):
             log.info("taking back an unfinished update of container %s", container.id)
             if container.status.class_change and _lives(container):
                 # The last thing done is the first to be undone: a class may have found a limit of the update in its
                 # file. Afterwards the classes are looked at again: they may mean something else by now.
                 _attempt(f"container {container.id}", partial(self._restore_classes, container))
-            where = limited(self._sandboxes.cgroups, cgroup)
-            updates.roll_back(self._sandboxes.cgroups, where, container.status.update_undo)
-        status = msgspec.structs.replace(self._state.container(container.id).status, update_undo=())
-        return self._state.set_container(container.id, status)
+            where = limited(self.cgroups, cgroup)
+            updates.roll_back(self.cgroups, where, container.status.update_undo)
+        status = msgspec.structs.replace(self.state.container(container.id).status, update_undo=())
+        return self.state.set_container(container.id, status)
 
     def _check_sandbox(self, sandbox: Sandbox, *, rebooted: bool) -> None:
         ready = sandbox.status.state is SandboxState.READY
-        whole = ready and not rebooted and self._sandboxes.is_whole(sandbox)
-        if (ready and not whole) or (not ready and self._is_half_stopped(sandbox)):
+        if ready and not rebooted and self.sandboxes.is_whole(sandbox):
+            if sandbox.status.held_classes:
+                self._in_time(f"sandbox {sandbox.id}", partial(self._restore_classes_of_pod, sandbox))
+        elif not self.sandboxes.is_stopped(sandbox):
             self._stop_sandbox(sandbox)
-        elif whole and sandbox.status.held_classes:
-            self._in_time(f"sandbox {sandbox.id}", partial(self._restore_classes_of_pod, sandbox))
 
     def _restore_classes_of_pod(self, sandbox: Sandbox) -> None:
         status = sandbox.status
-        held = self._sandboxes.classes.restore(sandbox_target(sandbox), status.class_resources, status.class_change)
+        held = self.classes.restore(sandbox_target(sandbox), status.class_resources, status.class_change)
         if status.class_change:
             status = msgspec.structs.replace(status, class_change={}, class_resources=held)
-            self._state.set_sandbox(sandbox.id, status)
-
-    def _is_half_stopped(self, sandbox: Sandbox) -> bool:
-        status = sandbox.status
-        noted = status.network is not None or status.infra is not None or bool(status.made_cgroups)
-        noted = noted or bool(status.held_classes)
-        return noted or self._layout.sandbox_run(sandbox.id).exists()
+            self.state.set_sandbox(sandbox.id, status)
 
     def _sweep(self) -> None:
-        known = {*(item.id for item in self._state.sandboxes()), *(item.id for item in self._state.containers())}
-        for path in orphans.orphans(self._layout, known):
+        known = {*(item.id for item in self.state.sandboxes()), *(item.id for item in self.state.containers())}
+        for path in orphans.orphans(self.layout, known):
             log.info("removing %s, which no record names", path)
             _attempt(f"{path}, which no record names", partial(orphans.remove_orphan, path))
 
     def _note_end(self, container: Container) -> None:
-        container = self._state.note_end(container.id, ended_status(container, self._layout))
+        container = self.state.set_container(container.id, ended_status(container, self.layout), ending=True)
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             # Its first process was no init: the others did not end with it.
-            self._containers.kill_rest(container, self._state.sandbox(container.sandbox_id))
+            self.containers.kill_rest(container, self.state.sandbox(container.sandbox_id))
         if container.status.held_classes:
             self._release_classes(container)
 
     def _finish_sandbox(self, sandbox: Sandbox) -> None:
         log.info("cleaning up sandbox %s, which was %s", sandbox.id, sandbox.status.state.value)
-        for container in self._state.containers(sandbox.id):
+        for container in self.state.containers(sandbox.id):
             self._finish_container(container)
         if self._in_time(f"sandbox {sandbox.id}", partial(self._undo_sandbox, sandbox)):
-            self._state.forget_sandbox(sandbox.id)
+            self.state.forget_sandbox(sandbox.id)
         else:
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-            self._state.set_sandbox(sandbox.id, status)
+            self.state.set_sandbox(sandbox.id, status)
 
     def _in_time(self, what: str, step: Callable[[], object]) -> bool:
-        if time.monotonic() < self._deadline:
+        if time.monotonic() < self.deadline:
             return _attempt(what, step)
         log.warning("%s is left as it is, because the others took too long; stop or remove it", what)
         return False
 
     def _undo_sandbox(self, sandbox: Sandbox) -> None:
-        if left := self._state.containers(sandbox.id):
+        if left := self.state.containers(sandbox.id):
             raise FailedPrecondition(f"{len(left)} of its containers could not be removed")
-        driver = self._handlers.driver(sandbox.config.handler)
+        driver = self.handlers.driver(sandbox.config.handler)
         kill_strays(driver, sandbox.id)
-        self._sandboxes.remove(sandbox, driver)
+        self.sandboxes.remove(sandbox, driver)
 
     def _finish_container(self, container: Container) -> None:
         log.info("cleaning up container %s, which was %s", container.id, container.status.state.value)
         if _attempt(f"container {container.id}", partial(self._undo_container, container)):
-            self._state.forget_container(container.id)
+            self.state.forget_container(container.id)
         else:
             status = msgspec.structs.replace(container.status, state=ContainerState.EXITED, reason="Error")
-            self._state.set_container(container.id, status)
+            self.state.set_container(container.id, status)
 
     def _undo_container(self, container: Container) -> None:
-        sandbox = self._state.sandbox(container.sandbox_id)
-        driver = self._handlers.driver(sandbox.config.handler)
+        sandbox = self.state.sandbox(container.sandbox_id)
+        driver = self.handlers.driver(sandbox.config.handler)
         kill_strays(driver, container.id)
-        self._containers.kill_rest(container, sandbox)
-        self._containers.remove(container, sandbox, driver)
+        self.containers.kill_rest(container, sandbox)
+        self.containers.remove(container, sandbox, driver)
 
     def _stop_sandbox(self, sandbox: Sandbox) -> None:
         log.info("sandbox %s is not whole any more", sandbox.id)
@@ -231,13 +218,13 @@ class Recovery:
         stopped = self._in_time(f"sandbox {sandbox.id}", partial(self._stop, sandbox))
         if stopped:
             status = ended_sandbox(status)
-        self._state.note_sandbox_end(sandbox.id, status)
+        self.state.set_sandbox(sandbox.id, status, ending=True)
         if stopped:
             # Only now: another sandbox with this address would share it with what could not be stopped.
-            self._state.free_address(sandbox.id)
+            self.state.free_address(sandbox.id)
 
     def _stop(self, sandbox: Sandbox) -> None:
-        self._sandboxes.stop(sandbox, self._handlers.driver(sandbox.config.handler))
+        self.sandboxes.stop(sandbox, self.handlers.driver(sandbox.config.handler))
 
 
 def _attempt(what: str, step: Callable[[], object]) -> bool:

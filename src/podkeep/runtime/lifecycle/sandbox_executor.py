@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -25,7 +24,7 @@ from podkeep.base import atomicfile, failpoints
 from podkeep.base.errors import Internal, InvalidArgument, KernelCallError
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
-from podkeep.kernel import mountinfo, mounts, namespaces, nshelper, procfs
+from podkeep.kernel import mountinfo, mounts, namespaces, nshelper, openat, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.idmap import IdMapping
 from podkeep.kernel.mounts import MountFlag
@@ -35,28 +34,24 @@ from podkeep.kernel.removal import remove_tree, unmount_below
 from podkeep.runtime.bundle import pod_files, relabel
 from podkeep.runtime.bundle.staging import make_passable
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices
-from podkeep.runtime.class_resources.model import OOM, QOS, Level
+from podkeep.runtime.class_resources.model import QOS, Level
 from podkeep.runtime.class_resources.registry import ClassResources
-from podkeep.runtime.class_resources.targets import container_target, sandbox_target
+from podkeep.runtime.class_resources.targets import sandbox_target
 from podkeep.runtime.model.layout import Layout, cgroup_parents, sandbox_cgroup
 from podkeep.runtime.model.records import (
-    Container,
     NamespaceMode,
     Sandbox,
     SandboxConfig,
     SandboxState,
     SandboxStatus,
     Security,
-    SELinuxOptions,
 )
 from podkeep.runtime.network.networks import Networks, addresses
-from podkeep.runtime.oci import seccomp, selinux, sysctls
+from podkeep.runtime.oci import seccomp, sysctls
+from podkeep.runtime.oci.compose import Config, compose, joining, labelled, mapped, only_program, setting
 from podkeep.runtime.oci.confinement import Confinement, oom_score_floor
 from podkeep.runtime.oci.driver import Driver
-from podkeep.runtime.oci.entering import Enter
-from podkeep.runtime.oci.mounts import PodFiles
-from podkeep.runtime.oci.selinux import Labels
-from podkeep.runtime.oci.spec import DEFAULT_MASKED, DEFAULT_READONLY, OCI_VERSION, oci_mappings
+from podkeep.runtime.oci.spec import DEFAULT_MASKED, DEFAULT_READONLY
 
 SHM_BYTES = 64 << 20
 """Size of a pod's /dev/shm, as everywhere in the field."""
@@ -113,9 +108,8 @@ class SandboxExecutor:
         :raises Internal: listing what could not be undone, after everything was tried.
         """
         run, cgroup = self.layout.sandbox_run(sandbox.id), self.cgroup(sandbox)
-        if self._is_stopped(sandbox):
+        if self.is_stopped(sandbox):
             # Clients stop a sandbox again and again, and always before they remove it.
-            self._remove_parents(sandbox)
             return
         _try_all(
             sandbox,
@@ -129,12 +123,14 @@ class SandboxExecutor:
             ],
         )
 
-    def _is_stopped(self, sandbox: Sandbox) -> bool:
+    def is_stopped(self, sandbox: Sandbox) -> bool:
+        """Return whether nothing is left for :meth:`stop` to give back, by the record and on the machine."""
         status = sandbox.status
-        noted = status.state is SandboxState.READY or status.network is not None or status.infra is not None
-        noted = noted or bool(status.held_classes)
+        noted = status.network or status.infra or status.made_cgroups or status.held_classes
+        if status.state is SandboxState.READY or noted:
+            return False
         # Its cgroup is the last to go.
-        return not (noted or self.layout.sandbox_run(sandbox.id).exists() or self.cgroups.exists(self.cgroup(sandbox)))
+        return not self.layout.sandbox_run(sandbox.id).exists() and not self.cgroups.exists(self.cgroup(sandbox))
 
     def remove(self, sandbox: Sandbox, driver: Driver) -> None:
         """Stop a sandbox and remove its files; safe to repeat.
@@ -160,26 +156,6 @@ class SandboxExecutor:
         """Return the sandbox's cgroup."""
         return sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
 
-    def command_classes(
-        self, container: Container, sandbox: Sandbox, config: dict[str, Any]
-    ) -> tuple[dict[str, Any], Enter | None]:
-        """Return what a command in a container starts with; see ``ClassResources.command``.
-
-        Not every OCI runtime gives a command the oom_score_adj that it is told (crun 1.8 does not): it would have the
-        daemon's, and be the last to be ended on the whole machine.
-        """
-        classes, score = container.status.class_resources, config["process"].get("oomScoreAdj")
-        config, enter = self.classes.command(container_target(self.cgroups, sandbox, container), classes, config)
-        if OOM in classes or score is None or score == procfs.oom_score_adj(os.getpid()):
-            return config, enter
-
-        def enter_with_score(pid: int) -> None:
-            procfs.set_oom_score_adj(pid, score)
-            if enter is not None:
-                enter(pid)
-
-        return config, enter_with_score
-
     def _release_classes(self, sandbox: Sandbox) -> None:
         if held := sandbox.status.held_classes:
             self.classes.release(sandbox_target(sandbox), held)
@@ -195,29 +171,6 @@ class SandboxExecutor:
                 raise InvalidArgument(f"config.linux.cgroup_parent: {parent} is a file of the kernel's")
         return tuple(parent for parent in parents if not self.cgroups.exists(parent))
 
-    def files(self, sandbox: Sandbox) -> PodFiles:
-        """Return the host paths of what every container of the sandbox gets."""
-        # A pod in a user namespace sees the files through an idmapped copy of their directory, made once for the pod.
-        mapped = sandbox.config.namespaces.userns is not None
-        data = self.layout.mapped_files(sandbox.id) if mapped else self.layout.sandbox_data(sandbox.id)
-        shared_ipc = sandbox.config.namespaces.ipc is NamespaceMode.POD
-        return PodFiles(
-            hosts=str(data / "hosts"),
-            hostname=str(data / "hostname") if sandbox.config.hostname else "",
-            resolv_conf=str(data / "resolv.conf"),
-            shm=str(self.layout.shm(sandbox.id)) if shared_ipc else "",
-        )
-
-    def labels(self, sandbox: Sandbox, security: Security | None = None) -> Labels:
-        """Return the SELinux labels of one of the pod's containers, or of what all of them share."""
-        return selinux.container_labels(
-            self.confinement.selinux,
-            container=security.selinux if security else SELinuxOptions(),
-            sandbox=sandbox.config.selinux,
-            pod_level=sandbox.status.selinux_level,
-            privileged=security is not None and security.privileged,
-        )
-
     def _write_files(self, sandbox: Sandbox) -> None:
         data = self.layout.sandbox_data(sandbox.id)
         # A pod may write into its files and set their mode: a setuid program of root's must be nobody's to run.
@@ -231,7 +184,7 @@ class SandboxExecutor:
         for name, text in texts.items():
             (data / name).write_text(text)
             (data / name).chmod(0o644)
-        if label := self.labels(sandbox).mount:
+        if label := self.confinement.labels(sandbox).mount:
             relabel.relabel(str(data), label)
         run = self.layout.sandbox_run(sandbox.id)
         make_passable(run, config.namespaces.userns)
@@ -279,12 +232,9 @@ class SandboxExecutor:
             for path, value in files:
                 nshelper.write_sysctl(path, value)
 
-        netns = namespaces.open_pinned(self.layout.namespace_pin(sandbox.id, NamespaceKind.NET))
-        try:
-            with _asked_sysctls(config):
-                namespaces.run_in_netns(netns, write)
-        finally:
-            os.close(netns)
+        pin = self.layout.namespace_pin(sandbox.id, NamespaceKind.NET)
+        with openat.closing(namespaces.open_pinned(pin)) as netns, _asked_sysctls(config):
+            namespaces.run_in_netns(netns, write)
 
     def _connect(self, sandbox: Sandbox, netns: int) -> SandboxStatus:
         status = self.networks.attach(sandbox, netns)
@@ -297,26 +247,20 @@ class SandboxExecutor:
     def _map_files(self, sandbox: Sandbox, userns: int) -> None:
         target = self.layout.mapped_files(sandbox.id)
         target.mkdir(mode=0o711)
-        fd = mounts.clone_tree(self.layout.sandbox_data(sandbox.id), idmap_userns=userns)
-        try:
-            mounts.attach(fd, target)
-        finally:
-            os.close(fd)
+        with openat.closing(mounts.clone_tree(self.layout.sandbox_data(sandbox.id), idmap_userns=userns)) as copy:
+            mounts.attach(copy, target)
 
     def _mount_shm(self, sandbox: Sandbox) -> None:
         shm, idmap = self.layout.shm(sandbox.id), sandbox.config.namespaces.userns
         shm.mkdir(mode=0o711)
         uid, gid = (0, 0) if idmap is None else (idmap.host_uid(0), idmap.host_gid(0))
         options = f"mode=1777,size={SHM_BYTES},uid={uid},gid={gid}"
-        if label := self.labels(sandbox).mount:
+        if label := self.confinement.labels(sandbox).mount:
             options += f',context="{label}"'
         mounts.tmpfs(shm, options, attrs=MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC)
 
     def _remove_cgroups(self, sandbox: Sandbox) -> None:
         pod_cgroups.remove(self.cgroups, sandbox.config.cgroup_parent, sandbox.id)
-        self._remove_parents(sandbox)
-
-    def _remove_parents(self, sandbox: Sandbox) -> None:
         for parent in reversed(sandbox.status.made_cgroups):
             # Another sandbox in it has it in its record, too, and removes it when it goes.
             if not self.cgroups.remove_empty(parent):
@@ -359,63 +303,32 @@ class SandboxExecutor:
         os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
         return copy
 
-    def _infra_config(self, sandbox: Sandbox, rootfs: str, source: str) -> dict[str, Any]:
+    def _infra_config(self, sandbox: Sandbox, rootfs: str, source: str) -> Config:
         """Return the configuration of the infra process, as confined as any container by default.
 
         It shares its PID namespace with the pod's containers: what they could reach by it must not be more than they
         have themselves.
         """
-        joined = namespace_kinds(sandbox.config) - {NamespaceKind.PID}
+        config, idmap = sandbox.config, sandbox.config.namespaces.userns
+        kinds = sorted(namespace_kinds(config) - {NamespaceKind.PID}, key=lambda kind: kind.value)
         oci_names = {NamespaceKind.NET: "network"}
-        idmap = sandbox.config.namespaces.userns
-        linux: dict[str, Any] = {
-            "namespaces": [
-                {"type": "pid"},
-                {"type": "mount"},
-                *(
-                    {
-                        "type": oci_names.get(kind, kind.value),
-                        "path": str(self.layout.namespace_pin(sandbox.id, kind)),
-                    }
-                    for kind in sorted(joined, key=lambda item: item.value)
-                ),
-            ],
-            "cgroupsPath": slices.infra_cgroup(sandbox.config.cgroup_parent, sandbox.id).oci,
-            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
-            "maskedPaths": list(DEFAULT_MASKED),
-            "readonlyPaths": list(DEFAULT_READONLY),
-        }
-        if (profile := self.confinement.default_seccomp) is not None:
-            linux["seccomp"] = seccomp.to_oci(profile, capabilities=(), machine=os.uname().machine)
-        if idmap is not None:
-            linux |= {"uidMappings": oci_mappings(idmap.uids), "gidMappings": oci_mappings(idmap.gids)}
-        program, labels = "/catatonit", self.labels(sandbox)
-        apparmor = self.confinement.apparmor_profile(Security())
+        joined = {oci_names.get(kind, kind.value): str(self.layout.namespace_pin(sandbox.id, kind)) for kind in kinds}
+        cgroup = slices.infra_cgroup(config.cgroup_parent, sandbox.id).oci
+        score = max(INFRA_OOM_SCORE, oom_score_floor(procfs.capability_bounding_set()))
         uid, gid = (_INFRA_ID, _INFRA_ID) if idmap is None else (_infra_id(idmap.uids), _infra_id(idmap.gids))
-        small = ["nosuid", "noexec", "mode=755", "size=64k"]
-        own = ["bind", "ro", "nosuid", "nodev"]
-        if labels.mount:
-            linux["mountLabel"] = labels.mount
-        return {
-            "ociVersion": OCI_VERSION,
-            "process": {
-                **({"selinuxLabel": labels.process} if labels.process else {}),
-                **({"apparmorProfile": apparmor} if apparmor else {}),
-                "user": {"uid": uid, "gid": gid},
-                "args": [program, "-P"],
-                "cwd": "/",
-                "noNewPrivileges": True,
-                "oomScoreAdj": max(INFRA_OOM_SCORE, oom_score_floor(procfs.capability_bounding_set())),
-                "capabilities": {},
-            },
-            "root": {"path": rootfs, "readonly": True},
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": small},
-                {"destination": program, "type": "bind", "source": source, "options": own},
-            ],
-            "linux": linux,
-        }
+        apparmor = self.confinement.apparmor_profile(Security())
+        profile = self.confinement.default_seccomp
+        calls = None if profile is None else seccomp.to_oci(profile, capabilities=(), machine=os.uname().machine)
+        return compose(
+            only_program(source, "/catatonit", "-P", rootfs=rootfs, cgroup=cgroup),
+            setting("root", readonly=True),
+            setting("process", user={"uid": uid, "gid": gid}, noNewPrivileges=True, oomScoreAdj=score),
+            setting("process", apparmorProfile=apparmor or None),
+            setting("linux", maskedPaths=list(DEFAULT_MASKED), readonlyPaths=list(DEFAULT_READONLY), seccomp=calls),
+            joining({"pid": "", "mount": "", **joined}),
+            mapped(idmap),
+            labelled(self.confinement.labels(sandbox)),
+        )
 
     def _stop_infra(self, sandbox: Sandbox, driver: Driver) -> None:
         if sandbox.status.infra is not None:

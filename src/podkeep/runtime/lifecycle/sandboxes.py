@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -28,12 +28,12 @@ from podkeep.base.singleflight import SingleFlight
 from podkeep.base.tasks import Tasks
 from podkeep.base.threads import working_for
 from podkeep.runtime.class_resources.model import Level
+from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.lifecycle.handlers import HandlerTable
 from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
 from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor, namespace_kinds
 from podkeep.runtime.model.layout import cgroup_parents
 from podkeep.runtime.model.records import (
-    Container,
     NamespaceMode,
     Sandbox,
     SandboxConfig,
@@ -43,8 +43,8 @@ from podkeep.runtime.model.records import (
 from podkeep.runtime.model.state import State
 from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.oci import sysctls
+from podkeep.runtime.oci.confinement import Confinement
 from podkeep.runtime.oci.driver import Driver
-from podkeep.runtime.oci.entering import Enter
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +66,21 @@ class ContainersOfSandboxes(Protocol):
 class Sandboxes:
     """The pod sandboxes of one runtime. Repeating a request joins the running one or finds its result."""
 
-    def __init__(self, state: State, executor: SandboxExecutor, handlers: HandlerTable, networks: Networks) -> None:
+    def __init__(
+        self,
+        state: State,
+        executor: SandboxExecutor,
+        handlers: HandlerTable,
+        networks: Networks,
+        classes: ClassResources,
+        confinement: Confinement,
+    ) -> None:
         self._state = state
         self._executor = executor
         self._handlers = handlers
         self._networks = networks
+        self._classes = classes
+        self._confinement = confinement
         self._running: SingleFlight[SandboxID] = SingleFlight()
         self._ending: SingleFlight[None] = SingleFlight()
         self._infra_ends: ExitMonitor[SandboxID] = ExitMonitor(self._infra_ended)
@@ -103,7 +113,7 @@ class Sandboxes:
             return
         log.warning("the infra process of sandbox %s ended; the sandbox is stopped", sandbox_id)
         status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-        self._state.note_sandbox_end(sandbox_id, status)
+        self._state.set_sandbox(sandbox_id, status, ending=True)
         with working_for(sandbox_id):
             self._stopping.start(self._stop_broken(sandbox_id))
 
@@ -128,12 +138,6 @@ class Sandboxes:
             return self._handlers.driver(sandbox.config.handler)
         except NotFound as error:
             raise FailedPrecondition(f"pod sandbox {sandbox.id}: {error.message}", hint=error.hint) from error
-
-    def command_classes(
-        self, container: Container, sandbox: Sandbox, config: dict[str, Any]
-    ) -> tuple[dict[str, Any], Enter | None]:
-        """Return what a command in a container starts with; see ``ClassResources.command``. Blocks."""
-        return self._executor.command_classes(container, sandbox, config)
 
     def require_idmap(self, sandbox: Sandbox) -> None:
         """Check that the sandbox's runtime handler does not ignore the mappings of a mount.
@@ -165,7 +169,7 @@ class Sandboxes:
         existing = self._state.sandbox_by_key(config.key())
         if existing is not None:
             return _same(existing, config)
-        classes = self._executor.classes.resolve(Level.POD, config.class_resources)
+        classes = self._classes.resolve(Level.POD, config.class_resources)
         sandbox = self._reserve(config, classes)
         # Its ID is known outside by now, to CNI plugins for example: a stop waits until there is something to stop.
         async with self._locks[sandbox.id]:
@@ -215,7 +219,7 @@ class Sandboxes:
             return ""
         others = self._state.sandboxes()
         taken = {level for item in others for level in (item.status.selinux_level, item.config.selinux.level) if level}
-        return self._executor.confinement.new_level(taken)
+        return self._confinement.new_level(taken)
 
     def _cgroups_to_make(self, config: SandboxConfig) -> tuple[str, ...]:
         """Return the parents of the sandbox's cgroup that the runtime makes, or made for a sandbox that still has them.
@@ -235,7 +239,7 @@ class Sandboxes:
         except (PodkeepError, OSError) as error:
             log.warning("sandbox %s could not be undone: %s", sandbox.id, error)
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-            self._state.note_sandbox_end(sandbox.id, status)
+            self._state.set_sandbox(sandbox.id, status, ending=True)
         else:
             self._state.forget_sandbox(sandbox.id)
 
@@ -256,11 +260,11 @@ class Sandboxes:
             sandbox = self._state.sandbox(sandbox_id)
             # First: whatever happens from here on, nothing can be made in it any more.
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-            self._state.note_sandbox_end(sandbox_id, status)
+            self._state.set_sandbox(sandbox_id, status, ending=True)
             await asyncio.to_thread(self._executor.stop, sandbox, self.driver(sandbox))
             # In this order: a daemon killed in between must not find host ports of an address that is another pod's.
             status = ended_sandbox(status)
-            self._state.note_sandbox_end(sandbox_id, status)
+            self._state.set_sandbox(sandbox_id, status, ending=True)
             failpoints.reach("sandbox.stopped")
             self._state.free_address(sandbox_id)
 
@@ -279,12 +283,12 @@ class Sandboxes:
             for container in self._state.containers(sandbox_id):
                 await containers.remove(container.id)
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.REMOVING)
-            self._state.note_sandbox_end(sandbox_id, status)
+            self._state.set_sandbox(sandbox_id, status, ending=True)
             try:
                 await asyncio.to_thread(self._executor.remove, sandbox, self.driver(sandbox))
             except (PodkeepError, OSError):
                 # It is shown again, so that a client which removes what it sees in a list comes back for it.
-                self._state.note_sandbox_end(sandbox_id, sandbox.status)
+                self._state.set_sandbox(sandbox_id, sandbox.status, ending=True)
                 raise
             self._state.forget_sandbox(sandbox_id)
         self._locks.pop(sandbox_id, None)

@@ -34,7 +34,7 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.base.singleflight import SingleFlight
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroups import GONE, Cgroups
 from podkeep.runtime.class_resources.model import Level, Target
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target, sandbox_target
@@ -42,16 +42,13 @@ from podkeep.runtime.lifecycle import resource_plan
 from podkeep.runtime.lifecycle.resource_plan import Write
 from podkeep.runtime.lifecycle.sandboxes import require_ready
 from podkeep.runtime.model.layout import sandbox_cgroup
-from podkeep.runtime.model.records import ContainerState, Resources, Sandbox, SandboxState
+from podkeep.runtime.model.records import Resources, Sandbox, SandboxState
 from podkeep.runtime.model.state import State
 
 log = logging.getLogger(__name__)
 
-_CHANGEABLE = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
 _VALUE_ERRORS = frozenset({errno.EINVAL, errno.ERANGE, errno.EACCES, errno.ENOSPC, errno.EOVERFLOW})
 """What the kernel says to a value that contradicts the parent's or is none."""
-
-_GONE_ERRORS = frozenset({errno.ENOENT, errno.ENODEV})
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -130,7 +127,7 @@ class Updates:
 
     async def _update_container(self, container_id: ContainerID, asked: Resources, classes: Mapping[str, str]) -> None:
         container = self._state.container(container_id)
-        if container.status.state not in _CHANGEABLE:
+        if not container.status.state.lives:
             raise FailedPrecondition(f"container {container_id} is {container.status.state.value}")
         merged = resource_plan.merge(container.status.resources or container.config.resources, asked)
         sandbox = self._state.sandbox(container.sandbox_id)
@@ -201,7 +198,7 @@ class Updates:
 
     def _changeable(self, container_id: ContainerID) -> bool:
         latest = self._state.find_container(container_id)
-        return latest is not None and latest.status.state in _CHANGEABLE
+        return latest is not None and latest.status.state.lives
 
     def _resolve(self, level: Level, held: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
         """Return the classes that a change asks for."""
@@ -339,7 +336,7 @@ def carry_out(cgroups: Cgroups, cgroup: str, writes: Sequence[Write]) -> None:
             if error.errno == errno.EBUSY:
                 hint = "more memory is in use" if write.file.startswith("memory.") else "what is below needs more"
                 raise FailedPrecondition(f"{write.file} of {cgroup} cannot be {write.text}", hint=hint) from error
-            if error.errno in _GONE_ERRORS:
+            if error.errno in GONE:
                 raise FailedPrecondition(
                     f"cgroup {cgroup} is gone", hint="the container ended or is removed"
                 ) from error

@@ -179,6 +179,11 @@ class SandboxState(enum.StrEnum):
     NOTREADY = "notready"
     REMOVING = "removing"
 
+    @property
+    def shown(self) -> bool:
+        """Whether clients see it: it was made as a whole, and nobody began to remove it."""
+        return self in (SandboxState.READY, SandboxState.NOTREADY)
+
 
 class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     """``created_at`` in nanoseconds since the epoch; ``address`` is empty on the host network."""
@@ -313,6 +318,16 @@ class ContainerState(enum.StrEnum):
     RUNNING = "running"
     EXITED = "exited"
     REMOVING = "removing"
+
+    @property
+    def shown(self) -> bool:
+        """Whether clients see it: it was made as a whole, and nobody began to remove it."""
+        return self not in (ContainerState.CREATING, ContainerState.REMOVING)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has a process: it was created, and has not ended."""
+        return self in (ContainerState.CREATED, ContainerState.RUNNING)
 
 
 class ContainerStatus(Record, frozen=True, kw_only=True, omit_defaults=True):

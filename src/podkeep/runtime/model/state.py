@@ -35,7 +35,14 @@ from podkeep.base.errors import (
     Unavailable,
 )
 from podkeep.base.ids import ContainerID, SandboxID
-from podkeep.runtime.model.records import Container, ContainerState, ContainerStatus, Sandbox, SandboxStatus
+from podkeep.runtime.model.records import (
+    Container,
+    ContainerConfig,
+    ContainerState,
+    ContainerStatus,
+    Sandbox,
+    SandboxStatus,
+)
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +97,6 @@ _PASSING = frozenset(
 Observer: TypeAlias = Callable[[Sandbox | Container | None, Sandbox | Container | None], None]
 """Called with a record as it was and as it is after a change; None: there was, or is, none."""
 
-_UPDATE_SANDBOX = "UPDATE sandboxes SET record = ? WHERE id = ?"
-_UPDATE_CONTAINER = "UPDATE containers SET record = ? WHERE id = ?"
-
 _encode = msgspec.json.Encoder().encode
 _decode_sandbox = msgspec.json.Decoder(Sandbox).decode
 _decode_container = msgspec.json.Decoder(Container).decode
@@ -117,8 +121,8 @@ class State:
         self._last_address = {4: 0, 6: 0}
         self.pod_cidr = ("", "")
         """The subnets of the configuration, and those that a client told to use in their place; empty: none."""
-        self.observer: Observer = lambda _before, _after: None
-        """Told of every change of a record, right after it is written."""
+        self.observers: list[Observer] = []
+        """Told of every change of a record, one after the other, right after it is written."""
         self._unwritten: dict[tuple[str, str], tuple[str, tuple[Any, ...]]] = {}
         """Statements about ends that the disk had no room for, by table and ID."""
         self.boot = ""
@@ -176,7 +180,7 @@ class State:
         for (record,) in self._db.execute("SELECT record FROM containers"):
             container = _decode_container(record)
             self._containers[container.id] = container
-            self._container_keys[container_key(container)] = container.id
+            self._container_keys[container_key(container.sandbox_id, container.config)] = container.id
         # A daemon that was killed between reserving an address and storing its sandbox left an address of nobody.
         self._db.execute("DELETE FROM addresses WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)")
         self._addresses = dict(self._db.execute("SELECT address, sandbox_id FROM addresses"))
@@ -198,9 +202,10 @@ class State:
             self._db.execute(statement, values)
             del self._unwritten[key]
 
-    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+    def _write(self, statement: str, values: tuple[Any, ...], *, end_of: tuple[str, str] | None = None) -> None:
         """Carry out one statement, which SQLite commits by itself.
 
+        :param end_of: table and ID of what ends by it; it is carried out later then, if it cannot be now.
         :raises ResourceExhausted: if the disk is full; nothing is changed then.
         :raises Unavailable: if the disk fails otherwise, or the database is locked or read-only.
         """
@@ -208,7 +213,11 @@ class State:
             self._write_unwritten()
             self._db.execute(statement, values)
         except sqlite3.OperationalError as error:
-            raise self._refusal("written", error) from error
+            refusal = self._refusal("written", error)
+            if end_of is None:
+                raise refusal from error
+            log.warning("an end is not stored yet (%s %s): %s", *end_of, refusal)
+            self._unwritten[end_of] = (statement, values)
 
     def _refusal(self, what: str, error: Exception) -> PodkeepError:
         where = f"the state database {self._path} cannot be {what}"
@@ -235,14 +244,6 @@ class State:
         except sqlite3.OperationalError as error:
             raise self._refusal("written", error) from error
 
-    def _write_end(self, table: str, identity: str, statement: str, values: tuple[Any, ...]) -> None:
-        """Carry out one statement about the end of something, later if it cannot be now."""
-        try:
-            self._write(statement, values)
-        except (ResourceExhausted, Unavailable) as error:
-            log.warning("an end is not stored yet (%s %s): %s", table, identity, error)
-            self._unwritten[table, identity] = (statement, values)
-
     def note_boot(self, boot: str) -> None:
         """Note in which boot of the machine the records' processes are; see ``kernel.procfs.boot_id``."""
         self._replace("boot", (boot,))
@@ -252,6 +253,10 @@ class State:
         """Note which subnets a client told to use in place of the configured ones; see ``network/networks.py``."""
         self._replace("pod_cidr", (configured, subnets))
         self.pod_cidr = (configured, subnets)
+
+    def _tell(self, before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:
+        for observer in self.observers:
+            observer(before, after)
 
     # sandboxes
 
@@ -266,24 +271,20 @@ class State:
         self._write("INSERT INTO sandboxes VALUES (?, ?, ?)", (sandbox.id, key, _encode(sandbox)))
         self._sandboxes[sandbox.id] = sandbox
         self._sandbox_keys[key] = sandbox.id
-        self.observer(None, sandbox)
+        self._tell(None, sandbox)
 
-    def set_sandbox(self, sandbox_id: SandboxID, status: SandboxStatus) -> Sandbox:
-        """Replace the status of a sandbox and return the new record."""
+    def set_sandbox(self, sandbox_id: SandboxID, status: SandboxStatus, *, ending: bool = False) -> Sandbox:
+        """Replace the status of a sandbox and return the new record.
+
+        :param ending: it ends or goes, which counts also if the database cannot be written now (see the module).
+        :raises ResourceExhausted: as :meth:`_write`, if it is not ending; likewise Unavailable.
+        """
         before = self._sandboxes[sandbox_id]
         sandbox = msgspec.structs.replace(before, status=status)
-        self._write(_UPDATE_SANDBOX, (_encode(sandbox), sandbox_id))
+        end_of = ("sandboxes", sandbox_id) if ending else None
+        self._write("UPDATE sandboxes SET record = ? WHERE id = ?", (_encode(sandbox), sandbox_id), end_of=end_of)
         self._sandboxes[sandbox_id] = sandbox
-        self.observer(before, sandbox)
-        return sandbox
-
-    def note_sandbox_end(self, sandbox_id: SandboxID, status: SandboxStatus) -> Sandbox:
-        """Replace the status of a sandbox that ends, also if the database cannot be written now."""
-        before = self._sandboxes[sandbox_id]
-        sandbox = msgspec.structs.replace(before, status=status)
-        self._write_end("sandboxes", sandbox_id, _UPDATE_SANDBOX, (_encode(sandbox), sandbox_id))
-        self._sandboxes[sandbox_id] = sandbox
-        self.observer(before, sandbox)
+        self._tell(before, sandbox)
         return sandbox
 
     def forget_sandbox(self, sandbox_id: SandboxID) -> None:
@@ -292,10 +293,10 @@ class State:
         if sandbox is None:
             return
         self.free_address(sandbox_id)
-        self._write_end("sandboxes", sandbox_id, "DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
+        self._write("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,), end_of=("sandboxes", sandbox_id))
         del self._sandboxes[sandbox_id]
         self._sandbox_keys.pop(sandbox.config.key(), None)
-        self.observer(sandbox, None)
+        self._tell(sandbox, None)
 
     def sandboxes(self) -> list[Sandbox]:
         """Return every sandbox."""
@@ -331,7 +332,7 @@ class State:
 
         :raises AlreadyExists: if its name is taken.
         """
-        key = container_key(container)
+        key = container_key(container.sandbox_id, container.config)
         if key in self._container_keys:
             raise AlreadyExists(f"container {key} exists as {self._container_keys[key]}")
         self._write(
@@ -339,27 +340,21 @@ class State:
         )
         self._containers[container.id] = container
         self._container_keys[key] = container.id
-        self.observer(None, container)
+        self._tell(None, container)
 
-    def set_container(self, container_id: ContainerID, status: ContainerStatus) -> Container:
-        """Replace the status of a container and return the new record."""
-        before = self._containers[container_id]
-        container = msgspec.structs.replace(before, status=status)
-        self._write(_UPDATE_CONTAINER, (_encode(container), container_id))
-        self._containers[container_id] = container
-        self.observer(before, container)
-        return container
+    def set_container(self, container_id: ContainerID, status: ContainerStatus, *, ending: bool = False) -> Container:
+        """Replace the status of a container and return the new record.
 
-    def note_end(self, container_id: ContainerID, status: ContainerStatus) -> Container:
-        """Replace the status of a container that ended or goes, also if the database cannot be written now.
-
-        What ended must not look as if it ran. A daemon that starts again finds out the same as this one did.
+        :param ending: it ends or goes, which counts also if the database cannot be written now: what ended must not
+            look as if it ran. A daemon that starts again finds out the same as this one did.
+        :raises ResourceExhausted: as :meth:`_write`, if it is not ending; likewise Unavailable.
         """
         before = self._containers[container_id]
         container = msgspec.structs.replace(before, status=status)
-        self._write_end("containers", container_id, _UPDATE_CONTAINER, (_encode(container), container_id))
+        end_of = ("containers", container_id) if ending else None
+        self._write("UPDATE containers SET record = ? WHERE id = ?", (_encode(container), container_id), end_of=end_of)
         self._containers[container_id] = container
-        self.observer(before, container)
+        self._tell(before, container)
         return container
 
     def forget_container(self, container_id: ContainerID) -> None:
@@ -367,10 +362,10 @@ class State:
         container = self._containers.get(container_id)
         if container is None:
             return
-        self._write_end("containers", container_id, "DELETE FROM containers WHERE id = ?", (container_id,))
+        self._write("DELETE FROM containers WHERE id = ?", (container_id,), end_of=("containers", container_id))
         del self._containers[container_id]
-        self._container_keys.pop(container_key(container), None)
-        self.observer(container, None)
+        self._container_keys.pop(container_key(container.sandbox_id, container.config), None)
+        self._tell(container, None)
 
     def containers(self, sandbox_id: SandboxID | None = None) -> list[Container]:
         """Return every container, or those of one sandbox."""
@@ -447,14 +442,14 @@ class State:
         mine = [address for address, holder in self._addresses.items() if holder == sandbox_id]
         if mine:
             statement = "DELETE FROM addresses WHERE sandbox_id = ?"
-            self._write_end("addresses", sandbox_id, statement, (sandbox_id,))
+            self._write(statement, (sandbox_id,), end_of=("addresses", sandbox_id))
         for address in mine:
             del self._addresses[address]
 
 
-def container_key(container: Container) -> str:
+def container_key(sandbox: SandboxID, config: ContainerConfig) -> str:
     """Return what makes a container the same for a caller that repeats its request."""
-    return "/".join((container.sandbox_id, container.config.name, str(container.config.attempt)))
+    return "/".join((sandbox, config.name, str(config.attempt)))
 
 
 def _match(text: str, known: dict[SandboxID, Sandbox] | dict[ContainerID, Container]) -> str | None:

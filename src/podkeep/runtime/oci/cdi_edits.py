@@ -13,6 +13,7 @@ from typing import Any
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.oci.cdi import Edits, Hook, IntelRdt
+from podkeep.runtime.oci.compose import Config
 from podkeep.runtime.oci.mounts import is_virtual, normal
 
 
@@ -27,7 +28,7 @@ class Prepared:
     """Mounts in OCI's form."""
 
 
-def apply(config: dict[str, Any], prepared: Prepared) -> dict[str, Any]:
+def apply(prepared: Prepared, config: Config) -> Config:
     """Return ``config`` with the changes.
 
     :raises InvalidArgument: if the container cannot have what a device needs.

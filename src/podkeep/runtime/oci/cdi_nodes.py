@@ -7,7 +7,6 @@ Owns: looking at them. Does not own: spec files (``cdi.py``), the OCI configurat
 from __future__ import annotations
 
 import os
-import posixpath
 import stat
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from podkeep.base.errors import FailedPrecondition
 from podkeep.runtime.oci.cdi import NO_PERMISSIONS, DeviceNode, Edits, Mount
 from podkeep.runtime.oci.cdi_edits import Prepared
+from podkeep.runtime.oci.mounts import StagedMount
 
 _KINDS = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFIFO: "p"}
 
@@ -36,42 +36,26 @@ def is_bind(mount: Mount) -> bool:
     return mount.type in {"", "bind", "none"} or bool({"bind", "rbind"} & set(mount.options))
 
 
-def prepare(edits: Edits, copies: Mapping[str, Mapping[str, str]]) -> Prepared:
+def prepare(edits: Edits, copies: Mapping[str, StagedMount]) -> Prepared:
     """Return edits with what is known of the machine.
 
-    :param copies: host path to its copy for a user namespace, and those of what is mounted below (``staging.py``).
+    :param copies: host path to its copy for a user namespace (``Staging.stage_sources``).
     :raises FailedPrecondition: naming a device node that is not there, or is another.
     """
     return Prepared(
         edits=edits,
         devices=tuple(_device(node) for node in edits.device_nodes),
-        mounts=tuple(item for mount in edits.mounts for item in _mounts(mount, copies)),
+        mounts=tuple(_mount(mount, copies) for mount in edits.mounts),
     )
 
 
-def _mounts(mount: Mount, copies: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
-    options = list(mount.options)
-    if not is_bind(mount):
-        return [
-            {
-                "destination": mount.container_path,
-                "type": mount.type,
-                "source": mount.host_path,
-                "options": options,
-            }
-        ]
-    if not {"bind", "rbind"} & set(options):
-        options.insert(0, "rbind")
-    found = sorted(copies.get(mount.host_path, {"": mount.host_path}).items())
-    return [
-        {
-            "destination": posixpath.join(mount.container_path, below).rstrip("/"),
-            "type": "bind",
-            "source": source,
-            "options": options,
-        }
-        for below, source in found
-    ]
+def _mount(mount: Mount, copies: Mapping[str, StagedMount]) -> dict[str, Any]:
+    kind, source, options = mount.type, mount.host_path, list(mount.options)
+    if is_bind(mount):
+        kind, source = "bind", copies[source].source if source in copies else source
+        if not {"bind", "rbind"} & set(options):
+            options.insert(0, "rbind")
+    return {"destination": mount.container_path, "type": kind, "source": source, "options": options}
 
 
 def _device(node: DeviceNode) -> dict[str, Any]:

@@ -21,12 +21,12 @@ from podkeep.base.config import RuntimeConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, refused
 from podkeep.kernel import lsm, procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.model.records import Security
+from podkeep.runtime.model.records import Sandbox, Security, SELinuxOptions
 from podkeep.runtime.oci import apparmor, apparmor_loader, rlimits, selinux
 from podkeep.runtime.oci.apparmor import AppArmorSupport
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.rlimits import Rlimit
-from podkeep.runtime.oci.selinux import SELinux
+from podkeep.runtime.oci.selinux import Labels, SELinux
 from podkeep.runtime.oci.spec import HostFacts
 from podkeep.runtime.oci.sysctls import DefaultSysctls, check_defaults
 
@@ -87,6 +87,16 @@ class Confinement:
         """
         return apparmor.profile(
             security.apparmor, self.apparmor, privileged=security.privileged, loaded=lsm.apparmor_profiles
+        )
+
+    def labels(self, sandbox: Sandbox, security: Security | None = None) -> Labels:
+        """Return the SELinux labels of one of the pod's containers, or of what all of them share."""
+        return selinux.container_labels(
+            self.selinux,
+            container=security.selinux if security else SELinuxOptions(),
+            sandbox=sandbox.config.selinux,
+            pod_level=sandbox.status.selinux_level,
+            privileged=security is not None and security.privileged,
         )
 
     def new_level(self, taken: Iterable[str]) -> str:

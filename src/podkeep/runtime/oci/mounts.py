@@ -43,6 +43,20 @@ class PodFiles:
     shm: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StagedMount:
+    """What an OCI runtime binds for a volume, with all that is mounted below it.
+
+    The second of the forms that a volume has: what the request says (``records.Mount``, a path in the image, a mount of
+    CDI), this, the bind mount in OCI's form (:func:`bind`), and that of a copy with locked flags (``Staging.lock``).
+    """
+
+    source: str
+    """Host path: a copy below the container's bundle, which ``Staging.unstage`` removes, or what the request names."""
+    options: tuple[str, ...] = ()
+    """What it is beside being read-only, in OCI's words: an OCI runtime takes off what it is not told."""
+
+
 POD_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 """Where a container finds its pod's files."""
 
@@ -56,8 +70,7 @@ class MountInput:
     own_ipc: bool
     """Whether the container is in another IPC namespace than the machine."""
     has_mqueue: bool = True
-    staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    image_volume_options: tuple[str, ...] = ()
+    staged: Mapping[int, StagedMount] = field(default_factory=dict)
     volumes: Mapping[str, str] = field(default_factory=dict)
     targets: Mapping[str, str] = field(default_factory=dict)
     device_paths: tuple[str, ...] = ()
@@ -93,12 +106,10 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     binds = [bind(target, source, "rprivate", "nosuid", "noexec") for target, source in given.devices.items()]
     binds += [bind(real(target), source, "rprivate", "rw") for target, source in given.volumes.items()]
     for number, mount in enumerate(given.container.mounts):
-        for below, source in given.staged.get(number, {"": mount.host_path}).items():
-            # What lies below a read-only mount is writable, unless the request says otherwise (CRI: Mount).
-            access = "ro" if mount.readonly and (not below or mount.recursive_read_only) else "rw"
-            target = posixpath.join(places[number], below).rstrip("/")
-            options = given.image_volume_options if mount.image else ()
-            binds.append(bind(target, source, _PROPAGATION[mount.propagation], access, *options))
+        staged = given.staged.get(number, StagedMount(source=mount.host_path))
+        # What lies below a read-only mount is writable, unless its copy was made otherwise (CRI: Mount).
+        access = "ro" if mount.readonly else "rw"
+        binds.append(bind(places[number], staged.source, _PROPAGATION[mount.propagation], access, *staged.options))
     virtual = [item for item in own if item["type"] != "bind"]
     binds = [item for item in own if item["type"] == "bind"] + binds
     # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.

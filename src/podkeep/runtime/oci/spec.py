@@ -1,7 +1,7 @@
 """The OCI configuration of a container. Pure: everything it needs comes in as a value.
 
 Sources of the rules: OCI runtime-spec (config.md, config-linux.md); CRI's field comments; KEP-127, handling of volumes,
-for the mappings. Called by ``container_executor.py``, which looks up the facts and writes the result into the bundle.
+for the mappings. Called by ``container_plan.py`` with the facts that ``container_executor.py`` looked up.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.images.formats.image import ImageRunConfig
-from podkeep.kernel.idmap import IdMap, IdMapping
+from podkeep.kernel.idmap import IdMap
 from podkeep.runtime.model.records import ContainerConfig, Resources, SandboxConfig
 from podkeep.runtime.oci import capabilities, mounts, resources, seccomp
-from podkeep.runtime.oci.mounts import PodFiles, normal
+from podkeep.runtime.oci.compose import Config, Edit, base, compose, joining, labelled, mapped, mounting, setting
+from podkeep.runtime.oci.mounts import PodFiles, StagedMount, normal
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.users import User
 
-OCI_VERSION = "1.0.2"
-"""The newest version that every supported runtime reads (Debian's crun 1.8.1 refuses newer ones)."""
 DEFAULT_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_MASKED = (
     "/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -70,11 +69,8 @@ class SpecInput:
     """Whether a privileged container has the machine's devices; else it has those that it asked for."""
     devices: tuple[Mapping[str, Any], ...] = ()
     """Device nodes the container asked for, in OCI's form, with ``access`` and ``source`` (the host's path) beside."""
-    staged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Number of a mount of the container to the host paths of its idmapped copy, for those that have mappings: under
-    the empty path the mount itself, under a relative path what is mounted below it."""
-    image_volume_options: tuple[str, ...] = ()
-    """What a mounted image has beside being read-only, in OCI's words; it is among ``staged``."""
+    staged: Mapping[int, StagedMount] = field(default_factory=dict)
+    """Number of a mount of the container to what is bound in its place, for images and what needs a copy."""
     volumes: Mapping[str, str] = field(default_factory=dict)
     """Path in the container to the host path of an anonymous volume of the image."""
     targets: Mapping[str, str] = field(default_factory=dict)
@@ -86,47 +82,40 @@ class SpecInput:
     labels: Labels = field(default_factory=Labels)
 
 
-def build(given: SpecInput) -> dict[str, Any]:
+def build(given: SpecInput) -> Config:
     """Return the content of ``config.json``.
 
     :raises InvalidArgument: if the request contradicts itself or its image.
     """
-    bounding = capabilities.container_set(given.container.security, given.host.capabilities)
-    security = given.container.security
-    idmap = given.sandbox.namespaces.userns
-    linux: dict[str, Any] = {
-        "namespaces": [
-            {"type": kind, "path": path} if path else {"type": kind} for kind, path in given.namespaces.items()
-        ],
-        "cgroupsPath": given.cgroup,
-        "resources": _resources(
-            # Whoever cannot make device nodes, or shall not have the machine's, needs no right to all of them.
-            given.container.resources,
-            given.host.resources,
-            all_devices=security.privileged and given.machine_devices and idmap is None,
-            devices=given.devices,
-        ),
-        "rootfsPropagation": mounts.rootfs_propagation(given.container.mounts),
-        "maskedPaths": _paths(security.masked_paths, DEFAULT_MASKED, privileged=security.privileged),
-        "readonlyPaths": _paths(security.readonly_paths, DEFAULT_READONLY, privileged=security.privileged),
-    }
-    if given.labels.mount:
-        linux["mountLabel"] = given.labels.mount
-    devices = _device_nodes(given)
-    if devices:
-        linux["devices"] = devices
-    if idmap is not None:
-        linux["uidMappings"] = oci_mappings(idmap.uids)
-        linux["gidMappings"] = oci_mappings(idmap.gids)
+    security, idmap = given.container.security, given.sandbox.namespaces.userns
+    bounding = capabilities.container_set(security, given.host.capabilities)
+    confined = None
     if given.seccomp_profile is not None and not security.privileged:
-        linux["seccomp"] = seccomp.to_oci(given.seccomp_profile, capabilities=bounding, machine=given.host.machine)
-    return {
-        "ociVersion": OCI_VERSION,
-        "process": _process(given, bounding),
-        "root": {"path": given.rootfs, "readonly": security.readonly_rootfs},
-        "mounts": _mounts(given),
-        "linux": linux,
-    }
+        confined = seccomp.to_oci(given.seccomp_profile, capabilities=bounding, machine=given.host.machine)
+    return compose(
+        base(*arguments(given.container, given.image), rootfs=given.rootfs, cgroup=given.cgroup),
+        setting("root", readonly=security.readonly_rootfs),
+        joining(given.namespaces),
+        mapped(idmap),
+        setting(
+            "linux",
+            resources=_resources(
+                # Whoever cannot make device nodes, or shall not have the machine's, needs no right to all of them.
+                given.container.resources,
+                given.host.resources,
+                all_devices=security.privileged and given.machine_devices and idmap is None,
+                devices=given.devices,
+            ),
+            rootfsPropagation=mounts.rootfs_propagation(given.container.mounts),
+            maskedPaths=_paths(security.masked_paths, DEFAULT_MASKED, privileged=security.privileged),
+            readonlyPaths=_paths(security.readonly_paths, DEFAULT_READONLY, privileged=security.privileged),
+            devices=_device_nodes(given) or None,
+            seccomp=confined,
+        ),
+        _process(given, bounding),
+        labelled(given.labels),
+        mounting(*_mounts(given)),
+    )
 
 
 def arguments(container: ContainerConfig, image: ImageRunConfig) -> tuple[str, ...]:
@@ -148,31 +137,24 @@ def arguments(container: ContainerConfig, image: ImageRunConfig) -> tuple[str, .
     return result
 
 
-def _process(given: SpecInput, bounding: frozenset[str]) -> dict[str, Any]:
+def _process(given: SpecInput, bounding: frozenset[str]) -> Edit:
     security, container = given.container.security, given.container
-    sets = sorted(bounding)
-    ambient = sorted(capabilities.ambient_set(security, bounding))
+    sets = dict.fromkeys(("bounding", "effective", "permitted"), sorted(bounding))
     # An unprivileged user keeps only what is ambient; the kernel clears the rest at exec (capabilities(7)).
-    result: dict[str, Any] = {
-        "user": {"uid": given.user.uid, "gid": given.user.gid, "additionalGids": list(given.user.groups)},
-        "args": list(arguments(container, given.image)),
-        "env": _environment(given),
-        "cwd": posixpath.join("/", container.working_dir or given.image.working_dir),
-        "terminal": container.tty,
-        "noNewPrivileges": security.no_new_privs,
-        "oomScoreAdj": max(container.resources.oom_score_adj, given.host.oom_score_floor),
-        "capabilities": {"bounding": sets, "effective": sets, "permitted": sets},
-    }
-    if given.host.rlimits:
-        result["rlimits"] = [dict(limit) for limit in given.host.rlimits]
-    if given.apparmor_profile:
-        result["apparmorProfile"] = given.apparmor_profile
-    if given.labels.process:
-        result["selinuxLabel"] = given.labels.process
-    if ambient:
-        result["capabilities"]["inheritable"] = ambient
-        result["capabilities"]["ambient"] = ambient
-    return result
+    if ambient := sorted(capabilities.ambient_set(security, bounding)):
+        sets |= dict.fromkeys(("inheritable", "ambient"), ambient)
+    return setting(
+        "process",
+        user={"uid": given.user.uid, "gid": given.user.gid, "additionalGids": list(given.user.groups)},
+        env=_environment(given),
+        cwd=posixpath.join("/", container.working_dir or given.image.working_dir),
+        terminal=container.tty,
+        noNewPrivileges=security.no_new_privs,
+        oomScoreAdj=max(container.resources.oom_score_adj, given.host.oom_score_floor),
+        capabilities=sets,
+        rlimits=[dict(limit) for limit in given.host.rlimits] or None,
+        apparmorProfile=given.apparmor_profile or None,
+    )
 
 
 def _environment(given: SpecInput) -> list[str]:
@@ -198,7 +180,6 @@ def _mounts(given: SpecInput) -> list[dict[str, Any]]:
             own_ipc="ipc" in given.namespaces,
             has_mqueue=given.host.has_mqueue,
             staged=given.staged,
-            image_volume_options=given.image_volume_options,
             volumes=given.volumes,
             targets=given.targets,
             device_paths=tuple(normal(device["path"]) for device in given.devices),
@@ -219,11 +200,6 @@ def _device_nodes(given: SpecInput) -> list[dict[str, Any]]:
     if given.container.security.privileged:
         nodes |= {device["path"]: device for device in given.host.devices if device["path"] not in nodes}
     return [{key: value for key, value in node.items() if key not in {"access", "source"}} for node in nodes.values()]
-
-
-def oci_mappings(mappings: tuple[IdMapping, ...]) -> list[dict[str, int]]:
-    """Return ID mappings in OCI's form (OCI runtime-spec, config-linux.md, User namespace mappings)."""
-    return [{"containerID": item.container_id, "hostID": item.host_id, "size": item.length} for item in mappings]
 
 
 def _paths(asked: tuple[str, ...] | None, default: tuple[str, ...], *, privileged: bool) -> list[str]:

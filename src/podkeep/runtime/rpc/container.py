@@ -89,7 +89,7 @@ class ContainerRpc:
 
     async def status(self, request: api.ContainerStatusRequest) -> api.ContainerStatusResponse:
         container = self._state.container(_required(request.container_id))
-        if container.status.state not in _STATES:
+        if not container.status.state.shown:
             raise NotFound(f"container {container.id} is {container.status.state.value}")
         info = {}
         if request.verbose:
@@ -177,7 +177,7 @@ def _required(text: str) -> str:
 
 
 def _selected(container: Container, chosen: api.ContainerFilter) -> bool:
-    if container.status.state not in _STATES or not container.id.startswith(chosen.id):
+    if not container.status.state.shown or not container.id.startswith(chosen.id):
         return False
     if not container.sandbox_id.startswith(chosen.pod_sandbox_id):
         return False

@@ -23,8 +23,6 @@ from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 from podkeep.runtime.rpc.convert.sandbox_update import changed_classes
 from podkeep.runtime.rpc.encoded import Encoded
 
-_SHOWN = frozenset({SandboxState.READY, SandboxState.NOTREADY})
-
 
 class SandboxRpc:
     """One method per RPC, from message to message."""
@@ -85,7 +83,7 @@ class SandboxRpc:
 
     async def status(self, request: api.PodSandboxStatusRequest) -> api.PodSandboxStatusResponse:
         sandbox = self._state.sandbox(_required(request.pod_sandbox_id))
-        if sandbox.status.state not in _SHOWN:
+        if not sandbox.status.state.shown:
             raise NotFound(f"pod sandbox {sandbox.id} is {sandbox.status.state.value}")
         info = {}
         if request.verbose:
@@ -112,7 +110,7 @@ def _required(text: str) -> str:
 
 
 def _selected(sandbox: Sandbox, chosen: api.PodSandboxFilter) -> bool:
-    if sandbox.status.state not in _SHOWN or not sandbox.id.startswith(chosen.id):
+    if not sandbox.status.state.shown or not sandbox.id.startswith(chosen.id):
         return False
     if chosen.HasField("state") and _state(sandbox) != chosen.state.state:
         return False

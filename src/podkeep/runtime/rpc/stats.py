@@ -16,7 +16,7 @@ from podkeep.base.ids import SandboxID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.blockdev import device_name
 from podkeep.runtime.class_resources.model import RDT
-from podkeep.runtime.model.records import Container, ContainerState, Sandbox, SandboxState
+from podkeep.runtime.model.records import Container, Sandbox, SandboxState
 from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.chunks import CHUNK_ITEMS, in_chunks
 from podkeep.runtime.rpc.convert.labels import labels_match
@@ -28,7 +28,6 @@ from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget, Target
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as _Repeated
 
-_SHOWN = frozenset({ContainerState.CREATED, ContainerState.RUNNING, ContainerState.EXITED})
 
 Target = TypeVar("Target")
 
@@ -43,7 +42,7 @@ class StatsRpc:
 
     async def container(self, request: api.ContainerStatsRequest) -> api.ContainerStatsResponse:
         container = self._state.container(_required(request.container_id, "container_id"))
-        if container.status.state not in _SHOWN:
+        if not container.status.state.shown:
             raise NotFound(f"container {container.id} is {container.status.state.value}")
         answer = api.ListContainerStatsResponse()
         await asyncio.to_thread(self._read_containers, self._container_targets([container]), answer.stats)
@@ -114,7 +113,7 @@ class StatsRpc:
         return [
             item
             for item in self._state.containers()
-            if item.status.state in _SHOWN
+            if item.status.state.shown
             and item.id.startswith(chosen.id)
             and item.sandbox_id.startswith(chosen.pod_sandbox_id)
             and labels_match(item.config.labels, chosen.label_selector)
@@ -136,7 +135,7 @@ class StatsRpc:
     def _sandbox_targets(self, sandboxes: Sequence[Sandbox]) -> list[SandboxTarget]:
         below: dict[SandboxID, list[Container]] = {item.id: [] for item in sandboxes}
         for container in self._state.containers():
-            if container.sandbox_id in below and container.status.state in _SHOWN:
+            if container.sandbox_id in below and container.status.state.shown:
                 below[container.sandbox_id].append(container)
         return [self._targets.sandbox(sandbox, below[sandbox.id]) for sandbox in sandboxes]
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from podkeep.base.errors import PodkeepError
-from podkeep.runtime.model.records import ContainerState, SandboxState
+from podkeep.runtime.model.records import SandboxState
 from podkeep.runtime.model.state import State
 from podkeep.runtime.stats.collector import Collector
 from podkeep.runtime.stats.layers import Layers
@@ -23,7 +23,6 @@ from podkeep.runtime.stats.targets import ContainerTarget, SandboxTarget, Target
 log = logging.getLogger(__name__)
 
 PERIOD_S = 10.0
-_SHOWN = frozenset({ContainerState.CREATED, ContainerState.RUNNING, ContainerState.EXITED})
 
 
 class Sampler:
@@ -75,7 +74,7 @@ class Sampler:
         containers = [
             self._targets.container(item, sandboxes[item.sandbox_id])
             for item in self._state.containers()
-            if item.status.state in _SHOWN and item.sandbox_id in sandboxes
+            if item.status.state.shown and item.sandbox_id in sandboxes
         ]
         ready = [item for item in sandboxes.values() if item.status.state is SandboxState.READY]
         return [self._targets.sandbox(item, ()) for item in ready], containers

@@ -42,15 +42,12 @@ class Statistics:
 
     def start(self) -> None:
         """Sample from now on; a new container's layer is looked at right away."""
-        told_before = self._state.observer
-
-        def changed(before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:
-            told_before(before, after)
-            if isinstance(after, Container) and after.status.state is ContainerState.CREATED:
-                self._sampler.want_layers()
-
-        self._state.observer = changed
+        self._state.observers.append(self._changed)
         self._sampler.start()
+
+    def _changed(self, _before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:
+        if isinstance(after, Container) and after.status.state is ContainerState.CREATED:
+            self._sampler.want_layers()
 
     async def close(self) -> None:
         """Stop sampling."""

@@ -15,9 +15,8 @@ import msgspec
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.runtime.model.layout import Layout, container_cgroup, sandbox_cgroup
-from podkeep.runtime.model.records import Container, ContainerState, NamespaceMode, Sandbox
+from podkeep.runtime.model.records import Container, NamespaceMode, Sandbox
 
-_LIVE = frozenset({ContainerState.CREATED, ContainerState.RUNNING})
 _REMEMBERED = 1024
 """Paths of so many sandboxes and containers are put together only once; that is a third of the time of a list."""
 
@@ -50,7 +49,7 @@ class Targets:
     def container(self, container: Container, sandbox: Sandbox) -> ContainerTarget:
         """Return where a container's statistics are."""
         cgroup, layer = self._container(sandbox.config.cgroup_parent, sandbox.id, container.id)
-        lives = container.status.state in _LIVE
+        lives = container.status.state.lives
         return ContainerTarget(container=container, cgroup=cgroup if lives else None, layer=layer)
 
     def sandbox(self, sandbox: Sandbox, containers: Iterable[Container]) -> SandboxTarget:

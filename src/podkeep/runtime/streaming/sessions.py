@@ -7,18 +7,17 @@ sessions themselves (``exec.py``, ``attach.py``, ``port_forward.py``) or message
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podkeep.kernel.namespaces import NamespaceKind, open_pinned, run_in_netns
+from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import NamespaceMode, Sandbox, SandboxState
 from podkeep.runtime.model.state import State
-from podkeep.runtime.oci import spec
 from podkeep.runtime.oci.exec import ExecProcess, ExecStdio
 from podkeep.runtime.streaming import attach
 from podkeep.runtime.streaming import exec as exec_session
@@ -57,8 +56,8 @@ class Wanted:
 class Sessions:
     """Makes sessions for the containers and sandboxes of one runtime."""
 
-    def __init__(self, state: State, sandboxes: Sandboxes, layout: Layout) -> None:
-        self._state, self._sandboxes, self._layout = state, sandboxes, layout
+    def __init__(self, state: State, sandboxes: Sandboxes, containers: ContainerExecutor, layout: Layout) -> None:
+        self._state, self._sandboxes, self._containers, self._layout = state, sandboxes, containers, layout
         # A killed daemon leaves sockets behind.
         for path in layout.terminals.iterdir():
             path.unlink()
@@ -132,11 +131,9 @@ class Sessions:
         driver = self._sandboxes.driver(sandbox)
         bundle = self._layout.bundle(container.id)
         try:
-            config = json.loads((bundle / "config.json").read_text())
+            process, enter = self._containers.command(container, sandbox, command)
         except FileNotFoundError as error:
             raise NotFound(f"container {container.id} was removed meanwhile") from error
-        config, enter = self._sandboxes.command_classes(container, sandbox, config)
-        process = spec.process_for_exec(config, command)
         if wanted.tty and size is not None:
             process["consoleSize"] = {"width": size.width, "height": size.height}
         stdio = ExecStdio(stdin=wanted.stdin, stdout=wanted.stdout, stderr=wanted.stderr, tty=wanted.tty)

@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhausted
 from podkeep.base.undo import UndoStack
-from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.resctrl import GONE, Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.rdt import schemata, tasks
 from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 from podkeep.runtime.class_resources.rdt.notes import Notes
@@ -87,7 +87,7 @@ class ControlGroups:
         try:
             changed = self.differences(name, lines)
         except ResctrlError as error:
-            if error.errno not in {errno.ENOENT, errno.ENODEV}:
+            if error.errno not in GONE:
                 raise
             changed = ["it is missing"]
         if not changed:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.resctrl import GONE, Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.rdt import tasks
 from podkeep.runtime.class_resources.rdt.tasks import Threads
 
@@ -24,7 +24,6 @@ _CACHE = "L3"
 """The resource that is monitored; a domain is one such cache with the memory behind it."""
 _NONE_LEFT = frozenset({errno.ENOSPC, errno.EBUSY})
 """EBUSY: those that are free still have lines in the cache."""
-_GONE = frozenset({errno.ENOENT, errno.ENODEV})
 _NOT_MONITORED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EPERM})
 """The hardware, or the kernel, counts nothing: control groups have no ``mon_groups``."""
 
@@ -80,7 +79,7 @@ class Monitoring:
         try:
             tasks.move(self._resctrl, Group(name=name, monitor=container), threads, all_of_them=True)
         except ResctrlError as error:
-            if error.errno not in _GONE:
+            if error.errno not in GONE:
                 raise
 
     def take_along(self, container: str, source: str, target: str) -> None:

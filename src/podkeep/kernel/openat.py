@@ -20,7 +20,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import IntFlag
@@ -116,6 +116,40 @@ def open_directory(path: Path | str) -> int:
     :raises OSError: if it is missing, or not a directory.
     """
     return os.open(path, _LIST | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def open_named(path: Path | str) -> int:
+    """Open (``O_PATH``) what a path of the machine leads to that somebody names; the caller closes it.
+
+    The kernel follows the links, 40 at most (path_resolution(7)). Python's ``realpath`` follows any number of them,
+    calls itself for each, and a pod that may write there has it fail or run for as long as it likes.
+
+    :raises OSError: if the kernel refuses.
+    """
+    # A slash at its end makes no difference, as in Go's filepath.Clean, and so in other runtimes.
+    return os.open(str(path).rstrip("/") or "/", os.O_PATH | os.O_CLOEXEC)
+
+
+def path_of(fd: int) -> str:
+    """Return the absolute path, without links, of what a descriptor is of.
+
+    :raises FileNotFoundError: if it has none here: it was removed, or is elsewhere, as what /proc/PID/root leads to.
+    :raises OSError: if it is longer than paths can be.
+    """
+    path = os.readlink(f"/proc/self/fd/{fd}")
+    with suppress(OSError):
+        if path.startswith("/") and os.path.samestat(os.lstat(path), os.fstat(fd)):
+            return path
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def resolved(path: Path | str) -> str:
+    """Return the absolute path, without links, of what a path of the machine leads to that somebody names.
+
+    :raises OSError: as :func:`open_named` and :func:`path_of`.
+    """
+    with closing(open_named(path)) as fd:
+        return path_of(fd)
 
 
 def open_resolved(path: Path | str) -> int:
@@ -252,6 +286,7 @@ class _Walk:
     rules: Resolve
     max_entries: int
     tolerant: bool
+    passed: Collection[str]
     above: list[str] = field(default_factory=list)
     levels: list[_Level] = field(default_factory=list)
     entries: int = 0
@@ -319,7 +354,7 @@ class _Walk:
                 if self.entries > self.max_entries:
                     raise ResourceExhausted(f"there are more than {self.max_entries} files and directories")
                 yield Found(fd, entry.name, status, self.above)
-                if stat.S_ISDIR(status.st_mode):
+                if stat.S_ISDIR(status.st_mode) and entry.name not in self.passed:
                     self._note(level, entry.name)
 
     def _note(self, level: _Level, name: str) -> None:
@@ -334,7 +369,12 @@ class _Walk:
 
 
 def walk(
-    root: int, *, max_entries: int = MAX_ENTRIES, one_mount: bool = True, tolerant: bool = False
+    root: int,
+    *,
+    max_entries: int = MAX_ENTRIES,
+    one_mount: bool = True,
+    tolerant: bool = False,
+    passed: Collection[str] = (),
 ) -> Iterator[Found]:
     """Yield everything below the directory behind ``root``, and not ``root``; a directory before what is in it.
 
@@ -342,10 +382,11 @@ def walk(
     and open descriptors are bounded.
 
     :param tolerant: also pass over what cannot be read.
+    :param passed: names of directories, wherever they are, that are not looked into.
     :raises ResourceExhausted: after what was yielded, if there are more entries, or directories in each other or beside
         each other, than a walk takes.
     :raises KernelCallError: if a directory cannot be opened.
     :raises OSError: if it cannot be read.
     """
     rules = CONFINED | (Resolve.NO_XDEV if one_mount else Resolve(0))
-    return _Walk(root=root, rules=rules, max_entries=max_entries, tolerant=tolerant).run()
+    return _Walk(root=root, rules=rules, max_entries=max_entries, tolerant=tolerant, passed=passed).run()

@@ -164,6 +164,43 @@ def test_a_file_is_changed_that_was_opened_and_not_what_has_its_name_now(root: i
     assert (victim.stat().st_uid, stat.S_IMODE(victim.stat().st_mode)) == (0, 0o600)
 
 
+def test_a_path_that_somebody_names_is_resolved_as_the_kernel_does_it(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/file").touch()
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "to nothing").symlink_to("nothing")
+    (tmp_path / "0").symlink_to("a/b")
+    for number in range(1200):
+        (tmp_path / f"{number + 1}").symlink_to(f"{number}")
+    for path in ("a/b", "link/b", "link/../link/b/", "39"):
+        assert openat.resolved(tmp_path / path) == openat.resolved(f"{tmp_path}/{path}") == f"{tmp_path}/a/b"
+    assert openat.resolved(f"{tmp_path}/link/file/") == f"{tmp_path}/a/file"
+    assert openat.resolved("/") == "/"
+    numbers = {"none": errno.ENOENT, "to nothing": errno.ENOENT, "a/file/x": errno.ENOTDIR, "1200": errno.ELOOP}
+    for path, number in numbers.items():
+        with pytest.raises(OSError) as caught:
+            openat.resolved(tmp_path / path)
+        assert caught.value.errno == number
+
+
+@pytest.mark.parametrize("leads", ["to a file that was removed", "to no file"])
+def test_what_has_no_path_is_not_there(tmp_path: Path, leads: str) -> None:
+    reading, writing = os.pipe()
+    path = tmp_path / "file"
+    path.touch()
+    with openat.closing(reading), openat.closing(writing), openat.closing(openat.open_named(path)) as held:
+        path.unlink()
+        fd = reading if leads == "to no file" else held
+        with pytest.raises(FileNotFoundError):
+            openat.resolved(f"/proc/self/fd/{fd}")
+
+
+def test_a_walk_passes_directories_by_their_names(root: int, tmp_path: Path) -> None:
+    (tmp_path / "tree/a/shm/x").mkdir(parents=True)
+    (tmp_path / "tree/shm/x").mkdir(parents=True)
+    assert sorted(found.path for found in openat.walk(root, passed={"shm"})) == ["a", "a/shm", "shm"]
+
+
 def test_a_path_without_links_is_refused_once_it_has_one(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     os.close(openat.open_resolved(tmp_path / "a/b"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, cast
@@ -103,8 +104,7 @@ class LogReader:
 
     def __init__(self, path: Path, *, tail: int | None = None, rotated: bool = False) -> None:
         self._path = path
-        oldest = next(iter(rotated_logs(path)), None) if rotated else None
-        self._file = _open_newest(path) if oldest is None else _open_rotated(oldest, path)
+        self._file = _open_oldest(path) if rotated else _open_newest(path)
         self._rest = b""
         self.gap = False
         """Whether records were removed before they were read; whoever tells of it sets it back."""
@@ -149,7 +149,7 @@ class LogReader:
 
     def _is_rotated(self) -> bool:
         try:
-            now = self._path.stat()
+            now = self._path.lstat()
         except FileNotFoundError:
             return False
         own = os.fstat(self._file.fileno())
@@ -158,27 +158,37 @@ class LogReader:
     def _advance(self) -> bool:
         """Go on in the file that follows the one that was read to its end; return whether there is one."""
         own = os.fstat(self._file.fileno())
+        passed: set[str] = set()
         while True:
             files = rotated_logs(self._path)
             place = next((index for index, file in enumerate(files) if file.is_of(own)), None)
-            if place is None:  # it is gone, and so may be others
-                following = next((file for file in files if file.mtime_ns > own.st_mtime_ns), None)
-            else:
-                following = files[place + 1] if place + 1 < len(files) else None
+            # If it is gone, so may be others.
+            later = [file for file in files if file.mtime_ns > own.st_mtime_ns] if place is None else files[place + 1 :]
+            following = next((file for file in later if file.name not in passed), None)
             try:
                 replacement = _open(self._path) if following is None else _open_rotated(following, self._path)
             except NotFound:
                 if following is None:
                     return False  # between its rename and the new one
-                continue  # compressed or removed since it was listed
+                # Compressed or removed since it was listed; or still there, and cannot be opened: then it is left out.
+                passed.add(following.name)
+                continue
             if following is None and rotated_logs(self._path)[-1:] != files[-1:]:
                 replacement.close()  # rotated since it was listed: another one comes first
                 continue
             break
-        self.gap = self.gap or place is None
+        self.gap = self.gap or place is None or any(file.name in passed for file in later)
         self._file.close()
         self._file, self._rest = replacement, b""
         return True
+
+
+def _open_oldest(path: Path) -> IO[bytes]:
+    """Open the first of the files that a log was written to, of those that are there and can be opened."""
+    for file in rotated_logs(path):
+        with suppress(NotFound):
+            return _open_rotated(file, path)
+    return _open_newest(path)
 
 
 def _open_newest(path: Path) -> IO[bytes]:

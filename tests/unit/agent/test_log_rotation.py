@@ -114,6 +114,30 @@ def test_names_go_on_whatever_is_done_to_the_clock(log: Log) -> None:
     assert [file.name for file in rotated(log.path)] == names
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
+def test_what_is_no_file_is_not_taken_for_a_rotated_one(log: Log, kind: str, suffix: str) -> None:
+    """A pod that can write to the directory of logs gives it such a name; a reader would look for it for ever."""
+    log.write(1)
+    reader = LogReader(log.path)
+    assert len(list(reader.read())) == 1
+    log.path.rename(log.path.with_name("0.log.20260131-080000"))
+    for moment in ("20260130-080000", "20260131-090000"):
+        path = log.path.with_name(f"0.log.{moment}{suffix}")
+        if kind == "link":
+            path.symlink_to(log.path)
+        else:
+            os.mkdir(path) if kind == "directory" else os.mkfifo(path)
+    log.write(1)
+    assert [file.name for file in rotated(log.path)] == ["0.log.20260131-080000"]
+    assert [record.text for record in reader.read()] == [b"line 2\n"]
+    assert not reader.gap
+    reader.close()
+    reader = LogReader(log.path, rotated=True)
+    assert [record.text for record in reader.read()] == [b"line 1\n", b"line 2\n"]
+    reader.close()
+
+
 def test_other_files_are_not_taken_for_rotated_ones(log: Log) -> None:
     for name in ("1.log.20260131-080000", "0.log.old", "0.log.20260131-080000.tmp", "0.log.20260131-080000.gz.tmp"):
         log.path.with_name(name).touch()

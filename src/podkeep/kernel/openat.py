@@ -169,17 +169,20 @@ def open_resolved(path: Path | str) -> int:
 def reopen(fd: int, flags: int) -> int:
     """Open what a descriptor of ``O_PATH`` is of: this very file, whatever has its name now. The caller closes it.
 
-    The caller has seen what it is: that of a pipe waits, that of a device does something.
+    The caller has seen what it is: that of a pipe waits, that of a device does something. That of a file on which a
+    process has a lease does not wait: the process may keep it for ``/proc/sys/fs/lease-break-time``, 45 s.
 
+    :raises BlockingIOError: if a process has a lease on it.
     :raises OSError: if the kernel refuses.
     """
-    return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+    return os.open(f"/proc/self/fd/{fd}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def open_regular(dirfd: int, path: str | bytes, *, rules: Resolve = CONFINED) -> int | None:
     """Open a regular file for reading. None: there is none at ``path``, but nothing or something else.
 
     :raises KernelCallError: if the way there cannot be read.
+    :raises BlockingIOError: if a process has a lease on the file.
     :raises OSError: if the file cannot be read.
     """
     try:
@@ -189,13 +192,19 @@ def open_regular(dirfd: int, path: str | bytes, *, rules: Resolve = CONFINED) ->
             return None
         raise
     with closing(fd):
-        return reopen(fd, os.O_RDONLY) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        try:
+            return reopen(fd, os.O_RDONLY)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, "a process has a lease on it (fcntl(2), F_SETLEASE)", path) from error
 
 
 def open_beside(path: Path | str) -> int | None:
     """Open a regular file by a path whose directories are the machine's; only its last component may be hostile.
 
-    None: there is none at ``path``, but nothing or something else. The caller closes it.
+    None: there is none at ``path``, but nothing or something else, or a process has a lease on it. The caller closes
+    it.
 
     :raises OSError: if it cannot be read, or the way there.
     """
@@ -203,8 +212,9 @@ def open_beside(path: Path | str) -> int | None:
         above = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with closing(above):
+    with closing(above), suppress(BlockingIOError):
         return open_regular(above, os.path.basename(path))
+    return None
 
 
 def read_bytes(fd: int, limit: int) -> bytes:
@@ -220,12 +230,15 @@ def read_bytes(fd: int, limit: int) -> bytes:
 
 
 def read_regular(dirfd: int, path: str | bytes, limit: int, *, rules: Resolve = CONFINED) -> bytes | None:
-    """Return the first ``limit`` bytes of a regular file. None: there is none.
+    """Return the first ``limit`` bytes of a regular file. None: there is none, or a process has a lease on it.
 
     :raises KernelCallError: if the way there cannot be read.
     :raises OSError: if the file cannot be read.
     """
-    fd = open_regular(dirfd, path, rules=rules)
+    try:
+        fd = open_regular(dirfd, path, rules=rules)
+    except BlockingIOError:
+        return None
     if fd is None:
         return None
     with closing(fd):

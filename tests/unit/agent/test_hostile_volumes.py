@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent.container_files import termination_message
+from podkeep.agent.container_files import termination_message, write_hosts
+from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import host_path, ownership, projection, sub_path
 from podkeep.agent.volumes.payload import File
 from podkeep.api.volumes import HostPathVolumeSource
@@ -24,6 +25,7 @@ from podkeep.base.errors import PodkeepError
 from podkeep.kernel import mounts
 from podkeep.kernel.removal import remove_tree
 from support.exchange import exchanging
+from support.leases import leased
 from unit.kernel.isolation import in_new_namespaces
 
 OLD = {"a": File(data=b"old", mode=0o644), "d/e": File(data=b"old", mode=0o644)}
@@ -259,6 +261,21 @@ def test_last_words_are_read_from_a_file_only(tmp_path: Path, victim: Path, kind
         path.mkdir()
     assert termination_message(path, tmp_path / "none", fall_back=False) == ""
     assert termination_message(tmp_path / "none", path, fall_back=True) == ""
+
+
+def test_a_lease_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A container takes it on files that it has mounted: its termination log, its /etc/hosts."""
+    directory, words = PodDir(path=tmp_path), tmp_path / "words"
+    words.write_text("bye")
+    write_hosts(directory, "old")
+    with leased(words):
+        assert termination_message(words, words, fall_back=True) == ""
+    with directory.hosts.open() as held:
+        write_hosts(directory, "new")
+        assert held.read() == "new", "the very file that containers have mounted"
+    with leased(directory.hosts):
+        write_hosts(directory, "newer")
+    assert (directory.hosts.read_text(), directory.hosts.stat().st_mode & 0o777) == ("newer", 0o644)
 
 
 def test_a_file_that_a_host_path_asks_for_is_not_made_where_a_link_leads(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from podkeep.agent.log_rotation import LogRotation, next_name, rotated
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cli.crilog import MAX_RECORD, LogReader
+from support.leases import leased
 
 NOW = datetime(2026, 1, 31, 8, 0, 0, tzinfo=UTC)
 
@@ -135,6 +136,23 @@ def test_what_is_no_file_is_not_taken_for_a_rotated_one(log: Log, kind: str, suf
     reader.close()
     reader = LogReader(log.path, rotated=True)
     assert [record.text for record in reader.read()] == [b"line 1\n", b"line 2\n"]
+    reader.close()
+
+
+def test_a_rotated_log_that_cannot_be_opened_is_passed(log: Log) -> None:
+    log.write(1)
+    reader = LogReader(log.path)
+    assert len(list(reader.read())) == 1
+    for moment in ("20260131-080000", "20260131-090000"):
+        log.path.rename(log.path.with_name(f"0.log.{moment}"))
+        log.write(1)
+    with leased(log.path.with_name("0.log.20260131-090000")):
+        assert [record.text for record in reader.read()] == [b"line 3\n"]
+    assert reader.gap
+    reader.close()
+    with leased(log.path.with_name("0.log.20260131-080000")):
+        reader = LogReader(log.path, rotated=True)
+    assert [record.text for record in reader.read()] == [b"line 2\n", b"line 3\n"]
     reader.close()
 
 

@@ -16,6 +16,7 @@ from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExh
 from podkeep.kernel import mounts, openat
 from podkeep.kernel.removal import remove_entry, remove_tree
 from support.exchange import exchanging
+from support.leases import leased
 
 
 @pytest.fixture
@@ -149,6 +150,23 @@ def test_a_regular_file_is_read_as_far_as_told(root: int, tmp_path: Path) -> Non
     assert openat.read_regular(root, "absolute", 400) is None
     assert openat.read_regular(root, "absolute", 400, rules=openat.INSIDE) == b"abcdef"
     assert openat.read_regular(root, "../tree/x", 400) is None
+
+
+def test_nobody_waits_for_a_process_that_has_a_lease(root: int, tmp_path: Path) -> None:
+    path = tmp_path / "tree/x"
+    path.write_bytes(b"abcdef")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with leased(path):
+        within = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(BlockingIOError, match="a process has a lease on it"):
+            openat.open_regular(root, "x")
+        assert openat.read_regular(root, "x", 10) is None
+        assert openat.open_beside(path) is None
+        with openat.closing(openat.open_named(path)) as fd, pytest.raises(BlockingIOError):
+            openat.reopen(fd, os.O_WRONLY)
+        assert len(os.listdir("/proc/self/fd")) == within
+    assert openat.read_regular(root, "x", 10) == b"abcdef"
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_file_is_changed_that_was_opened_and_not_what_has_its_name_now(root: int, tmp_path: Path) -> None:

@@ -200,6 +200,17 @@ def open_regular(dirfd: int, path: str | bytes, *, rules: Resolve = CONFINED) ->
             raise BlockingIOError(error.errno, "a process has a lease on it (fcntl(2), F_SETLEASE)", path) from error
 
 
+def open_named_regular(path: Path | str) -> int | None:
+    """Open a regular file of the machine that somebody names for reading, links followed as by :func:`open_named`.
+
+    None: something else is there, which is not opened: that of a device does something. The caller closes it.
+
+    :raises OSError: if there is nothing, or it cannot be read.
+    """
+    with closing(open_named(path)) as fd:
+        return reopen(fd, os.O_RDONLY) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+
+
 def open_beside(path: Path | str) -> int | None:
     """Open a regular file by a path whose directories are the machine's; only its last component may be hostile.
 

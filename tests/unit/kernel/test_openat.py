@@ -17,6 +17,7 @@ from podkeep.kernel import mounts, openat
 from podkeep.kernel.removal import remove_entry, remove_tree
 from support.exchange import exchanging
 from support.leases import leased
+from support.opening import never_opened
 
 
 @pytest.fixture
@@ -211,6 +212,22 @@ def test_what_has_no_path_is_not_there(tmp_path: Path, leads: str) -> None:
         fd = reading if leads == "to no file" else held
         with pytest.raises(FileNotFoundError):
             openat.resolved(f"/proc/self/fd/{fd}")
+
+
+def test_of_what_somebody_names_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    os.mknod(tmp_path / "device", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    fd = openat.open_named_regular(tmp_path / "link")
+    assert fd is not None
+    with openat.closing(fd):
+        assert openat.read_bytes(fd, 9) == b"x"
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("device")
+    with never_opened(tmp_path / "device"):
+        assert openat.open_named_regular(tmp_path / "link") is None
+    with pytest.raises(FileNotFoundError):
+        openat.open_named_regular(tmp_path / "none")
 
 
 def test_a_walk_passes_directories_by_their_names(root: int, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from podkeep.runtime.container_executor import _read_inside, _read_profile, _tar
 from podkeep.runtime.devices import machine_devices, requested
 from podkeep.runtime.records import Device, NamespaceMode, NamespaceOptions
 from podkeep.runtime.sandbox_executor import namespace_kinds
+from support.opening import never_opened
 
 NODE, CONTAINER = NamespaceMode.NODE, NamespaceMode.CONTAINER
 NET, UTS, IPC, PID, USER = (NamespaceKind[name] for name in ("NET", "UTS", "IPC", "PID", "USER"))
@@ -160,6 +161,19 @@ def test_seccomp_profiles_that_cannot_be_read(tmp_path: Path) -> None:
             _read_profile(path)
     path.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
     assert _read_profile(path) == {"defaultAction": "SCMP_ACT_LOG"}
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "directory"])
+def test_a_seccomp_profile_that_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "profile.json"
+    if kind == "device":
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    else:
+        path.mkdir() if kind == "directory" else os.mkfifo(path)
+    (tmp_path / "link").symlink_to(path)
+    for name in (path, tmp_path / "link"):
+        with never_opened(path), pytest.raises(InvalidArgument, match=f"{name} is not a regular file"):
+            _read_profile(name)
 
 
 def test_exit_codes_that_conmon_noted(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def _takes_path(call: ast.Call) -> bool:
     if owner == "tempfile":
         return True
     if owner == "openat":
-        return name in {"open_named", "open_named_regular", "resolved"}  # these follow links
+        return name in {"make_directories", "open_named", "open_named_regular", "resolved"}  # these follow links
     if name in _WITHOUT_ARGUMENTS:
         return not call.args
     if name == "open":

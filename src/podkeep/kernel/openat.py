@@ -166,6 +166,39 @@ def open_resolved(path: Path | str) -> int:
         raise
 
 
+def make_directories(path: Path, *, mode: int) -> None:
+    """Make a directory of the machine that somebody names, and those above it that are missing.
+
+    Links in what is there are followed, as by :func:`open_named`: /var/run is one. From the first directory on that is
+    made, none is.
+
+    :raises FailedPrecondition: naming what is in the way: a link to nothing, or something that was put there meanwhile.
+    :raises OSError: if the kernel refuses.
+    """
+    missing: list[str] = []
+    place = path
+    while True:
+        try:
+            fd = open_named(place)
+            break
+        except FileNotFoundError:
+            missing.append(place.name)
+            place = place.parent
+    try:
+        for name in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(name, mode, dir_fd=fd)
+            place /= name
+            try:
+                below = openat2(fd, os.fsencode(name), os.O_PATH | os.O_DIRECTORY, CONFINED)
+            except KernelCallError as error:
+                raise FailedPrecondition(f"{place} is in the way: it is no directory, or a symbolic link") from error
+            os.close(fd)
+            fd = below
+    finally:
+        os.close(fd)
+
+
 def reopen(fd: int, flags: int) -> int:
     """Open what a descriptor of ``O_PATH`` is of: this very file, whatever has its name now. The caller closes it.
 

@@ -9,7 +9,10 @@ looked at. Therefore:
 - a file is looked at by a descriptor that opens nothing (``O_PATH``) before it is opened: a pipe would make us wait,
   and a device would do something;
 - an attribute is changed on what was opened, not on what has its name now;
-- walks and reads have an end.
+- walks and reads have an end, and nobody is waited for who has a lease on a file.
+
+And the ways to a file of the machine that a request names: its links are followed, but by the kernel, and it is looked
+at before it is opened.
 
 Does not own: removal (``removal``). Called by whoever works on volumes, writable layers and trees of images.
 """

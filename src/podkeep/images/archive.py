@@ -25,7 +25,7 @@ from podkeep.images.layers import LayerJob
 from podkeep.images.media_types import Policy
 from podkeep.images.openfile import failure, open_again
 from podkeep.images.tarstream import BLOCK, ByteSource, EntryKind, TarError, TarReader
-from podkeep.kernel.openat import Resolve, closing, open_regular
+from podkeep.kernel.openat import Resolve, closing, open_named, open_regular, reopen
 
 _NAME = "io.containerd.image.name"
 _REF_NAME = "org.opencontainers.image.ref.name"
@@ -190,14 +190,13 @@ def load(request: dict[str, Any], assembly: Assembly, channel: Channel) -> list[
 def _open_path(path: Path) -> int:
     """Open a file or a directory; a pipe may have no writer ever, so that comes by a descriptor (``openfile``)."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with closing(open_named(path)) as fd:
+            if not stat.S_ISREG(mode := os.fstat(fd).st_mode) and not stat.S_ISDIR(mode):
+                raise InvalidArgument(f"{path} is neither a file nor a directory")
+            return reopen(fd, os.O_RDONLY)
     except OSError as error:
         kind = of_request(error) or NotFound
         raise kind(f"{path}: {error.strerror}") from error
-    if not stat.S_ISREG(mode := os.fstat(fd).st_mode) and not stat.S_ISDIR(mode):
-        os.close(fd)
-        raise InvalidArgument(f"{path} is neither a file nor a directory")
-    return fd
 
 
 def _open(path: Path, request: dict[str, Any]) -> Files:

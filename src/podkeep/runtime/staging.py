@@ -89,7 +89,7 @@ class Staging:
         userns = self.open_userns(sandbox, idmap)
         try:
             for number, source in enumerate(sources):
-                mount = Mount(container_path="", host_path=os.path.realpath(source), idmap=idmap)
+                mount = Mount(container_path="", host_path=openat.resolved(source), idmap=idmap)
                 staged[source] = (mount, directory / f"source-{number}")
                 _copy(*staged[source], userns)
         finally:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.kernel import mountinfo
+from podkeep.kernel.tables import read_text
 
 DEFAULT_ROOT = Path("/sys/fs/cgroup")
 PATIENCE_S = 2.0
@@ -263,7 +264,7 @@ class Cgroups:
         for root in self._places(name):
             file = f"{root}{below}/{name}"
             try:
-                text = _read(file)
+                text = read_text(file)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -388,8 +389,8 @@ def _below(path: str) -> str:
 
 def _enable_controllers(directory: Path) -> None:
     try:
-        available = (directory / "cgroup.controllers").read_text().split()
-        enabled = (directory / "cgroup.subtree_control").read_text().split()
+        available = read_text(directory / "cgroup.controllers").split()
+        enabled = read_text(directory / "cgroup.subtree_control").split()
     except OSError as error:
         raise KernelCallError(f"read({directory}/cgroup.controllers)", error.errno or 0) from error
     missing = [name for name in available if name not in enabled]
@@ -408,9 +409,9 @@ def _inherit_cpuset(directory: Path) -> bool:
     for name in ("cpuset.cpus", "cpuset.mems"):
         file = directory / name
         try:
-            if file.read_text().strip():
+            if read_text(file).strip():
                 continue
-            inherited = (directory.parent / name).read_text().strip()
+            inherited = read_text(directory.parent / name).strip()
         except FileNotFoundError:
             return False
         _write(file, inherited)
@@ -457,7 +458,7 @@ def _read_processes(directory: str) -> list[int]:
 
 def _read_ids(directory: str, name: str) -> list[int]:
     try:
-        return [int(line) for line in _read(f"{directory}/{name}").split()]
+        return [int(line) for line in read_text(f"{directory}/{name}").split()]
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENODEV}:  # ENODEV: removed while we read
             return []
@@ -466,14 +467,9 @@ def _read_ids(directory: str, name: str) -> list[int]:
 
 def _is_zombie(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in {"Z", "X"}
+        return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] in {"Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
         return True
-
-
-def _read(file: str) -> str:
-    with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - see Cgroups
-        return opened.read().decode()
 
 
 def _write(file: str | Path, text: str) -> None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
-from podkeep.kernel.tables import lines
+from podkeep.base.printable import printable
+from podkeep.kernel.tables import lines, read_text
 
 _PROC = Path("/proc")
 _COMMAND_LINE_BYTES = 64 << 10
@@ -150,6 +151,14 @@ def _find(chosen: Callable[[Path], bool]) -> list[ProcessId]:
         except (OSError, NotFound):
             continue  # it ended while we looked
     return found
+
+
+def name(directory: Path) -> str:
+    """Return the name of the process at ``directory`` of /proc, which it chose itself, in letters that can be shown.
+
+    :raises OSError: if it is gone.
+    """
+    return printable(read_text(directory / "comm").removesuffix("\n"))
 
 
 def command_line(directory: Path) -> bytes:
@@ -297,7 +306,7 @@ def open_files_limit(pid: int) -> int | None:
     """Return the soft limit of open files of a process; None if it is gone or has none (proc_pid_limits(5))."""
     # Not prlimit(2): on another user's process it needs a capability that this process may lack.
     try:
-        text = (_PROC / str(pid) / "limits").read_text()
+        text = read_text(_PROC / str(pid) / "limits")
     except OSError:
         return None
     for line in lines(text):
@@ -314,7 +323,7 @@ def oom_score_adj(pid: int) -> int:
     :raises NotFound: if there is no such process.
     """
     try:
-        return int((_PROC / str(pid) / "oom_score_adj").read_text())
+        return int(read_text(_PROC / str(pid) / "oom_score_adj"))
     except (FileNotFoundError, ProcessLookupError) as error:
         raise NotFound(f"process {pid} is gone") from error
 
@@ -336,7 +345,7 @@ def set_oom_score_adj(pid: int, score: int) -> None:
 
 def capability_bounding_set() -> frozenset[str]:
     """Return the names of the capabilities that this process, and so anything it starts, can ever have."""
-    for line in lines((_PROC / "self" / "status").read_text()):
+    for line in lines(read_text(_PROC / "self" / "status")):
         key, _, value = line.partition(":")
         if key == "CapBnd":
             mask = int(value, 16)
@@ -346,7 +355,7 @@ def capability_bounding_set() -> frozenset[str]:
 
 def boot_id() -> str:
     """Return the identity of this boot of the machine; pids and start times compare only within one."""
-    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return read_text(_PROC / "sys/kernel/random/boot_id").strip()
 
 
 def signal_name(number: int) -> str:
@@ -356,7 +365,7 @@ def signal_name(number: int) -> str:
 
 def _stat(pid: int) -> list[str]:
     try:
-        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        text = read_text(_PROC / str(pid) / "stat")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise NotFound(f"process {pid} is gone") from error
     # The command name stands in parentheses and may hold anything, also spaces and parentheses.

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.kernel import mountinfo
-from podkeep.kernel.tables import lines
+from podkeep.kernel.tables import lines, read_text
 
 DEFAULT_ROOT = Path("/sys/fs/resctrl")
 PATIENCE_S = 10.0
@@ -379,6 +379,6 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text()
+        return read_text(file)
     except OSError as error:
         raise ResctrlError(f"read({file})", error.errno or 0) from error

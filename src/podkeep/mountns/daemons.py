@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 
 from podkeep.base.errors import NotFound
 from podkeep.kernel import mountinfo, procfs
-from podkeep.kernel.tables import lines
+from podkeep.kernel.tables import lines, read_text
 
 PROC = Path("/proc")
 KUBELET = "kubelet"
@@ -111,7 +111,7 @@ def _daemon(directory: Path, name: str, pid: int) -> Daemon:
         name=name,
         pid=pid,
         inode=_namespace(directory, "mnt"),
-        unit=unit_of((directory / "cgroup").read_text(errors="replace")),
+        unit=unit_of(read_text(directory / "cgroup")),
     )
     return _kubelet(directory, daemon) if name == KUBELET else daemon
 
@@ -126,18 +126,14 @@ def _machine(directory: Path) -> list[object]:
     return [*(_namespace(directory, kind) for kind in _SAME_MACHINE), (root.st_dev, root.st_ino)]
 
 
-def _comm(directory: Path) -> str:
-    return (directory / "comm").read_text(errors="replace").strip()
-
-
 def _may_be_one(directory: Path) -> bool:
-    comm = _comm(directory)
+    comm = procfs.name(directory)
     return comm in _OTHERS or comm == "podkeep" or comm.startswith("python")
 
 
 def _name(directory: Path) -> str:
     """Return by what name a process is a daemon, or an empty text."""
-    comm = _comm(directory)
+    comm = procfs.name(directory)
     return comm if comm in _OTHERS else podkeep_daemon(_arguments(directory))
 
 

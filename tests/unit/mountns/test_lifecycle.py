@@ -31,6 +31,21 @@ def test_it_is_pinned_and_needs_no_process(tmp_path: Path) -> None:
     )
 
 
+def test_a_process_inside_may_have_any_name(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        r"""
+        started = lifecycle.start(pin)
+        script = "printf 'a\\377\\033[2J' >/proc/self/comm; echo up; read end"
+        entered = ["nsenter", f"--mount={pin}", "--", "bash", "-c", script]
+        named = subprocess.Popen(entered, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        named.stdout.readline()
+        assert occupants.processes(started.inode) == [(named.pid, r"a\udcff\x1b[2J")]
+        named.communicate(b"")
+        """,
+    )
+
+
 @pytest.mark.requirement("M3", "M36")
 def test_starting_twice_is_starting_once(tmp_path: Path) -> None:
     on_a_scratch_machine(

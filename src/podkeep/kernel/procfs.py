@@ -10,7 +10,8 @@ import itertools
 import os
 import select
 import signal
-from collections.abc import Callable, Collection
+import stat
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,11 +133,10 @@ def find_by_arguments(*texts: str) -> list[ProcessId]:
     """Return the living processes of the machine, except this one, that have each of ``texts`` as a whole argument.
 
     Unlike ``/proc/<pid>/exe``, arguments survive a program that executes a copy of itself in memory, as crun does.
-    Processes of pods are not among them, which may have any arguments: only root's that are in the PID, user and mount
-    namespaces of this one.
+    Processes of pods and of users are not among them, which may have any arguments: see :func:`is_machines`.
     """
     wanted = {os.fsencode(text) for text in texts}
-    found = _find(lambda entry: _is_machines(entry) and wanted <= set(command_line(entry).split(b"\0")))
+    found = _find(lambda entry: is_machines(entry, _OWN_NAMESPACES) and wanted <= set(command_line(entry).split(b"\0")))
     return [process for process in found if alive(process)]
 
 
@@ -175,15 +175,30 @@ def command_line(directory: Path) -> bytes:
         return data
 
 
-def _is_machines(directory: Path) -> bool:
-    """Return whether a process is root's and in the namespaces of this one.
+def is_machines(directory: Path, namespaces: Iterable[str]) -> bool:
+    """Return whether the process at ``directory`` of /proc is root's, and in these namespaces of this one.
 
-    :raises OSError: if it is gone.
+    What has root's rights because its program has a set-user-ID bit is not: any user starts it, under any name and with
+    any arguments (``su`` waits for a password with those of its caller, ``sudo`` also has its real user ID changed).
+
+    :param namespaces: names in /proc/PID/ns.
+    :raises OSError: if it is gone, or has no program.
     """
-    if directory.stat().st_uid != 0:
+    if directory.stat().st_uid != 0:  # its effective user
         return False
     own = _PROC / "self" / "ns"
-    return all(os.path.samestat((directory / "ns" / kind).stat(), (own / kind).stat()) for kind in _OWN_NAMESPACES)
+    if not all(os.path.samestat((directory / "ns" / kind).stat(), (own / kind).stat()) for kind in namespaces):
+        return False
+    return set(_status(directory, "Uid").split()) == {"0"} and not (directory / "exe").stat().st_mode & stat.S_ISUID
+
+
+def _status(directory: Path, wanted: str) -> str:
+    """Return a field of /proc/PID/status, where a newline of the name is escaped."""
+    for line in lines(read_text(directory / "status")):
+        key, _, value = line.partition(":")
+        if key == wanted:
+            return value
+    raise Internal(f"{directory}/status has no {wanted} line")
 
 
 def executable(process: ProcessId) -> str:
@@ -345,12 +360,8 @@ def set_oom_score_adj(pid: int, score: int) -> None:
 
 def capability_bounding_set() -> frozenset[str]:
     """Return the names of the capabilities that this process, and so anything it starts, can ever have."""
-    for line in lines(read_text(_PROC / "self" / "status")):
-        key, _, value = line.partition(":")
-        if key == "CapBnd":
-            mask = int(value, 16)
-            return frozenset(name for number, name in enumerate(CAPABILITIES) if mask >> number & 1)
-    raise Internal("/proc/self/status has no CapBnd line")
+    mask = int(_status(_PROC / "self", "CapBnd"), 16)
+    return frozenset(name for number, name in enumerate(CAPABILITIES) if mask >> number & 1)
 
 
 def boot_id() -> str:

@@ -16,6 +16,7 @@ import pytest
 from podkeep.base.errors import NotFound
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
+from support import setuid
 
 
 @pytest.fixture
@@ -91,6 +92,14 @@ def test_find_by_whole_arguments() -> None:
         # It is a zombie now.
         assert procfs.find_by_arguments(mark) == []
         process.communicate()
+
+
+@pytest.mark.parametrize("changes_user", [False, True])
+def test_arguments_of_a_set_user_id_program_are_its_users(changes_user: bool) -> None:
+    mark = uuid.uuid4().hex
+    with setuid.started("su", mark, changes_user=changes_user) as pid:
+        assert [process.pid for process in procfs.find_by_argument(mark)] == [pid]
+        assert procfs.find_by_arguments(mark) == []
 
 
 def test_capabilities_are_the_kernels() -> None:

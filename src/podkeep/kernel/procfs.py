@@ -245,10 +245,12 @@ def find_family(roots: Collection[int], sessions: Collection[int]) -> list[Proce
         if pid in roots or int(fields[_SESSION]) in sessions:
             found[pid] = living[pid]
     for pid, process in living.items():
-        ancestor = pid
-        while ancestor > 1 and ancestor not in roots:
+        ancestor, passed = pid, set[int]()
+        # An ID may be used again while we look, also by a descendant: then parents form a circle.
+        while ancestor > 1 and ancestor not in roots and ancestor not in passed:
+            passed.add(ancestor)
             ancestor = parents.get(ancestor, 0)
-        if ancestor > 1:
+        if ancestor in roots:
             found[pid] = process
     return list(found.values())
 

@@ -11,7 +11,8 @@ import os
 import select
 import signal
 import stat
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -199,6 +200,38 @@ def _status(directory: Path, wanted: str) -> str:
         if key == wanted:
             return value
     raise Internal(f"{directory}/status has no {wanted} line")
+
+
+def is_locked_by_root(fd: int) -> bool:
+    """Say whether a process of root's, also this one, holds a lock of flock(2) on the file behind ``fd``.
+
+    A process may have it by a descriptor that it inherited: what /proc/locks names is who asked for it.
+    """
+    status = os.fstat(fd)
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for entry in os.listdir(_PROC):
+        if not entry.isdecimal():
+            continue
+        try:
+            if is_machines(_PROC / entry, ("user",)) and any(file in lock for lock in _locks(_PROC / entry)):
+                return True
+        except OSError:
+            continue  # it ended while we looked
+    return False
+
+
+def _locks(directory: Path) -> Iterator[list[str]]:
+    """Yield the locks of flock(2) that the process at ``directory`` has, in words.
+
+    :raises OSError: if it is gone.
+    """
+    with os.scandir(directory / "fdinfo") as entries:
+        for entry in entries:
+            with suppress(OSError):  # closed meanwhile
+                for line in lines(read_text(entry.path)):
+                    words = line.split()
+                    if words[:1] == ["lock:"] and "FLOCK" in words:
+                        yield words
 
 
 def executable(process: ProcessId) -> str:

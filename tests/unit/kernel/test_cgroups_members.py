@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import uuid
 
@@ -24,3 +26,30 @@ def test_members_are_those_of_the_cgroup_and_below() -> None:
         for process in running:
             process.communicate()
         cgroups.remove(path)
+
+
+def test_cgroups_that_are_deeper_than_paths_are_long() -> None:
+    """A pod that may make cgroups had its processes outlive it there, and its cgroup could never be removed."""
+    cgroups, path = Cgroups(), f"/podkeep-test-{uuid.uuid4().hex[:8]}"
+    cgroups.create(f"{path}/beside")
+    names = ["d" * 250] * 20
+    at = os.open(cgroups.directories(path)[0], os.O_RDONLY)
+    for name in names:
+        os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    with subprocess.Popen(["sleep", "300"]) as process:
+        procs = os.open("cgroup.procs", os.O_WRONLY, dir_fd=at)
+        os.write(procs, str(process.pid).encode())
+        os.close(procs)
+        os.close(at)
+        try:
+            found = [cgroups.members(path), cgroups.processes(path, recursive=True), cgroups.threads(path)]
+            cgroups.kill(path)
+            assert process.wait(10) == -signal.SIGKILL
+        finally:
+            process.kill()
+    cgroups.remove(path)
+    assert found == [[process.pid]] * 3
+    assert not cgroups.exists(path)

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import mountinfo
+from podkeep.kernel import mountinfo, procfs
 from podkeep.kernel.tables import read_text
 
 DEFAULT_ROOT = Path("/sys/fs/cgroup")
@@ -351,7 +351,8 @@ class Cgroups:
         if self.version == 2:
             for directory in self.directories(path):
                 if (directory / "cgroup.kill").exists():  # Linux 5.14
-                    _ignoring_missing(partial(_write, directory / "cgroup.kill", "1"))
+                    with suppress(KernelCallError):  # not of a threaded cgroup; processes are killed below as well
+                        _write(directory / "cgroup.kill", "1")
         else:
             self._thaw(path)
         while pids := [pid for pid in self.processes(path, recursive=True) if not _is_zombie(pid)]:
@@ -507,7 +508,13 @@ def _remove_directory(cgroup: _Found, deadline: float) -> None:
 
 
 def _read_processes(cgroup: _Found) -> list[int]:
-    return _read_ids(cgroup, "cgroup.procs")
+    try:
+        return _read_ids(cgroup, "cgroup.procs")
+    except KernelCallError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+    # Version 2: in a threaded cgroup there are threads, of processes that may have others elsewhere.
+    return sorted({pid for thread in _read_ids(cgroup, "cgroup.threads") if (pid := procfs.process_of(thread))})
 
 
 def _read_ids(cgroup: _Found, name: str) -> list[int]:

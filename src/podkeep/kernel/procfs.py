@@ -393,6 +393,14 @@ def set_oom_score_adj(pid: int, score: int) -> None:
         raise KernelCallError(f"write({path}, {score})", error.errno or 0) from error
 
 
+def process_of(thread: int) -> int | None:
+    """Return the ID of the process that a thread is of; None if it is gone."""
+    try:
+        return int(_status(_PROC / str(thread), "Tgid"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def capability_bounding_set() -> frozenset[str]:
     """Return the names of the capabilities that this process, and so anything it starts, can ever have."""
     mask = int(_status(_PROC / "self", "CapBnd"), 16)

@@ -64,9 +64,11 @@ def expand_all(texts: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     :raises InvalidArgument: if more than :data:`MAX_BYTES` characters come of them together.
     """
     result: list[str] = []
+    size = 0
     for text in texts:
         result.append(expand(text, variables))
-        _check_size(sum(map(len, result)), "the command or its arguments")
+        size += len(result[-1])
+        _check_size(size, "the command or its arguments")
     return result
 
 

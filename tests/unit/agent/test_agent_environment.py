@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
 
 import msgspec
@@ -119,6 +120,21 @@ def test_a_reference_to_a_key_takes_no_more_than_the_key() -> None:
     content = msgspec.structs.replace(config_map, data={}, binary_data=Once(k=b"v"))
     found = environment(pod, pod.spec.containers[0], Sources(config_maps={name: content}), FACTS)
     assert found == {"K0": "v", "K1": "v", "K2": "v"}
+
+
+def test_arguments_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before were measured again with each: 20,000 arguments took 16 seconds."""
+    measured = 0
+
+    def counted(text: Sized) -> int:
+        nonlocal measured
+        measured += 1
+        return len(text)
+
+    monkeypatch.setattr("podkeep.agent.environment.len", counted, raising=False)
+    texts = [f"$(A){n}" for n in range(500)]
+    assert expand_all(texts, {"A": "x"}) == [f"x{n}" for n in range(500)]
+    assert measured <= 4 * len(texts)
 
 
 def test_config_maps_and_secrets() -> None:

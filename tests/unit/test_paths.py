@@ -58,6 +58,7 @@ ALLOWED = {
         "agent/kubelets.py",
         "agent/mount_namespace.py",
         "agent/node.py",
+        "agent/subordinate_ids.py",
         "runtime/apparmor_loader.py",
         "runtime/cdi_nodes.py",
         "runtime/cdi_registry.py",

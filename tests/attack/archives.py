@@ -7,6 +7,7 @@ tar or pulled from a registry that serves them.
 from __future__ import annotations
 
 import base64
+import copy
 import gzip
 import io
 import json
@@ -223,7 +224,7 @@ def make(rng: random.Random) -> Archive:
 def _config_value(rng: random.Random, name: str) -> Any:
     """Return a value of a field of a configuration, mostly of its type."""
     if rng.random() < 0.04:
-        return rng.choice(_VALUES)
+        return _value(rng)
     texts = [value for value in _VALUES if isinstance(value, str)]
     if name in {"Env", "Entrypoint", "Cmd"}:
         return rng.choices(texts, k=rng.randint(0, 3))
@@ -315,9 +316,9 @@ def _document(rng: random.Random, document: Any, chance: float) -> bytes:
         if rng.random() < 0.15:
             del holder[key]
         elif isinstance(holder, dict) and rng.random() < 0.1:
-            holder[rng.choice(("x", "", "urls", "data", "subject", "artifactType", "\ud800"))] = rng.choice(_VALUES)
+            holder[rng.choice(("x", "", "urls", "data", "subject", "artifactType", "\ud800"))] = _value(rng)
         else:
-            holder[key] = rng.choice(_VALUES)
+            holder[key] = _value(rng)
     text = json.dumps(document)
     match rng.randrange(30):
         case 0:
@@ -331,6 +332,11 @@ def _document(rng: random.Random, document: Any, chance: float) -> bytes:
         case 4:
             return text.replace(": ", ": " + "9" * 5000, 1).encode()
     return text.encode()
+
+
+def _value(rng: random.Random) -> Any:
+    """Return an odd value of its own: changing it changes no other, nor can it come to be in itself."""
+    return copy.deepcopy(rng.choice(_VALUES))
 
 
 def _places(document: Any) -> list[tuple[Any, Any]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from attack import archives
 from attack.calls import RPCS, Call, WireChange, expanded_text, generator
 from attack.campaign import CAMPAIGNS
 from attack.report import Report
@@ -26,6 +27,14 @@ def test_a_case_is_the_same_with_the_same_seed_and_after_it_was_written(name: st
         assert campaign.text(campaign.read(file), "nothing") == text
         texts.add(text)
     assert len(texts) == 30
+
+
+def test_a_changed_document_is_made_of_values_of_its_own() -> None:
+    """Two changes of one document took the same value; with this seed it came to be in itself."""
+    before = repr(archives._VALUES)
+    for number in range(3000):
+        archives._document(generator(20261123, "documents", number), {"a": [1], "b": {"c": {}}}, 1.0)
+    assert repr(archives._VALUES) == before
 
 
 @pytest.mark.slow

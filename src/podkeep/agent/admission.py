@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from podkeep.agent import cgroup_names, class_resources, kubelets, podcgroups, teardown, userns
+from podkeep.agent import cgroup_names, class_resources, kubelets, podcgroups, subordinate_ids, teardown, userns
 from podkeep.agent.convert import names
 from podkeep.agent.events import PodRejected, StepFailed
 from podkeep.agent.node import Node
@@ -125,7 +125,8 @@ def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path]
     podcgroups.create(cgroup_names.root(node.config), pod)
     if pod.spec.host_users is not False:
         return None
-    start = userns.allocate(node.dirs.pods, uid, node.id_range, others)
+    id_range = node.id_range.without(subordinate_ids.read())
+    start = userns.allocate(node.dirs.pods, uid, id_range, others)
     reach("agent.userns.recorded")
     return start
 

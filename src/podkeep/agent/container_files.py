@@ -32,10 +32,14 @@ def write_hosts(directory: PodDir, text: str) -> None:
 
     The file is replaced in place: containers of the pod that run already have this very file mounted.
     """
-    if directory.hosts.exists():
-        directory.hosts.write_text(text)
-    else:
+    try:
+        fd = os.open(directory.hosts, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, BlockingIOError):
+        # None yet, or a container has a lease on it, for which all would wait: it keeps the old one.
         atomicfile.write(directory.hosts, text.encode(), mode=0o644)
+        return
+    with os.fdopen(fd, "wb") as file:
+        file.write(text.encode())
 
 
 def mounts(

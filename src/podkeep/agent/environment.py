@@ -16,7 +16,7 @@ _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
 
 
 MAX_BYTES = 1 << 20
-"""Of the environment of a container, of its command and its arguments; Linux takes 128 KiB of one, 6 MiB of all."""
+"""Of the environment of a container, of its command, and of its arguments; Linux takes 128 KiB of one, 6 MiB of all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +64,11 @@ def expand_all(texts: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     :raises InvalidArgument: if more than :data:`MAX_BYTES` characters come of them together.
     """
     result: list[str] = []
+    size = 0
     for text in texts:
         result.append(expand(text, variables))
-        _check_size(sum(map(len, result)), "the command or its arguments")
+        size += len(result[-1])
+        _check_size(size, "the command or its arguments")
     return result
 
 
@@ -81,10 +83,18 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
     Later definitions win; ``env`` wins over ``envFrom``; a value may refer to variables defined before it.
 
     :raises NotFound: if a ConfigMap, a Secret or a key in one is missing and not optional.
-    :raises InvalidArgument: if a value cannot be a variable, such as a Secret that holds binary data, or if they are
-        more than :data:`MAX_BYTES`.
+    :raises InvalidArgument: if a value cannot be a variable, such as a Secret that holds binary data, or if names and
+        values are more than :data:`MAX_BYTES`, with those that a later definition replaces.
     """
     variables: dict[str, str] = {}
+    size = 0
+
+    def define(name: str, value: str) -> None:
+        nonlocal size
+        size += len(name) + len(value)
+        _check_size(size, "its environment variables")
+        variables[name] = value
+
     namespace = pod.metadata.namespace
     for source in container.env_from:
         if source.config_map_ref is not None:
@@ -94,17 +104,15 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
             data = sources.secret(namespace, source.secret_ref.name, optional=bool(source.secret_ref.optional))
         else:
             continue
-        variables |= {source.prefix + key: _text(content, key) for key, content in sorted(data.items())}
-    size = sum(map(len, variables.values()))
+        for key, content in sorted(data.items()):
+            define(source.prefix + key, _text(content, key))
     for variable in container.env:
         if variable.value_from is None:
             value: str | None = expand(variable.value, variables)
         else:
             value = _referenced(variable.value_from, pod, sources, facts)
         if value is not None:
-            variables[variable.name] = value
-            size += len(value)
-            _check_size(size, "its environment variables")
+            define(variable.name, value)
     return variables
 
 
@@ -116,14 +124,14 @@ def _referenced(source: EnvVarSource, pod: Pod, sources: Sources, facts: PodFact
     key: ConfigMapKeySelector | SecretKeySelector
     if source.config_map_key_ref is not None:
         key, what = source.config_map_key_ref, f"ConfigMap {namespace}/{source.config_map_key_ref.name}"
-        data = sources.config_map(namespace, key.name, optional=bool(key.optional))
+        content = sources.config_map_value(namespace, key.name, key.key, optional=bool(key.optional))
     elif source.secret_key_ref is not None:
         key, what = source.secret_key_ref, f"Secret {namespace}/{source.secret_key_ref.name}"
-        data = sources.secret(namespace, key.name, optional=bool(key.optional))
+        content = sources.secret(namespace, key.name, optional=bool(key.optional)).get(key.key)
     else:
         raise InvalidArgument("this kind of reference is not supported by this version")
-    if key.key in data:
-        return _text(data[key.key], key.key)
+    if content is not None:
+        return _text(content, key.key)
     if key.optional:
         return None
     raise NotFound(f"couldn't find key {key.key} in {what}")

@@ -11,6 +11,7 @@ import asyncio
 import gzip
 import logging
 import os
+import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -54,7 +55,10 @@ class RotatedLog:
 
 
 def rotated(path: Path) -> list[RotatedLog]:
-    """Return the rotated files of the log ``path``, oldest first."""
+    """Return the rotated files of the log ``path``, oldest first: not links or directories that have such a name.
+
+    :raises OSError: if the directory cannot be read; one that is gone has none.
+    """
     found: dict[str, RotatedLog] = {}
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
         for entry in entries:
@@ -66,6 +70,8 @@ def rotated(path: Path) -> list[RotatedLog]:
                 continue  # compressed, and not removed yet
             with suppress(FileNotFoundError):
                 info = entry.stat(follow_symlinks=False)
+                if not stat.S_ISREG(info.st_mode):
+                    continue
                 found[stem] = RotatedLog(
                     stem=stem,
                     compressed=compressed,

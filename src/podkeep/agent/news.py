@@ -1,6 +1,6 @@
 """Waiting until something changes at the runtime, without asking all the time.
 
-Owns following ``GetContainerEvents``; a runtime that does not serve it is polled instead.
+Owns following ``GetContainerEvents``; a runtime that does not serve it, or whose stream ended, is polled meanwhile.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from podkeep.base.errors import Unavailable, Unimplemented
+from podkeep.base.errors import PodkeepError, Unimplemented
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
@@ -41,7 +41,10 @@ class News:
             async for _ in self._client.runtime.GetContainerEvents(api_pb2.GetEventsRequest()):
                 self._follows = True
                 self._changed.set()
-        except Unavailable as error:
+        except Unimplemented:
+            raise
+        except PodkeepError as error:
+            # Whatever ended it, such as an event of another pod that is too large: a pod runs without events, too.
             log.debug("no events: %s", error.message)
         finally:
             self._follows = False

@@ -36,9 +36,21 @@ class Sources:
 
         :raises NotFound: if it is missing.
         """
-        data = self.config_map(namespace, name, optional=optional)
         found = self.config_maps.get((namespace, name))
-        return {key: data[key] for key in found.data} if found else data
+        if found is None:
+            return _missing("configmap", name, optional)
+        return {key: text.encode() for key, text in found.data.items()}
+
+    def config_map_value(self, namespace: str, name: str, key: str, *, optional: bool = False) -> bytes | None:
+        """Return what :meth:`config_map` has of ``key``, without making the rest; ``None`` if there is no such key.
+
+        :raises NotFound: if the ConfigMap is missing and not ``optional``.
+        """
+        found = self.config_maps.get((namespace, name))
+        if found is None:
+            return _missing("configmap", name, optional).get(key)
+        text = found.data.get(key)
+        return found.binary_data.get(key) if text is None else text.encode()
 
     def secret(self, namespace: str, name: str, *, optional: bool = False) -> Mapping[str, bytes]:
         """Return the content of a Secret; nothing if it is missing and ``optional``.

@@ -1,8 +1,9 @@
 """Which host IDs each pod's user namespace gets: blocks of 65536, recorded in the pod's directory.
 
 Owns: the file ``userns`` in a pod directory (the kubelet's format), and the rule that blocks of live pods never
-overlap, also between several processes. Does not own: pod directories (``poddirs``); the user namespace itself, which
-the runtime makes from the mapping it is given (KEP-127: the runtime never picks mappings).
+overlap, also between several processes, nor what /etc/subuid and /etc/subgid give to users (``subordinate_ids``).
+Does not own: pod directories (``poddirs``); the user namespace itself, which the runtime makes from the mapping it is
+given (KEP-127: the runtime never picks mappings).
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, islice
 from pathlib import Path
 
 import msgspec
 
+from podkeep.agent import subordinate_ids
+from podkeep.agent.subordinate_ids import Granted
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss, InvalidArgument, PodkeepError, ResourceExhausted
 
@@ -27,12 +32,20 @@ _NO_ID = (1 << 32) - 1
 """``(uid_t) -1`` is no ID: the kernel refuses a mapping that reaches it."""
 
 
+_ALL_BLOCKS = _NO_ID // BLOCK_LENGTH
+"""Blocks below that number have no ID that is none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class IdRange:
-    """The host IDs this node may give to pods: ``blocks`` blocks from ``first`` on."""
+    """The host IDs this node may give to pods: ``blocks`` blocks from ``first`` on.
+
+    Blocks with an ID that is ``granted`` to a user are left out, and as many further ones are taken, up to the last.
+    """
 
     first: int
     blocks: int
+    granted: tuple[Granted, ...] = ()
 
     def __post_init__(self) -> None:
         if self.first % BLOCK_LENGTH:
@@ -47,13 +60,38 @@ class IdRange:
             )
 
     def starts(self) -> Iterator[int]:
-        """Yield the first host ID of every block, in ascending order."""
-        return iter(range(self.first, self.first + self.blocks * BLOCK_LENGTH, BLOCK_LENGTH))
+        """Yield the first host ID of every block, in ascending order; fewer than ``blocks`` if users have the rest."""
+        changes = [0] * (_ALL_BLOCKS + 1)
+        for item in self.granted:
+            changes[min(item.first // BLOCK_LENGTH, _ALL_BLOCKS)] += 1
+            changes[min((item.first + item.count - 1) // BLOCK_LENGTH + 1, _ALL_BLOCKS)] -= 1
+        free = (number for number, ranges in enumerate(accumulate(changes[:-1])) if ranges == 0)
+        above = (number * BLOCK_LENGTH for number in free if number * BLOCK_LENGTH >= self.first)
+        return islice(above, self.blocks)
 
     def __contains__(self, start: object) -> bool:
-        return isinstance(start, int) and start in range(
-            self.first, self.first + self.blocks * BLOCK_LENGTH, BLOCK_LENGTH
-        )
+        return start in self._starts
+
+    @cached_property
+    def _starts(self) -> frozenset[int]:
+        return frozenset(self.starts())
+
+    def without(self, granted: Iterable[Granted]) -> IdRange:
+        """Return this range without the blocks that have an ID of ``granted``."""
+        return replace(self, granted=(*self.granted, *granted))
+
+    def granted_in(self, start: int, count: int = BLOCK_LENGTH) -> list[Granted]:
+        """Return what of ``count`` IDs from ``start`` on is granted to users."""
+        return [item for item in self.granted if item.overlaps(start, count)]
+
+    def shortage(self) -> str:
+        """Return how many blocks are left out and who has them, if there are fewer than ``blocks``; else nothing."""
+        left = len(self._starts)
+        if left == self.blocks:
+            return ""
+        left_out = _ALL_BLOCKS - self.first // BLOCK_LENGTH - left
+        granted = self.granted_in(self.first, _NO_ID - self.first)
+        return f"{left_out} blocks are left out, as {subordinate_ids.holders(granted)}"
 
 
 def default_range(max_pods: int) -> IdRange:
@@ -130,7 +168,10 @@ class Blocks:
             raise DataLoss(f'different user namespace range already used by pod "{uid}"')
         if self._by_start.get(start, uid) != uid:
             raise DataLoss(f'range picked for pod "{uid}" already taken by pod "{self._by_start[start]}"')
-        if start not in self._range:
+        if granted := self._range.granted_in(start):
+            who = subordinate_ids.holders(granted)
+            log.warning("pod %s keeps the IDs from %d on until it is removed, but they overlap: %s", uid, start, who)
+        elif start not in self._range:
             log.warning("pod %s keeps the IDs from %d on, which are outside of the configured range", uid, start)
         self._by_start[start] = uid
         self._by_pod[uid] = start
@@ -150,9 +191,11 @@ class Blocks:
             if start not in self._by_start and start not in self._reserved:
                 self.record(uid, start)
                 return start
+        shortage = self._range.shortage()
         raise ResourceExhausted(
             "can't allocate user namespace: could not find an empty slot to allocate a user namespace",
-            hint="remove a pod with `hostUsers: false`, or raise agent.max_pods",
+            hint="remove a pod with `hostUsers: false`, or "
+            + (f"give users fewer IDs: {shortage}" if shortage else "raise agent.max_pods"),
         )
 
     def release(self, uid: str) -> None:

@@ -112,7 +112,8 @@ class PodWorker:
             await self._loop(self._admitted)
             await self._patiently(self._stop_containers)
             observed = await self._patiently(self._observer.read)
-        return PodResult(exit_code=exit_code(self.pod, observed), status=self._status(observed))
+        status = await asyncio.to_thread(self._status, observed)  # it reads what containers wrote
+        return PodResult(exit_code=exit_code(self.pod, observed), status=status)
 
     def stop(self, grace: int) -> None:
         """End the pod; a second call may shorten the grace period, and with 0 does not wait for a runtime either.

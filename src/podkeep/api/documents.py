@@ -18,6 +18,7 @@ from podkeep.base.errors import InvalidArgument
 MAX_BYTES = 10 << 20
 """Largest manifest read, the kubelet's limit for a static pod file."""
 _MAX_NODES = 500_000
+"""Of a document, and of what the aliases of all documents of a text add to it."""
 _MAX_DEPTH = 200
 
 
@@ -81,13 +82,15 @@ def parse(text: str, *, source: str) -> list[Document]:
         _refuse_depth(text)
         loader = _Loader(text)
         try:
-            index = 0
+            index = repeated = 0
             while loader.check_node():
                 node = loader.get_node()
                 index += 1
                 if node is None:
                     continue
-                _refuse_bombs(node)
+                repeated += _refuse_bombs(node)
+                if repeated > _MAX_NODES:
+                    raise _problem(node, f"aliases up to here repeat more than {_MAX_NODES} values")
                 value = _plain(loader, node)
                 if value is not None:
                     line = node.start_mark.line + 1
@@ -117,8 +120,8 @@ def _refuse_depth(text: str) -> None:
             depth -= 1
 
 
-def _refuse_bombs(root: yaml.Node) -> None:
-    """Raise if the tree behind ``root`` is recursive or, with aliases expanded, too large."""
+def _refuse_bombs(root: yaml.Node) -> int:
+    """Return how many values the aliases below ``root`` add; raise if it is recursive or, expanded, too large."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 
@@ -139,7 +142,7 @@ def _refuse_bombs(root: yaml.Node) -> None:
         sizes[id(node)] = total
         return total
 
-    size(root)
+    return size(root) - len(sizes)
 
 
 def _plain(loader: Any, node: yaml.Node) -> Any:
@@ -149,7 +152,10 @@ def _plain(loader: Any, node: yaml.Node) -> Any:
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item) for item in node.value]
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node)
+        try:
+            return loader.construct_object(node)
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise _problem(node, f"this is no {node.tag.rpartition(':')[2]}") from error
     merged: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for key_node, value_node in node.value:
@@ -158,7 +164,8 @@ def _plain(loader: Any, node: yaml.Node) -> Any:
                 content = _plain(loader, part)
                 if not isinstance(content, dict):
                     raise _problem(part, "only a mapping can be merged with <<")
-                merged = content | merged
+                for name, item in content.items():
+                    merged.setdefault(name, item)
             continue
         key = _key(loader, key_node)
         if key in own:

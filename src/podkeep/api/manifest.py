@@ -25,6 +25,8 @@ Key = tuple[str, str]
 """Namespace and name."""
 Object = TypeVar("Object", Pod, ConfigMap, Secret)
 _DEFAULT_GATES = FeatureGates()
+_SHOWN = 400
+"""Characters of an object's kind, namespace and name in each of its problems; valid ones have no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,8 @@ class _Reader:
                 self._store(value, Secret, self.secrets, errors, (defaults.default_secret, validation.validate_secret))
             else:
                 self._items(value, document, errors)
-        self.problems += [f"{_where(value, document, path)}: {error}" for error in errors.found]
+        where = _where(value, document, path)
+        self.problems += [f"{where}: {error}" for error in errors.found]
 
     @staticmethod
     def _version(value: Mapping[str, Any], errors: FieldErrors) -> bool:
@@ -161,4 +164,5 @@ def _where(value: Any, document: Document, path: str) -> str:
     if not isinstance(kind, str) or not isinstance(name, str):
         return f"{text} (line {document.line})"
     namespace = metadata.get("namespace") or defaults.DEFAULT_NAMESPACE
-    return f"{text} ({kind} {namespace}/{name})"
+    called = f"{kind} {namespace}/{name}"
+    return f"{text} ({called if len(called) <= _SHOWN else called[:_SHOWN] + '…'})"

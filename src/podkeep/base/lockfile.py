@@ -9,7 +9,7 @@ from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
 
-_PAUSE_S = 0.02
+_PAUSE_S = 0.005
 
 IN_USE = "is in use by another process"
 """What the error of :func:`acquire` says of the directory; a background process can be told from it to have lost."""
@@ -23,17 +23,30 @@ def acquire(path: Path, *, timeout_s: float = 0.0, hint: str = "") -> int:
     :raises FailedPrecondition: if somebody else still holds it then.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if not take(fd, timeout_s):
+        os.close(fd)
+        raise FailedPrecondition(f"{path.parent} {IN_USE}", hint=hint or f"`fuser {path}` names it")
+    return fd
+
+
+def take(fd: int, timeout_s: float) -> bool:
+    """Lock the file behind a descriptor until that is closed; return False if somebody else still holds it then.
+
+    Whoever can read a file can hold its lock for ever: only a file that users cannot open, as :func:`acquire` makes it,
+    can be waited for without an end, or be a reason to give up.
+
+    :param timeout_s: how long to wait.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() < deadline:
-                time.sleep(_PAUSE_S)
-                continue
-            os.close(fd)
-            raise FailedPrecondition(f"{path.parent} {IN_USE}", hint=hint or f"`fuser {path}` names it") from None
-        return fd
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_PAUSE_S)
+        else:
+            return True
 
 
 def is_held(path: Path) -> bool:

@@ -10,11 +10,14 @@ What a container wrote is read in bounded pieces, whatever it wrote: many lines,
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from podkeep.agent.log_rotation import RotatedLog
 from podkeep.agent.log_rotation import rotated as rotated_logs
@@ -24,6 +27,8 @@ from podkeep.kernel import openat
 _BLOCK = 64 * 1024
 READ_BYTES = 256 * 1024
 """How much of a log is read before others get their turn."""
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+"""What is raised where a compressed file is cut or not what it was."""
 MAX_RECORD = 1 << 20
 """The longest record that is held in memory; runtimes write 16 KiB at most, unless they are told otherwise."""
 
@@ -53,7 +58,7 @@ def parse(line: bytes) -> Record:
     return Record(time=time, stream=stream, partial=partial, text=text if partial else text + b"\n")
 
 
-def tail_offset(file: IO[bytes], lines: int, *, block: int = _BLOCK) -> int:
+def tail_offset(file: io.BufferedIOBase, lines: int, *, block: int = _BLOCK) -> int:
     """Return where the last ``lines`` lines start; a line that was written as several records counts once.
 
     :param block: how many bytes to read at a time.
@@ -74,12 +79,20 @@ def tail_offset(file: IO[bytes], lines: int, *, block: int = _BLOCK) -> int:
         offset = end
         for line in reversed(complete):
             offset -= len(line)
-            if line.endswith(b"\n") and not parse(line).partial:
+            if _ends_line(line):
                 seen += 1
                 if seen > lines:
                     return offset + len(line)
         tail, end = first, position + len(first)
     return 0
+
+
+def _ends_line(record: bytes) -> bool:
+    """Say whether a record is the last one of a line; what is none is not shown."""
+    try:
+        return record.endswith(b"\n") and not parse(record).partial
+    except DataLoss:
+        return False
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -96,6 +109,9 @@ class LogReader:
     ReopenContainerLog); later the renamed one may be compressed to ``<name>.<time>.gz``. Files that were rotated
     between two reads are read in their order. What was removed before it was read sets :attr:`gap`.
 
+    Lines that are none of a log, as a full disk leaves them, are left out, and so is what a damaged file does not
+    yield: neither keeps a container from being shown.
+
     :param tail: how many lines of the current file; ``None``: all.
     :param rotated: begin with the oldest file that is there, not with the current one.
     :raises NotFound: if there is no such file.
@@ -103,15 +119,28 @@ class LogReader:
 
     def __init__(self, path: Path, *, tail: int | None = None, rotated: bool = False) -> None:
         self._path = path
-        oldest = next(iter(rotated_logs(path)), None) if rotated else None
-        self._file = _open_newest(path) if oldest is None else _open_rotated(oldest, path)
+        self._file = _open_oldest(path) if rotated else _open_newest(path)
         self._rest = b""
         self.gap = False
-        """Whether records were removed before they were read; whoever tells of it sets it back."""
+        """Whether records were removed before they were read, which was not told yet."""
+        self._damaged = False
+        self._told_damage = False
         self.behind = False
         """Whether the last read ended because of its limit."""
         if tail is not None:
-            self._file.seek(tail_offset(self._file, tail))
+            try:
+                self._file.seek(tail_offset(self._file, tail))
+            except _DAMAGED:
+                self._damaged = True
+                self._file.seek(0)
+
+    def left_out(self) -> list[str]:
+        """Return what is to be told of output that is not shown: of removed files each time, of damage once."""
+        told = ["output is left out: it was removed from the log before it was shown"] if self.gap else []
+        if self._damaged and not self._told_damage:
+            told.append(f"output is left out: the log {self._path} is damaged")
+        self.gap, self._told_damage = False, self._damaged
+        return told
 
     def to_read(self) -> int:
         """Return how many bytes of the file that is being read were not read yet."""
@@ -121,11 +150,13 @@ class LogReader:
         """Yield complete records that were not yielded before: all that are there, or those in about ``limit`` bytes.
 
         One that is longer than a record should ever be comes in pieces, all but the last as partial.
+
+        :raises OSError: if the log cannot be read.
         """
         self.behind = False
         while True:
             rotated = self._is_rotated()  # asked first: what is written before the rename is in the file then
-            while block := self._file.read(min(_BLOCK, limit)):
+            while block := self._block(min(_BLOCK, limit)):
                 limit -= len(block)
                 yield from self._records(block)
                 if limit <= 0:
@@ -138,18 +169,35 @@ class LogReader:
         """Close the file."""
         self._file.close()
 
+    def _block(self, size: int) -> bytes:
+        """Return what comes next, at most ``size`` bytes; nothing at the end, or where a damaged file ends for us."""
+        try:
+            return self._file.read1(size)
+        except _DAMAGED:
+            self._damaged = True
+            return b""
+
     def _records(self, block: bytes) -> Iterator[Record]:
         *lines, self._rest = (self._rest + block).split(b"\n")
         for line in lines:
-            yield parse(line)
+            yield from self._parsed(line)
         if len(self._rest) > MAX_RECORD:
-            piece = parse(self._rest)
-            self._rest = b" ".join((*self._rest.split(b" ", 3)[:3], b""))
-            yield replace(piece, partial=True, text=piece.text if piece.partial else piece.text[:-1])
+            pieces = self._parsed(self._rest)
+            self._rest = b" ".join((*self._rest.split(b" ", 3)[:3], b"")) if pieces else b""
+            for piece in pieces:
+                yield replace(piece, partial=True, text=piece.text if piece.partial else piece.text[:-1])
+
+    def _parsed(self, line: bytes) -> list[Record]:
+        """Return the record that a line stands for; none if it is damaged."""
+        try:
+            return [parse(line)]
+        except DataLoss:
+            self._damaged = True
+            return []
 
     def _is_rotated(self) -> bool:
         try:
-            now = self._path.stat()
+            now = self._path.lstat()
         except FileNotFoundError:
             return False
         own = os.fstat(self._file.fileno())
@@ -158,30 +206,40 @@ class LogReader:
     def _advance(self) -> bool:
         """Go on in the file that follows the one that was read to its end; return whether there is one."""
         own = os.fstat(self._file.fileno())
+        passed: set[str] = set()
         while True:
             files = rotated_logs(self._path)
             place = next((index for index, file in enumerate(files) if file.is_of(own)), None)
-            if place is None:  # it is gone, and so may be others
-                following = next((file for file in files if file.mtime_ns > own.st_mtime_ns), None)
-            else:
-                following = files[place + 1] if place + 1 < len(files) else None
+            # If it is gone, so may be others.
+            later = [file for file in files if file.mtime_ns > own.st_mtime_ns] if place is None else files[place + 1 :]
+            following = next((file for file in later if file.name not in passed), None)
             try:
                 replacement = _open(self._path) if following is None else _open_rotated(following, self._path)
             except NotFound:
                 if following is None:
                     return False  # between its rename and the new one
-                continue  # compressed or removed since it was listed
+                # Compressed or removed since it was listed; or still there, and cannot be opened: then it is left out.
+                passed.add(following.name)
+                continue
             if following is None and rotated_logs(self._path)[-1:] != files[-1:]:
                 replacement.close()  # rotated since it was listed: another one comes first
                 continue
             break
-        self.gap = self.gap or place is None
+        self.gap = self.gap or place is None or any(file.name in passed for file in later)
         self._file.close()
         self._file, self._rest = replacement, b""
         return True
 
 
-def _open_newest(path: Path) -> IO[bytes]:
+def _open_oldest(path: Path) -> io.BufferedReader | gzip.GzipFile:
+    """Open the first of the files that a log was written to, of those that are there and can be opened."""
+    for file in rotated_logs(path):
+        with suppress(NotFound):
+            return _open_rotated(file, path)
+    return _open_newest(path)
+
+
+def _open_newest(path: Path) -> io.BufferedReader | gzip.GzipFile:
     """Open the log, or between its rename and the new one what was renamed."""
     try:
         return _open(path)
@@ -191,7 +249,7 @@ def _open_newest(path: Path) -> IO[bytes]:
         return _open_rotated(rotated[-1], path)
 
 
-def _open(path: Path, *, compressed: bool = False) -> IO[bytes]:
+def _open(path: Path, *, compressed: bool = False) -> io.BufferedReader | gzip.GzipFile:
     fd = openat.open_beside(path)
     if fd is None:
         raise NotFound(f"no log at {path}", hint="the container has not started, or its log was removed")
@@ -200,10 +258,10 @@ def _open(path: Path, *, compressed: bool = False) -> IO[bytes]:
     plain = os.fdopen(fd, "rb", buffering=0)
     unpacked = gzip.GzipFile(fileobj=plain)
     unpacked.myfileobj = plain  # closes it, too
-    return cast(IO[bytes], unpacked)
+    return unpacked
 
 
-def _open_rotated(file: RotatedLog, path: Path) -> IO[bytes]:
+def _open_rotated(file: RotatedLog, path: Path) -> io.BufferedReader | gzip.GzipFile:
     return _open(path.with_name(file.name), compressed=file.compressed)
 
 

@@ -26,6 +26,8 @@ _NOT_EXECUTABLE = re.compile(
     re.IGNORECASE,
 )
 """What OCI runtimes say of a program that cannot be run; crun opens it, and says why that failed."""
+_MAX_WORDS = 8192
+"""Characters of such a line, with a path in it; the time of a search grows with the square of a line's length."""
 _OCI_RUNTIME_FAILED = 255
 NO_TERMINAL = "Unable to use a TTY - input is not a terminal or the right kind of file"
 """kubectl's words."""
@@ -155,6 +157,7 @@ def status_of_failure(error: PodkeepError) -> int | None:
 
 
 def _status_of_words(words: str) -> int | None:
+    words = words[:_MAX_WORDS]
     if _NOT_EXECUTABLE.search(words):
         return 126
     return 127 if _NOT_FOUND.search(words) else None
@@ -162,7 +165,9 @@ def _status_of_words(words: str) -> int | None:
 
 def _status_of(answer: api_pb2.ExecSyncResponse) -> int:
     """Return the exit status of a command; an OCI runtime that could not run it ends with 255 and one line."""
+    if answer.exit_code != _OCI_RUNTIME_FAILED or answer.stdout or len(answer.stderr) > _MAX_WORDS:
+        return answer.exit_code
     said = answer.stderr.decode(errors="replace")
-    if answer.exit_code == _OCI_RUNTIME_FAILED and not answer.stdout and "executable" in said and said.count("\n") == 1:
+    if "executable" in said and said.count("\n") == 1:
         return _status_of_words(said) or answer.exit_code
     return answer.exit_code

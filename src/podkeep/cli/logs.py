@@ -93,6 +93,7 @@ async def _print(client: CriClient, identity: str, reader: LogReader, printer: P
             for record in reader.read(there):
                 printer.write(record)
             printer.flush()
+        _tell_left_out(reader)
         return
     polls, ended = 0, False
     while True:
@@ -101,14 +102,17 @@ async def _print(client: CriClient, identity: str, reader: LogReader, printer: P
         for record in reader.read():
             printer.write(record)
         printer.flush()
-        if reader.gap:
-            reader.gap = False
-            echo_line("podkeep: output is left out: it was removed from the log before it was shown", err=True)
+        _tell_left_out(reader)
         if ended and not reader.behind:
             return
         polls += 1
         # An interruption gets its turn in either case.
         await asyncio.sleep(0 if reader.behind else _POLL_LOG)
+
+
+def _tell_left_out(reader: LogReader) -> None:
+    for text in reader.left_out():
+        echo_line(f"podkeep: {text}", err=True)
 
 
 async def _has_ended(client: CriClient, identity: str) -> bool:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from podkeep.agent.events import Event
 from podkeep.api.status import PodStatus
+from podkeep.base.errors import PodkeepError
 from podkeep.base.printable import printable
 from podkeep.cli.crilog import LogReader, Record
 from podkeep.cli.output import echo_line
@@ -34,12 +35,13 @@ _MAX_LINE = 64 * 1024
 """How much of a line is collected to be written with its container's name; a longer one is written in several."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Followed:
-    """One attempt of one container whose log is read."""
+    """One attempt of one container whose log is read; not any more if reading it ``failed``."""
 
     name: str
     reader: LogReader
+    failed: bool = False
 
 
 class RunOutput:
@@ -65,7 +67,9 @@ class RunOutput:
     async def follow(self) -> None:
         """Print what containers write until all pods have ended and everything is printed.
 
-        :raises OSError: if nobody reads our output any more, or a log cannot be read.
+        A log that cannot be read is told of and given up; the others are no worse for it.
+
+        :raises OSError: if nobody reads our output any more.
         """
         shown: Future[None] = Future()
         shown.set_running_or_notify_cancel()  # who gives it up cannot cancel it
@@ -103,16 +107,24 @@ class RunOutput:
 
     def _show_new(self, pods: Iterable[PodOutput]) -> None:
         """Print a bounded piece of each log."""
-        logs = [followed for pod in pods for followed in pod.logs]
+        logs = [followed for pod in pods for followed in pod.logs if not followed.failed]
         # What was written between two looks is shown in the order in which it was written.
-        new = ([(followed.name, record) for record in followed.reader.read()] for followed in logs)
-        records = heapq.merge(*new, key=lambda item: item[1].time)
+        records = heapq.merge(*map(self._new_records, logs), key=lambda item: item[1].time)
         self._write(piece for name, record in records for piece in self._pieces(name, record))
         for followed in logs:
-            if followed.reader.gap:
-                followed.reader.gap = False
-                text = f"podkeep: {followed.name}: output is left out: it was removed from the log before it was shown"
-                self._write([(b"stderr", printable(text).encode() + b"\n")])
+            for text in followed.reader.left_out():
+                self._tell(followed.name, text)
+
+    def _new_records(self, followed: _Followed) -> list[tuple[str, Record]]:
+        try:
+            return [(followed.name, record) for record in followed.reader.read()]
+        except (OSError, PodkeepError) as error:
+            followed.failed = True
+            self._tell(followed.name, _unreadable(error))
+            return []
+
+    def _tell(self, name: str, text: str) -> None:
+        self._write([(b"stderr", printable(f"podkeep: {name}: {text}").encode() + b"\n")])
 
     def _pieces(self, name: str, record: Record) -> Iterable[tuple[bytes, bytes]]:
         """Return what is to be written because of a record, and to which stream."""
@@ -226,7 +238,12 @@ class PodOutput:
 
     def add(self, name: str, log: Path) -> None:
         """Follow one more log, from its start."""
-        self.logs = (*self.logs, _Followed(name=name, reader=LogReader(log, rotated=True)))
+        try:
+            reader = LogReader(log, rotated=True)
+        except (OSError, PodkeepError) as error:
+            echo_line(f"podkeep: {name}: {_unreadable(error)}", err=True)
+        else:
+            self.logs = (*self.logs, _Followed(name=name, reader=reader))
 
     def event(self, event: Event) -> None:
         """Print a warning that nothing else will tell: neither an error nor a container that waits."""
@@ -246,6 +263,10 @@ class PodOutput:
 
     def _name(self, container: str) -> str:
         return f"{self._pod}/{container}" if self._pod else container
+
+
+def _unreadable(error: Exception) -> str:
+    return f"its output is not shown: {error}"
 
 
 def _joined(*parts: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+
+from podkeep.kernel.tables import read_text
 
 _SYSFS = "/sys/dev/block"
 
@@ -25,7 +26,7 @@ def disk_of(major: int, minor: int, *, sysfs: str = _SYSFS) -> tuple[int, int]:
     try:
         if os.path.exists(f"{place}/partition"):
             # The entry is a link into the disk's directory.
-            found_major, found_minor = Path(f"{place}/../dev").read_text().split(":")
+            found_major, found_minor = read_text(f"{place}/../dev").split(":")
             return int(found_major), int(found_minor)
     except (OSError, ValueError):
         pass  # taken away meanwhile

@@ -27,7 +27,7 @@ from pathlib import Path
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import mounts
 from podkeep.kernel.cgroups import CgroupLayout
-from podkeep.kernel.tables import lines
+from podkeep.kernel.tables import lines, read_text
 
 HIERARCHY = "podkeep-favordynmods"
 """The name of the hierarchy; ``/proc/PID/cgroup`` shows it while it is there."""
@@ -93,7 +93,7 @@ def shortest_move(layout: CgroupLayout) -> float:
 
     :raises OSError: if the process cannot write to its cgroup.
     """
-    procs = own_cgroup(layout, Path("/proc/self/cgroup").read_text()) / "cgroup.procs"
+    procs = own_cgroup(layout, read_text("/proc/self/cgroup")) / "cgroup.procs"
     shortest = float("inf")
     for _ in range(_SAMPLES):
         time.sleep(0.02)
@@ -111,7 +111,7 @@ def expect_move(layout: CgroupLayout) -> None:
 
     :raises OSError: if the thread cannot write to its cgroup.
     """
-    own = own_cgroup(layout, Path("/proc/thread-self/cgroup").read_text())
+    own = own_cgroup(layout, read_text("/proc/thread-self/cgroup"))
     if layout.version == 1:
         # Of the calling thread alone. The kernel does not lock for the ID 0.
         (own / "tasks").write_text(str(threading.get_native_id()))

@@ -6,6 +6,8 @@ holds what in which version, and reading (``cgroup_stats``).
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from podkeep.base.errors import Internal
@@ -83,7 +85,7 @@ class Table:
         try:
             return int(self._words[key])
         except (KeyError, ValueError) as error:
-            raise Internal(f"a cgroup file has no number for {key.decode()}: {self._text[:80]!r}") from error
+            raise Internal(f"a cgroup file has no number for {os.fsdecode(key)}: {self._text[:80]!r}") from error
 
     def get(self, key: bytes, default: int = 0) -> int:
         """Return the number of ``key``, or the default if there is no such line.

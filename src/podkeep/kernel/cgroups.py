@@ -13,14 +13,15 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import mountinfo
+from podkeep.kernel import mountinfo, procfs
+from podkeep.kernel.tables import read_text
 
 DEFAULT_ROOT = Path("/sys/fs/cgroup")
 TIMEOUT_S = 2.0
@@ -221,7 +222,7 @@ class Cgroups:
         """Return the IDs of the processes in the cgroup (in any hierarchy), sorted; none if it is missing."""
         found: set[int] = set()
         for directory in self.directories(path):
-            for cgroup in _bottom_up(directory) if recursive else [str(directory)]:
+            for cgroup in _bottom_up(directory) if recursive else [_Found(None, str(directory))]:
                 found.update(_read_processes(cgroup))
         return sorted(found)
 
@@ -265,7 +266,7 @@ class Cgroups:
         for root in self._places(name):
             file = f"{root}{below}/{name}"
             try:
-                text = _read(file)
+                text = read_text(file)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -352,7 +353,8 @@ class Cgroups:
         if self.version == 2:
             for directory in self.directories(path):
                 if (directory / "cgroup.kill").exists():  # Linux 5.14
-                    _ignoring_missing(partial(_write, directory / "cgroup.kill", "1"))
+                    with suppress(KernelCallError):  # not of a threaded cgroup; processes are killed below as well
+                        _write(directory / "cgroup.kill", "1")
         else:
             self._thaw(path)
         while pids := [pid for pid in self.processes(path, recursive=True) if not _is_zombie(pid)]:
@@ -366,11 +368,12 @@ class Cgroups:
 
     def _thaw(self, path: str) -> None:
         for directory in self.directories(path):
-            for cgroup in reversed(_bottom_up(directory)):
-                if os.path.exists(f"{cgroup}/freezer.state"):
-                    _ignoring_missing(partial(_write, f"{cgroup}/freezer.state", "THAWED"))
+            # In any order: one below a frozen cgroup goes on when that is thawed, too.
+            for cgroup in _bottom_up(directory):
+                _ignoring_missing(partial(_write, f"{cgroup.name}/freezer.state", "THAWED", dir_fd=cgroup.directory))
 
 
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _MKDIR_HINT = "the cgroup tree may be read-only here, or cgroup.max.descendants reached"
 
 
@@ -389,8 +392,8 @@ def _below(path: str) -> str:
 
 def _enable_controllers(directory: Path) -> None:
     try:
-        available = (directory / "cgroup.controllers").read_text().split()
-        enabled = (directory / "cgroup.subtree_control").read_text().split()
+        available = read_text(directory / "cgroup.controllers").split()
+        enabled = read_text(directory / "cgroup.subtree_control").split()
     except OSError as error:
         raise KernelCallError(f"read({directory}/cgroup.controllers)", error.errno or 0) from error
     missing = [name for name in available if name not in enabled]
@@ -409,77 +412,132 @@ def _inherit_cpuset(directory: Path) -> bool:
     for name in ("cpuset.cpus", "cpuset.mems"):
         file = directory / name
         try:
-            if file.read_text().strip():
+            if read_text(file).strip():
                 continue
-            inherited = (directory.parent / name).read_text().strip()
+            inherited = read_text(directory.parent / name).strip()
         except FileNotFoundError:
             return False
         _write(file, inherited)
     return True
 
 
-def _bottom_up(directory: str | Path) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A cgroup, by a descriptor of the directory that it is in; None: ``name`` is its path. It holds until the next."""
+
+    directory: int | None
+    name: str
+    above: Sequence[str] = ()
+
+    @property
+    def path(self) -> str:
+        """Its path, for errors."""
+        return "/".join((*self.above, self.name))
+
+
+def _bottom_up(top: str | Path) -> Iterator[_Found]:
+    """Yield the cgroup at the path ``top`` and those below it, children first; nothing if it is missing.
+
+    Who may make cgroups makes them deeper than paths are long (4096 bytes), Python calls itself, or a process has
+    descriptors: it is gone down and up again with one, and with the names of what is still to be looked at.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    base, name = os.path.split(top)
+    above, waiting = [base], [[name]]
     try:
-        if os.stat(directory).st_nlink == 2:  # counts the directories below; most cgroups have none, and many files
-            return [os.fspath(directory)]
-    except OSError:
-        return []
-    # Not os.walk, which calls itself for each level: who may make cgroups makes them as deep as Python's stack is.
-    waiting, found = [os.fspath(directory)], []
-    while waiting:
-        path = waiting.pop()
-        try:
-            with os.scandir(path) as entries:
-                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            continue  # it is gone
-        found.append(path)
-    return found[::-1]
+        fd = os.open(base, _LIST)
+    except FileNotFoundError:
+        return
+    try:
+        while waiting:
+            if waiting[-1]:
+                name = waiting[-1].pop()
+                try:
+                    # Counts the directories below; most cgroups have none, and many files.
+                    if os.stat(name, dir_fd=fd, follow_symlinks=False).st_nlink != 2:
+                        inner, names = _opened(fd, name)
+                        os.close(fd)
+                        fd = inner
+                        above.append(name)
+                        waiting.append(names)
+                        continue
+                except OSError as error:
+                    if error.errno in GONE:
+                        continue
+                    raise
+            else:
+                waiting.pop()
+                if not waiting:
+                    return
+                outer = os.open("..", _LIST, dir_fd=fd)
+                os.close(fd)
+                fd = outer
+                name = above.pop()
+            yield _Found(fd, name, above)
+    except OSError as error:
+        raise KernelCallError(f"open({'/'.join(above)})", error.errno or 0) from error
+    finally:
+        os.close(fd)
 
 
-def _remove_directory(directory: str, deadline: float) -> None:
+def _opened(directory: int, name: str) -> tuple[int, list[str]]:
+    """Return a descriptor of a cgroup, which the caller closes, and the names of those directly below it."""
+    fd = os.open(name, _LIST | os.O_NOFOLLOW, dir_fd=directory)
+    try:
+        with os.scandir(fd) as entries:
+            return fd, [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _remove_directory(cgroup: _Found, deadline: float) -> None:
     while True:
         try:
-            os.rmdir(directory)
+            os.rmdir(cgroup.name, dir_fd=cgroup.directory)
         except FileNotFoundError:
             return
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                hint = f"processes in it: {_read_processes(directory)}" if error.errno == errno.EBUSY else ""
-                raise KernelCallError(f"rmdir({directory})", error.errno or 0, hint=hint) from error
+                hint = f"processes in it: {_read_processes(cgroup)}" if error.errno == errno.EBUSY else ""
+                raise KernelCallError(f"rmdir({cgroup.path})", error.errno or 0, hint=hint) from error
             time.sleep(_PAUSE_S)
         else:
             return
 
 
-def _read_processes(directory: str) -> list[int]:
-    return _read_ids(directory, "cgroup.procs")
-
-
-def _read_ids(directory: str, name: str) -> list[int]:
+def _read_processes(cgroup: _Found) -> list[int]:
     try:
-        return [int(line) for line in _read(f"{directory}/{name}").split()]
+        return _read_ids(cgroup, "cgroup.procs")
+    except KernelCallError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+    # Version 2: in a threaded cgroup there are threads, of processes that may have others elsewhere.
+    return sorted({pid for thread in _read_ids(cgroup, "cgroup.threads") if (pid := procfs.process_of(thread))})
+
+
+def _read_ids(cgroup: _Found, name: str) -> list[int]:
+    try:
+        fd = os.open(f"{cgroup.name}/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=cgroup.directory)
+        with open(fd, "rb", buffering=0) as file:  # noqa: PTH123 - see Cgroups
+            return [int(line) for line in file.read().split()]
     except OSError as error:
         if error.errno in GONE:
             return []
-        raise KernelCallError(f"read({directory}/{name})", error.errno or 0) from error
+        raise KernelCallError(f"read({cgroup.path}/{name})", error.errno or 0) from error
 
 
 def _is_zombie(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in {"Z", "X"}
+        return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] in {"Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
         return True
 
 
-def _read(file: str) -> str:
-    with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - see Cgroups
-        return opened.read().decode()
-
-
-def _write(file: str | Path, text: str) -> None:
+def _write(file: str | Path, text: str, *, dir_fd: int | None = None) -> None:
     try:
-        fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC, dir_fd=dir_fd)
         try:
             os.write(fd, text.encode())
         finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from podkeep.kernel import mountinfo
-from podkeep.kernel.tables import lines
+from podkeep.kernel.tables import lines, read_text
 
 APPARMOR_SWITCH = Path("/sys/module/apparmor/parameters/enabled")
 APPARMOR_PROFILES = Path("/sys/kernel/security/apparmor/profiles")
@@ -24,7 +24,7 @@ def active() -> tuple[str, ...]:
     Without securityfs only what AppArmor and SELinux say themselves is known.
     """
     try:
-        return tuple(name for name in LSM_LIST.read_text().strip().split(",") if name)
+        return tuple(name for name in read_text(LSM_LIST).strip().split(",") if name)
     except OSError:
         known = {"selinux": selinux_enabled(), "apparmor": apparmor_enabled()}
         return tuple(name for name, enabled in known.items() if enabled)
@@ -33,7 +33,7 @@ def active() -> tuple[str, ...]:
 def apparmor_enabled(switch: Path = APPARMOR_SWITCH) -> bool:
     """Return whether the kernel enforces AppArmor profiles."""
     try:
-        return switch.read_text().startswith("Y")
+        return read_text(switch).startswith("Y")
     except OSError:
         return False
 
@@ -44,7 +44,7 @@ def apparmor_profiles(table: Path = APPARMOR_PROFILES) -> frozenset[str]:
     A line of the table is ``name (mode)``; the name may hold spaces and parentheses.
     """
     try:
-        names = lines(table.read_text())
+        names = lines(read_text(table))
     except OSError:
         return frozenset()
     return frozenset(line.rpartition(" (")[0] for line in names if " (" in line)
@@ -66,7 +66,7 @@ def selinux_contexts(policies: Path = SELINUX_POLICIES) -> dict[str, str]:
 
 def _settings(path: Path) -> dict[str, str]:
     try:
-        found = lines(path.read_text(errors="replace"))
+        found = lines(read_text(path))
     except OSError:
         return {}
     pairs = (line.partition("=") for line in found if not line.lstrip().startswith("#"))

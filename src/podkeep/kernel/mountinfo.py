@@ -138,12 +138,12 @@ def _parse_line(line: bytes) -> MountEntry:
     return MountEntry(
         mount_id=int(fields[0]),
         parent_id=int(fields[1]),
-        device=fields[2].decode(),
+        device=_unescape(fields[2]),
         root=_unescape(fields[3]),
         mount_point=_unescape(fields[4]),
         options=tuple(_unescape(fields[5]).split(",")),
-        propagation=tuple(field.decode() for field in fields[6:]),
-        fs_type=rest[0].decode(),
+        propagation=tuple(map(_unescape, fields[6:])),
+        fs_type=_unescape(rest[0]),
         source=_unescape(rest[1]),
         super_options=tuple(_unescape(rest[2]).split(",")),
     )

@@ -296,7 +296,7 @@ def mount(
     libc.mount(
         None if source is None else os.fsencode(source),
         os.fsencode(target),
-        None if fstype is None else fstype.encode(),
+        None if fstype is None else os.fsencode(fstype),
         flags,
         os.fsencode(data) if data else None,
         "",

@@ -24,6 +24,7 @@ from pathlib import Path
 from podkeep.base.errors import AlreadyExists, Internal, InvalidArgument, KernelCallError, NotFound
 from podkeep.kernel import nlmsg
 from podkeep.kernel.namespaces import run_in_netns
+from podkeep.kernel.tables import read_text
 
 MAX_NAME_BYTES = 15
 """IFNAMSIZ without the closing NUL."""
@@ -305,7 +306,7 @@ def _enable_ipv6(ifname: str, addresses: Sequence[Interface]) -> None:
         return
     path = Path(f"/proc/sys/net/ipv6/conf/{ifname}/disable_ipv6")
     try:
-        if path.read_text().strip() != "0":
+        if read_text(path).strip() != "0":
             path.write_text("0")
     except OSError as error:
         raise KernelCallError(f"write({str(path)!r}, '0')", error.errno or 0) from error

@@ -9,7 +9,10 @@ looked at. Therefore:
 - a file is looked at by a descriptor that opens nothing (``O_PATH``) before it is opened: a pipe would make us wait,
   and a device would do something;
 - an attribute is changed on what was opened, not on what has its name now;
-- walks and reads have an end.
+- walks and reads have an end, and nobody is waited for who has a lease on a file.
+
+And the ways to a file of the machine that a request names: its links are followed, but by the kernel, and it is looked
+at before it is opened.
 
 Does not own: removal (``removal``). Called by whoever works on volumes, writable layers and trees of images.
 """
@@ -20,7 +23,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from enum import IntFlag
 from pathlib import Path
@@ -119,6 +122,40 @@ def open_directory(path: Path | str) -> int:
     return os.open(path, _LIST | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
+def open_named(path: Path | str) -> int:
+    """Open (``O_PATH``) what a path of the machine leads to that somebody names; the caller closes it.
+
+    The kernel follows the links, 40 at most (path_resolution(7)). Python's ``realpath`` follows any number of them,
+    calls itself for each, and a pod that may write there has it fail or run for as long as it likes.
+
+    :raises OSError: if the kernel refuses.
+    """
+    # A slash at its end makes no difference, as in Go's filepath.Clean, and so in other runtimes.
+    return os.open(str(path).rstrip("/") or "/", os.O_PATH | os.O_CLOEXEC)
+
+
+def path_of(fd: int) -> str:
+    """Return the absolute path, without links, of what a descriptor is of.
+
+    :raises FileNotFoundError: if it has none here: it was removed, or is elsewhere, as what /proc/PID/root leads to.
+    :raises OSError: if it is longer than paths can be.
+    """
+    path = os.readlink(f"/proc/self/fd/{fd}")
+    with suppress(OSError):
+        if path.startswith("/") and os.path.samestat(os.lstat(path), os.fstat(fd)):
+            return path
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def resolved(path: Path | str) -> str:
+    """Return the absolute path, without links, of what a path of the machine leads to that somebody names.
+
+    :raises OSError: as :func:`open_named` and :func:`path_of`.
+    """
+    with closing(open_named(path)) as fd:
+        return path_of(fd)
+
+
 def open_resolved(path: Path | str) -> int:
     """Open (``O_PATH``) a path in which there was no link when it was resolved; the caller closes it.
 
@@ -133,20 +170,56 @@ def open_resolved(path: Path | str) -> int:
         raise
 
 
+def make_directories(path: Path, *, mode: int) -> None:
+    """Make a directory of the machine that somebody names, and those above it that are missing.
+
+    Links in what is there are followed, as by :func:`open_named`: /var/run is one. From the first directory on that is
+    made, none is.
+
+    :raises FailedPrecondition: naming what is in the way: a link to nothing, or something that was put there meanwhile.
+    :raises OSError: if the kernel refuses.
+    """
+    missing: list[str] = []
+    place = path
+    while True:
+        try:
+            fd = open_named(place)
+            break
+        except FileNotFoundError:
+            missing.append(place.name)
+            place = place.parent
+    try:
+        for name in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(name, mode, dir_fd=fd)
+            place /= name
+            try:
+                below = openat2(fd, os.fsencode(name), os.O_PATH | os.O_DIRECTORY, CONFINED)
+            except KernelCallError as error:
+                raise FailedPrecondition(f"{place} is in the way: it is no directory, or a symbolic link") from error
+            os.close(fd)
+            fd = below
+    finally:
+        os.close(fd)
+
+
 def reopen(fd: int, flags: int) -> int:
     """Open what a descriptor of ``O_PATH`` is of: this very file, whatever has its name now. The caller closes it.
 
-    The caller has seen what it is: that of a pipe waits, that of a device does something.
+    The caller has seen what it is: that of a pipe waits, that of a device does something. That of a file on which a
+    process has a lease does not wait: the process may keep it for ``/proc/sys/fs/lease-break-time``, 45 s.
 
+    :raises BlockingIOError: if a process has a lease on it.
     :raises OSError: if the kernel refuses.
     """
-    return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+    return os.open(f"/proc/self/fd/{fd}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def open_regular(dirfd: int, path: str | bytes, *, rules: Resolve = CONFINED) -> int | None:
     """Open a regular file for reading. None: there is none at ``path``, but nothing or something else.
 
     :raises KernelCallError: if the way there cannot be read.
+    :raises BlockingIOError: if a process has a lease on the file.
     :raises OSError: if the file cannot be read.
     """
     try:
@@ -156,13 +229,30 @@ def open_regular(dirfd: int, path: str | bytes, *, rules: Resolve = CONFINED) ->
             return None
         raise
     with closing(fd):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        try:
+            return reopen(fd, os.O_RDONLY)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, "a process has a lease on it (fcntl(2), F_SETLEASE)", path) from error
+
+
+def open_named_regular(path: Path | str) -> int | None:
+    """Open a regular file of the machine that somebody names for reading, links followed as by :func:`open_named`.
+
+    None: something else is there, which is not opened: that of a device does something. The caller closes it.
+
+    :raises OSError: if there is nothing, or it cannot be read.
+    """
+    with closing(open_named(path)) as fd:
         return reopen(fd, os.O_RDONLY) if stat.S_ISREG(os.fstat(fd).st_mode) else None
 
 
 def open_beside(path: Path | str) -> int | None:
     """Open a regular file by a path whose directories are the machine's; only its last component may be hostile.
 
-    None: there is none at ``path``, but nothing or something else. The caller closes it.
+    None: there is none at ``path``, but nothing or something else, or a process has a lease on it. The caller closes
+    it.
 
     :raises OSError: if it cannot be read, or the way there.
     """
@@ -170,8 +260,9 @@ def open_beside(path: Path | str) -> int | None:
         above = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with closing(above):
+    with closing(above), suppress(BlockingIOError):
         return open_regular(above, os.path.basename(path))
+    return None
 
 
 def read_bytes(fd: int, limit: int) -> bytes:
@@ -187,12 +278,15 @@ def read_bytes(fd: int, limit: int) -> bytes:
 
 
 def read_regular(dirfd: int, path: str | bytes, limit: int, *, rules: Resolve = CONFINED) -> bytes | None:
-    """Return the first ``limit`` bytes of a regular file. None: there is none.
+    """Return the first ``limit`` bytes of a regular file. None: there is none, or a process has a lease on it.
 
     :raises KernelCallError: if the way there cannot be read.
     :raises OSError: if the file cannot be read.
     """
-    fd = open_regular(dirfd, path, rules=rules)
+    try:
+        fd = open_regular(dirfd, path, rules=rules)
+    except BlockingIOError:
+        return None
     if fd is None:
         return None
     with closing(fd):
@@ -250,6 +344,7 @@ class _Walk(msgspec.Struct):
     rules: Resolve
     max_entries: int
     tolerant: bool
+    passed: Collection[str]
     above: list[str] = []
     levels: list[_Level] = []
     entries: int = 0
@@ -317,7 +412,7 @@ class _Walk(msgspec.Struct):
                 if self.entries > self.max_entries:
                     raise ResourceExhausted(f"there are more than {self.max_entries} files and directories")
                 yield Found(fd, entry.name, status, self.above)
-                if stat.S_ISDIR(status.st_mode):
+                if stat.S_ISDIR(status.st_mode) and entry.name not in self.passed:
                     self._note(level, entry.name)
 
     def _note(self, level: _Level, name: str) -> None:
@@ -332,7 +427,12 @@ class _Walk(msgspec.Struct):
 
 
 def walk(
-    root: int, *, max_entries: int = MAX_ENTRIES, one_mount: bool = True, tolerant: bool = False
+    root: int,
+    *,
+    max_entries: int = MAX_ENTRIES,
+    one_mount: bool = True,
+    tolerant: bool = False,
+    passed: Collection[str] = (),
 ) -> Iterator[Found]:
     """Yield everything below the directory behind ``root``, and not ``root``; a directory before what is in it.
 
@@ -340,10 +440,11 @@ def walk(
     and open descriptors are bounded.
 
     :param tolerant: also pass over what cannot be read.
+    :param passed: names of directories, wherever they are, that are not looked into.
     :raises ResourceExhausted: after what was yielded, if there are more entries, or directories in each other or beside
         each other, than a walk takes.
     :raises KernelCallError: if a directory cannot be opened.
     :raises OSError: if it cannot be read.
     """
     rules = CONFINED | (Resolve.NO_XDEV if one_mount else Resolve(0))
-    return _Walk(root=root, rules=rules, max_entries=max_entries, tolerant=tolerant).run()
+    return _Walk(root=root, rules=rules, max_entries=max_entries, tolerant=tolerant, passed=passed).run()

@@ -10,12 +10,15 @@ import itertools
 import os
 import select
 import signal
-from collections.abc import Callable, Collection
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
-from podkeep.kernel.tables import lines
+from podkeep.base.printable import printable
+from podkeep.kernel.tables import lines, read_text
 
 _PROC = Path("/proc")
 _COMMAND_LINE_BYTES = 64 << 10
@@ -131,11 +134,10 @@ def find_by_arguments(*texts: str) -> list[ProcessId]:
     """Return the living processes of the machine, except this one, that have each of ``texts`` as a whole argument.
 
     Unlike ``/proc/<pid>/exe``, arguments survive a program that executes a copy of itself in memory, as crun does.
-    Processes of pods are not among them, which may have any arguments: only root's that are in the PID, user and mount
-    namespaces of this one.
+    Processes of pods and of users are not among them, which may have any arguments: see :func:`is_machines`.
     """
     wanted = {os.fsencode(text) for text in texts}
-    found = _find(lambda entry: _is_machines(entry) and wanted <= set(command_line(entry).split(b"\0")))
+    found = _find(lambda entry: is_machines(entry, _OWN_NAMESPACES) and wanted <= set(command_line(entry).split(b"\0")))
     return [process for process in found if alive(process)]
 
 
@@ -152,6 +154,14 @@ def _find(chosen: Callable[[Path], bool]) -> list[ProcessId]:
     return found
 
 
+def name(directory: Path) -> str:
+    """Return the name of the process at ``directory`` of /proc, which it chose itself, in letters that can be shown.
+
+    :raises OSError: if it is gone.
+    """
+    return printable(read_text(directory / "comm").removesuffix("\n"))
+
+
 def command_line(directory: Path) -> bytes:
     """Return the arguments of the process at ``directory`` of /proc, each with a NUL at its end: the first bytes.
 
@@ -166,15 +176,62 @@ def command_line(directory: Path) -> bytes:
         return data
 
 
-def _is_machines(directory: Path) -> bool:
-    """Return whether a process is root's and in the namespaces of this one.
+def is_machines(directory: Path, namespaces: Iterable[str]) -> bool:
+    """Return whether the process at ``directory`` of /proc is root's, and in these namespaces of this one.
+
+    What has root's rights because its program has a set-user-ID bit is not: any user starts it, under any name and with
+    any arguments (``su`` waits for a password with those of its caller, ``sudo`` also has its real user ID changed).
+
+    :param namespaces: names in /proc/PID/ns.
+    :raises OSError: if it is gone, or has no program.
+    """
+    if directory.stat().st_uid != 0:  # its effective user
+        return False
+    own = _PROC / "self" / "ns"
+    if not all(os.path.samestat((directory / "ns" / kind).stat(), (own / kind).stat()) for kind in namespaces):
+        return False
+    return set(_status(directory, "Uid").split()) == {"0"} and not (directory / "exe").stat().st_mode & stat.S_ISUID
+
+
+def _status(directory: Path, wanted: str) -> str:
+    """Return a field of /proc/PID/status, where a newline of the name is escaped."""
+    for line in lines(read_text(directory / "status")):
+        key, _, value = line.partition(":")
+        if key == wanted:
+            return value
+    raise Internal(f"{directory}/status has no {wanted} line")
+
+
+def is_locked_by_root(fd: int) -> bool:
+    """Say whether a process of root's, also this one, holds a lock of flock(2) on the file behind ``fd``.
+
+    A process may have it by a descriptor that it inherited: what /proc/locks names is who asked for it.
+    """
+    status = os.fstat(fd)
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for entry in os.listdir(_PROC):
+        if not entry.isdecimal():
+            continue
+        try:
+            if is_machines(_PROC / entry, ("user",)) and any(file in lock for lock in _locks(_PROC / entry)):
+                return True
+        except OSError:
+            continue  # it ended while we looked
+    return False
+
+
+def _locks(directory: Path) -> Iterator[list[str]]:
+    """Yield the locks of flock(2) that the process at ``directory`` has, in words.
 
     :raises OSError: if it is gone.
     """
-    if directory.stat().st_uid != 0:
-        return False
-    own = _PROC / "self" / "ns"
-    return all(os.path.samestat((directory / "ns" / kind).stat(), (own / kind).stat()) for kind in _OWN_NAMESPACES)
+    with os.scandir(directory / "fdinfo") as entries:
+        for entry in entries:
+            with suppress(OSError):  # closed meanwhile
+                for line in lines(read_text(entry.path)):
+                    words = line.split()
+                    if words[:1] == ["lock:"] and "FLOCK" in words:
+                        yield words
 
 
 def executable(process: ProcessId) -> str:
@@ -221,10 +278,12 @@ def find_family(roots: Collection[int], sessions: Collection[int]) -> list[Proce
         if pid in roots or int(fields[_SESSION]) in sessions:
             found[pid] = living[pid]
     for pid, process in living.items():
-        ancestor = pid
-        while ancestor > 1 and ancestor not in roots:
+        ancestor, passed = pid, set[int]()
+        # An ID may be used again while we look, also by a descendant: then parents form a circle.
+        while ancestor > 1 and ancestor not in roots and ancestor not in passed:
+            passed.add(ancestor)
             ancestor = parents.get(ancestor, 0)
-        if ancestor > 1:
+        if ancestor in roots:
             found[pid] = process
     return list(found.values())
 
@@ -297,7 +356,7 @@ def open_files_limit(pid: int) -> int | None:
     """Return the soft limit of open files of a process; None if it is gone or has none (proc_pid_limits(5))."""
     # Not prlimit(2): on another user's process it needs a capability that this process may lack.
     try:
-        text = (_PROC / str(pid) / "limits").read_text()
+        text = read_text(_PROC / str(pid) / "limits")
     except OSError:
         return None
     for line in lines(text):
@@ -314,7 +373,7 @@ def oom_score_adj(pid: int) -> int:
     :raises NotFound: if there is no such process.
     """
     try:
-        return int((_PROC / str(pid) / "oom_score_adj").read_text())
+        return int(read_text(_PROC / str(pid) / "oom_score_adj"))
     except (FileNotFoundError, ProcessLookupError) as error:
         raise NotFound(f"process {pid} is gone") from error
 
@@ -334,19 +393,23 @@ def set_oom_score_adj(pid: int, score: int) -> None:
         raise KernelCallError(f"write({path}, {score})", error.errno or 0) from error
 
 
+def process_of(thread: int) -> int | None:
+    """Return the ID of the process that a thread is of; None if it is gone."""
+    try:
+        return int(_status(_PROC / str(thread), "Tgid"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def capability_bounding_set() -> frozenset[str]:
     """Return the names of the capabilities that this process, and so anything it starts, can ever have."""
-    for line in lines((_PROC / "self" / "status").read_text()):
-        key, _, value = line.partition(":")
-        if key == "CapBnd":
-            mask = int(value, 16)
-            return frozenset(name for number, name in enumerate(CAPABILITIES) if mask >> number & 1)
-    raise Internal("/proc/self/status has no CapBnd line")
+    mask = int(_status(_PROC / "self", "CapBnd"), 16)
+    return frozenset(name for number, name in enumerate(CAPABILITIES) if mask >> number & 1)
 
 
 def boot_id() -> str:
     """Return the identity of this boot of the machine; pids and start times compare only within one."""
-    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return read_text(_PROC / "sys/kernel/random/boot_id").strip()
 
 
 def signal_name(number: int) -> str:
@@ -356,7 +419,7 @@ def signal_name(number: int) -> str:
 
 def _stat(pid: int) -> list[str]:
     try:
-        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        text = read_text(_PROC / str(pid) / "stat")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise NotFound(f"process {pid} is gone") from error
     # The command name stands in parentheses and may hold anything, also spaces and parentheses.

@@ -15,7 +15,7 @@ group; whom it starts later is in the same one, what it has started before is no
 from __future__ import annotations
 
 import errno
-import fcntl
+import logging
 import os
 import re
 import threading
@@ -25,14 +25,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.base import lockfile
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import mountinfo
-from podkeep.kernel.tables import lines
+from podkeep.kernel import mountinfo, procfs
+from podkeep.kernel.tables import lines, read_text
+
+log = logging.getLogger(__name__)
 
 DEFAULT_ROOT = Path("/sys/fs/resctrl")
 TIMEOUT_S = 10.0
 """How long :meth:`Resctrl.locked` waits for another program."""
-_PAUSE_S = 0.01
+_LOOK_S = 0.1
+"""After how long without the lock it is looked who holds it."""
+_LOOKS = 3
+"""How often root's processes are looked through: they may give it to each other meanwhile."""
 _RESERVED = frozenset({"info", "mon_groups", "mon_data"})
 GONE = frozenset({errno.ENOENT, errno.ENODEV})
 """The group was removed, before or while we had a file of it open."""
@@ -290,28 +296,32 @@ class Resctrl:
     def locked(self) -> Iterator[None]:
         """Keep other programs that respect the lock from changing groups (resctrl.rst, Locking).
 
-        :raises FailedPrecondition: if another one has it for :data:`TIMEOUT_S` seconds.
+        Any user can hold it, and change nothing: it is respected if a process of root's holds it.
+
+        :raises FailedPrecondition: if one has it for :data:`TIMEOUT_S` seconds.
         """
-        deadline = time.monotonic() + TIMEOUT_S
         try:
             fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise ResctrlError(f"open({self.root})", error.errno or 0) from error
         try:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise FailedPrecondition(
-                            f"another program holds the lock of {self.root}", hint=f"`fuser {self.root}` names it"
-                        ) from None
-                    time.sleep(_PAUSE_S)
-                else:
-                    break
+            self._lock(fd)
             yield
         finally:
             os.close(fd)
+
+    def _lock(self, fd: int) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        others = 0
+        while not lockfile.take(fd, _LOOK_S):
+            others = 0 if procfs.is_locked_by_root(fd) else others + 1
+            if others == _LOOKS:
+                log.warning("%s is locked by a process that is not root's; going on without its lock", self.root)
+                return
+            if time.monotonic() > deadline:
+                raise FailedPrecondition(
+                    f"another program holds the lock of {self.root}", hint=f"`fuser {self.root}` names it"
+                )
 
     def _path(self, group: Group) -> Path:
         path = self.root
@@ -379,6 +389,6 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text()
+        return read_text(file)
     except OSError as error:
         raise ResctrlError(f"read({file})", error.errno or 0) from error

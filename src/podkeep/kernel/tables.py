@@ -1,8 +1,22 @@
-"""Lines of the kernel's tables, in which there are texts of pods: names of mounts, interfaces and cgroups."""
+"""Texts of the kernel, in which there are names of others: of mounts, file systems, interfaces, cgroups, processes.
+
+Owns: how they are decoded and taken apart. Nobody says that such a name is UTF-8, or what is in it.
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import AnyStr
+
+
+def read_text(path: Path | str) -> str:
+    """Return what the kernel says in a file of /proc or /sys; bytes that are no UTF-8 as ``os.fsdecode`` has them.
+
+    :raises OSError: if it cannot be read.
+    """
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - there are dozens for each container
+        return os.fsdecode(file.read())
 
 
 def lines(table: AnyStr) -> list[AnyStr]:

@@ -10,7 +10,7 @@ import socket
 import struct
 from pathlib import Path
 
-from podkeep.kernel.tables import lines
+from podkeep.kernel.tables import lines, read_text
 
 _PROC_NET = Path("/proc/thread-self/net")
 _ESTABLISHED = 1
@@ -24,7 +24,7 @@ def peer_has_closed(own: tuple[str, int], peer: tuple[str, int]) -> bool:
     """
     try:
         wanted = (_written(*peer), _written(*own))
-        table = (_PROC_NET / ("tcp6" if ":" in own[0] else "tcp")).read_text()
+        table = read_text(_PROC_NET / ("tcp6" if ":" in own[0] else "tcp"))
     except (OSError, ValueError):
         return False
     for line in lines(table)[1:]:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from podkeep.kernel import mountinfo, namespaces
+from podkeep.kernel import mountinfo, namespaces, procfs
 from podkeep.kernel.mountinfo import MountEntry
 from podkeep.mountns.record import Key
 
@@ -22,7 +22,7 @@ def processes(inode: int) -> list[tuple[int, str]]:
             continue
         try:
             if os.stat(f"/proc/{name}/ns/mnt").st_ino == inode:
-                found.append((int(name), Path(f"/proc/{name}/comm").read_text().strip()))
+                found.append((int(name), procfs.name(Path("/proc", name))))
         except OSError:
             # It ended, or has no mounts any more because it is about to.
             continue

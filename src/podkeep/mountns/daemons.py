@@ -3,23 +3,23 @@
 Owns: finding them in /proc, and telling what the mounts of one namespace reach. Does not own: whether that is right
 (``sync``). Called on threads; reads only.
 
-A daemon of this machine is root's, in our PID, network and user namespace, and has the same root directory: a kubelet
-in a container, or in another machine that is played by namespaces, is none. That is also asked before anything is read
-that a process can make slow or wrong: names are the kernel's (comm), and any program may take one.
+A daemon of this machine is root's (``procfs.is_machines``), in our PID, network and user namespace, and has the same
+root directory: a kubelet in a container, or in another machine that is played by namespaces, is none, and neither is
+what a user starts under that name. That is also asked before anything is read that a process can make slow or wrong:
+names are the kernel's (comm), and any program may take one.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from podkeep.base.errors import NotFound
-from podkeep.kernel import mountinfo, procfs
-from podkeep.kernel.tables import lines
+from podkeep.base.errors import KernelCallError, NotFound
+from podkeep.kernel import mountinfo, openat, procfs
+from podkeep.kernel.tables import lines, read_text
 
 PROC = Path("/proc")
 KUBELET = "kubelet"
@@ -30,10 +30,10 @@ _OTHERS = frozenset({KUBELET, "crio", "containerd"})
 _VALUE_OPTIONS = frozenset({"--config", "--set"})
 """Options of podkeep before the verb that are followed by a value."""
 _SAME_MACHINE = ("pid", "net", "user")
-_MOST_BYTES = 1 << 20
-_ENDPOINT = re.compile(r"^\s*containerRuntimeEndpoint:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
-"""A line of a KubeletConfiguration, which is YAML or JSON; of the latter nothing is found."""
-_POD_LOGS = re.compile(r"^\s*podLogsDir:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
+_MOST_BYTES = 64 << 10
+_ENDPOINT = re.compile(r"^[ \t]*containerRuntimeEndpoint:[ \t]*[\"']?([^\"'\s#]+)", re.MULTILINE)
+"""A line of a KubeletConfiguration, which is YAML or JSON; of the latter nothing is found. Each is looked at once."""
+_POD_LOGS = re.compile(r"^[ \t]*podLogsDir:[ \t]*[\"']?([^\"'\s#]+)", re.MULTILINE)
 """The same, for the directory of logs."""
 
 
@@ -59,13 +59,13 @@ class Daemon:
 
 def find(proc: Path = PROC) -> list[Daemon]:
     """Return the daemons of this machine, lowest process ID first. One that ends while it is looked at is left out."""
-    here = _machine(proc / "self")
+    here = _root_of(proc / "self")
     pids = sorted(int(entry) for entry in os.listdir(proc) if entry.isdecimal())
     found = []
     for pid in pids:
         directory = proc / str(pid)
         try:
-            if _may_be_one(directory) and directory.stat().st_uid == 0 and _machine(directory) == here:
+            if _may_be_one(directory) and procfs.is_machines(directory, _SAME_MACHINE) and _root_of(directory) == here:
                 name = _name(directory)
                 if name:
                     found.append(_daemon(directory, name, pid))
@@ -111,7 +111,7 @@ def _daemon(directory: Path, name: str, pid: int) -> Daemon:
         name=name,
         pid=pid,
         inode=_namespace(directory, "mnt"),
-        unit=unit_of((directory / "cgroup").read_text(errors="replace")),
+        unit=unit_of(read_text(directory / "cgroup")),
     )
     return _kubelet(directory, daemon) if name == KUBELET else daemon
 
@@ -120,24 +120,20 @@ def _namespace(directory: Path, kind: str) -> int:
     return (directory / "ns" / kind).stat().st_ino
 
 
-def _machine(directory: Path) -> list[object]:
-    """Return what a process has in common with every daemon of its machine, in whichever mount namespace."""
+def _root_of(directory: Path) -> tuple[int, int]:
+    """Return what the root directory of a process is, in whichever mount namespace."""
     root = (directory / "root").stat()
-    return [*(_namespace(directory, kind) for kind in _SAME_MACHINE), (root.st_dev, root.st_ino)]
-
-
-def _comm(directory: Path) -> str:
-    return (directory / "comm").read_text(errors="replace").strip()
+    return root.st_dev, root.st_ino
 
 
 def _may_be_one(directory: Path) -> bool:
-    comm = _comm(directory)
+    comm = procfs.name(directory)
     return comm in _OTHERS or comm == "podkeep" or comm.startswith("python")
 
 
 def _name(directory: Path) -> str:
     """Return by what name a process is a daemon, or an empty text."""
-    comm = _comm(directory)
+    comm = procfs.name(directory)
     return comm if comm in _OTHERS else podkeep_daemon(_arguments(directory))
 
 
@@ -175,7 +171,7 @@ def _kubelet(directory: Path, daemon: Daemon) -> Daemon:
     """Return a kubelet with what its options and its configuration file say, as its own root has that file."""
     argv = _arguments(directory)
     file = option(argv, "config")
-    content = _text(directory / "root" / file.lstrip("/")) if file.startswith("/") else ""
+    content = _text(directory / "root", file.lstrip("/")) if file.startswith("/") else ""
     endpoint = option(argv, "container-runtime-endpoint") or _first(_ENDPOINT, content)
     return replace(
         daemon,
@@ -190,15 +186,14 @@ def _first(pattern: re.Pattern[str], text: str) -> str:
     return match[1] if match else ""
 
 
-def _text(path: Path) -> str:
-    """Return the beginning of a regular file, or an empty text."""
+def _text(root: Path, file: str) -> str:
+    """Return the beginning of a regular file below a root directory, or an empty text."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            content = file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    except OSError:
+        with openat.closing(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+            content = openat.read_regular(fd, file, _MOST_BYTES, rules=openat.INSIDE)
+    except (OSError, KernelCallError):
         return ""
-    return content.decode(errors="replace")
+    return os.fsdecode(content or b"")
 
 
 def option(argv: Sequence[str], name: str) -> str:

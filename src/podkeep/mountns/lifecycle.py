@@ -9,7 +9,7 @@ A start or a stop that was killed at any point is mended by the next one: nothin
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from podkeep.base import failpoints
+from podkeep.base import failpoints, lockfile
 from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, Unavailable
 from podkeep.base.printable import listed
 from podkeep.kernel import mountinfo, mounts, namespaces
@@ -31,7 +31,10 @@ from podkeep.mountns.record import Record
 
 LOCK_TIMEOUT_S = 30.0
 """How long another start or stop is waited for; each takes some milliseconds."""
-_PAUSE_S = 0.005
+LOCK_NAME = ".podkeep.lock"
+"""In the directory of a pin, while somebody holds it; of mode 0600, because any user can lock what he can read."""
+_NOT_OURS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT})
+"""Errors of a directory in which nothing can be made or removed; the last one is of /proc."""
 SHOWN = 5
 """How many processes an error names."""
 
@@ -257,11 +260,11 @@ def _status(pin: Path) -> Status:
 def locked(directory: Path, *, make: bool = False) -> Iterator[None]:
     """Hold the lock of a pin's directory: nobody makes, joins or removes the namespace meanwhile.
 
-    The lock is on the directory itself, which is removed with the namespace: who waited for one that is gone begins
-    anew.
+    The lock is on a file in it that goes with it: who waited for one that is gone begins anew. Where no file can be
+    made, as in /proc, there is none: nothing can be made or removed there either.
 
     :param make: make the directory if it is missing; it is removed again if nothing has been put into it.
-    :raises FailedPrecondition: if it is missing and not to be made, or the file system is read-only or full.
+    :raises FailedPrecondition: if it is missing and not to be made, or cannot be made, or the file system is full.
     :raises Unavailable: if somebody else holds the lock for too long.
     """
     try:
@@ -269,10 +272,10 @@ def locked(directory: Path, *, make: bool = False) -> Iterator[None]:
         try:
             yield
         finally:
+            _unlock(fd, directory)
             if made:
                 with suppress(OSError):
                     directory.rmdir()
-            os.close(fd)
     except OSError as error:
         raise FailedPrecondition(
             f"{error.filename or directory}: {error.strerror}",
@@ -280,7 +283,8 @@ def locked(directory: Path, *, make: bool = False) -> Iterator[None]:
         ) from error
 
 
-def _lock(directory: Path, *, make: bool) -> tuple[int, bool]:
+def _lock(directory: Path, *, make: bool) -> tuple[int | None, bool]:
+    path = directory / LOCK_NAME
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     made = False
     while True:
@@ -288,37 +292,57 @@ def _lock(directory: Path, *, make: bool) -> tuple[int, bool]:
             if make and not directory.is_dir():
                 directory.mkdir(mode=0o755, parents=True)
                 made = True
-            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = _open_lock(directory)
         except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
             # While others make and remove it, it may be there at the first look and gone at the second.
             if (make and not os.path.lexists(directory)) or directory.is_dir():
                 continue
             raise FailedPrecondition(f"{directory}: not a directory") from error
+        if fd is None:
+            return None, made
         try:
-            _flock(fd, directory, deadline)
-            if os.path.samestat(os.fstat(fd), os.stat(directory)):
+            if not lockfile.take(fd, deadline - time.monotonic()):
+                raise Unavailable(
+                    f"{directory}: another process makes or removes the mount namespace and does not end",
+                    hint=f"`fuser -v {path}` names it",
+                )
+            if _is_at(fd, path):
                 return fd, made
-        except FileNotFoundError:
-            pass
         except BaseException:
             os.close(fd)
             raise
         os.close(fd)
 
 
-def _flock(fd: int, directory: Path, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"{directory}: another process makes or removes the mount namespace and does not end",
-                    hint=f"`fuser -v {directory}` names it",
-                ) from error
-            time.sleep(_PAUSE_S)
-        else:
-            return
+def _open_lock(directory: Path) -> int | None:
+    """Return a descriptor of the file that is locked; None: none can be made there."""
+    above = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return os.open(LOCK_NAME, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
+    except OSError as error:
+        # ENOENT is said of a directory that was removed meanwhile as well.
+        if error.errno in _NOT_OURS and os.fstat(above).st_nlink:
+            return None
+        raise
+    finally:
+        os.close(above)
+
+
+def _unlock(fd: int | None, directory: Path) -> None:
+    if fd is None:
+        return
+    with suppress(OSError):
+        # Else it has gone with the directory, and what is there now is another one's.
+        if _is_at(fd, directory / LOCK_NAME):
+            (directory / LOCK_NAME).unlink()
+    os.close(fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def is_inside(known: Record | None) -> bool:
@@ -381,7 +405,7 @@ def _remove(pin: Path) -> None:
     if ours and pin.is_file() and not pin.stat().st_size:
         pin.unlink()
     if ours and directory.is_dir() and selfbind.is_self_bind(directory):
-        # The lock holds a descriptor of it.
+        # The lock holds a descriptor of a file in it.
         mounts.unmount(directory, lazy=True)
         failpoints.reach("mountns.unbound")
     if known is not None:
@@ -391,4 +415,5 @@ def _remove(pin: Path) -> None:
         failpoints.reach("mountns.restored")
         record.remove(directory)
     with suppress(OSError):
+        (directory / LOCK_NAME).unlink(missing_ok=True)  # its holder is whoever calls this
         directory.rmdir()

@@ -2,25 +2,32 @@
 
 The first ``ip netns add`` on the host binds /run/netns onto itself. That propagates into the container mount namespace
 and covers what is pinned there: pods fail with ``setns: Invalid argument`` (OCPBUGS-83562). Here the same is done
-first, in the way of ip-netns(8): bound onto itself, shared, under a lock of the directory. Called by ``lifecycle``.
+first, in the way of ip-netns(8): bound onto itself, shared, under a lock of the directory, which any user can hold: it
+is waited for, but not for long. Called by ``lifecycle``.
 """
 
 from __future__ import annotations
 
-import fcntl
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
+from podkeep.base import lockfile
 from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel import mountinfo, mounts
 from podkeep.kernel.mounts import Propagation
 from podkeep.mountns import selfbind
 
+log = logging.getLogger(__name__)
+
 NETNS = Path("/run/netns")
 """It may be a link; the kernel knows mount points without links."""
+
+TIMEOUT_S = 1.0
+"""How long somebody else who makes it a mount point is waited for; `ip netns add` takes some milliseconds."""
 
 Done = Literal["", "mounted", "made"]
 """What was done to it, in rising order: nothing, made a mount point, made the directory, too."""
@@ -87,10 +94,11 @@ def restore(done: Done) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Lock the directory as ip-netns(8) does while it makes it a mount point."""
+    """Lock the directory as ip-netns(8) does while it makes it a mount point; it too goes on if it cannot."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        if not lockfile.take(fd, TIMEOUT_S):
+            log.warning("%s is locked by another process; going on without its lock", directory)
         yield
     finally:
         os.close(fd)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.tables import read_text
 
 UNIFIED = Path("/sys/fs/cgroup/unified")
 """Where a hybrid machine mounts its version 2 hierarchy."""
@@ -20,5 +21,5 @@ def detach() -> None:
     :raises KernelCallError: if the kernel refuses.
     """
     hybrid = any(entry.mount_point == str(UNIFIED) and entry.fs_type == "cgroup2" for entry in mountinfo.read())
-    if hybrid and (UNIFIED / "cgroup.controllers").read_text().strip():
+    if hybrid and read_text(UNIFIED / "cgroup.controllers").strip():
         mounts.unmount(UNIFIED, lazy=True)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from agent.manifests import basic, text
 
+from podkeep.agent import subordinate_ids, userns
 from podkeep.kernel import mountinfo
 from support.daemon import Daemon
 from support.registry import Registry
@@ -99,6 +100,11 @@ class Runner:
         found += [str(path) for path in logs.iterdir()] if logs.exists() else []
         found += [item.mount_point for item in mountinfo.under(self.daemon.base / "kubelet", self.daemon.process.pid)]
         return found
+
+
+def free_blocks(count: int) -> list[int]:
+    """Return the first host IDs of the blocks that pods get on a machine without any, whatever its users have."""
+    return list(userns.default_range(count).without(subordinate_ids.read()).starts())
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:

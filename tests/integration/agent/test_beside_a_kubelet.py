@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from agent.conftest import Runner, until
+from agent.conftest import Runner, free_blocks, until
 from agent.manifests import pod, shell
 
 from podkeep.agent import userns
@@ -89,11 +89,12 @@ def test_user_ids_that_a_kubelets_pod_has_are_not_given_to_another(
     own_runner.daemon.start()
     record = tmp_path / "other/pods/11111111-2222-3333-4444-555555555555/userns"
     record.parent.mkdir(parents=True)
-    record.write_bytes(userns.render(65536))
+    kubelets, ours = free_blocks(2)
+    record.write_bytes(userns.render(kubelets))
     with kubelet(tmp_path, f"--root-dir={tmp_path / 'other'}"):
         done = own_runner.run(pod(shell(image, "cat /proc/self/uid_map"), hostUsers=False))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["0", "131072", "65536"]
+    assert done.stdout.split() == ["0", str(ours), "65536"]
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_pods_made_where_earlier_versions_had_them_are_found_and_removed(
     refused = daemon.run("run", str(manifest))
     assert "pod default/web already exists" in refused.stderr
     manifest.write_text(json.dumps(pod(shell(image, "cat /proc/self/uid_map"), name="new", hostUsers=False)))
-    assert daemon.run("run", str(manifest), check=True).stdout.split()[1] == "131072"
+    assert daemon.run("run", str(manifest), check=True).stdout.split()[1] == str(free_blocks(2)[1])
     removed = daemon.run("rm", "--all", check=True)
     assert removed.stdout == "removed default/web\n"
     assert not directory.exists()

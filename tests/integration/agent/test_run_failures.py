@@ -7,11 +7,13 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.conftest import Background, Runner, until
+from agent.conftest import Background, Runner, free_blocks, until
 from agent.manifests import config_map, pod, secret, shell, text
 
 from podkeep.agent.admission import with_identity
@@ -224,6 +226,35 @@ def test_a_node_without_a_free_block(own_runner: Runner, image: str) -> None:
     assert own_runner.run(pod(shell(image, "true"), name="second", hostUsers=False)).returncode == 0
 
 
+@contextmanager
+def subordinate_ids(tmp_path: Path, name: str, text: str) -> Iterator[None]:
+    """Have ``text`` in /etc/subuid or /etc/subgid, in the mount namespace of the tests."""
+    file = tmp_path / name
+    file.write_text(text)
+    mounts.bind(file, Path("/etc") / name)
+    try:
+        yield
+    finally:
+        mounts.unmount(Path("/etc") / name)
+
+
+@pytest.mark.requirement("U41")
+def test_ids_that_a_user_may_map_are_no_pods(own_runner: Runner, image: str, tmp_path: Path) -> None:
+    """With Debian's usual range a user was root for the files of the second pod, and half of the first."""
+    own_runner.daemon.start()
+    maps = pod(shell(image, "cat /proc/self/uid_map /proc/self/gid_map"), hostUsers=False)
+    with subordinate_ids(tmp_path, "subuid", "alice:100000:65536\n"), subordinate_ids(tmp_path, "subgid", ""):
+        assert own_runner.run(maps).stdout.split() == ["0", "196608", "65536"] * 2
+        with subordinate_ids(tmp_path, "subgid", "bob:196608:1\n"):
+            assert own_runner.run(maps).stdout.split() == ["0", "262144", "65536"] * 2
+    with subordinate_ids(tmp_path, "subuid", "alice:65536:4294901760\n"):
+        done = own_runner.run(maps)
+        assert own_runner.run(pod(shell(image, "true"))).returncode == 0
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "could not find an empty slot to allocate a user namespace" in done.stderr
+    assert "65534 blocks are left out, as /etc/subuid gives IDs to alice" in done.stderr
+
+
 @pytest.mark.requirement("U37")
 def test_more_pods_than_the_id_space_has_blocks(own_runner: Runner, image: str) -> None:
     config = own_runner.daemon.config
@@ -295,7 +326,8 @@ def test_a_node_whose_disk_cannot_be_written(own_runner: Runner, image: str) -> 
     assert done.returncode == 1
     assert "Read-only file system" in done.stderr
     assert "Traceback" not in done.stderr
-    assert own_runner.run(pod(shell(image, "cat /proc/self/uid_map"), hostUsers=False)).stdout.split()[1] == "65536"
+    mapped = own_runner.run(pod(shell(image, "cat /proc/self/uid_map"), hostUsers=False)).stdout.split()
+    assert mapped[1] == str(free_blocks(1)[0])
 
 
 def test_a_runtime_that_is_killed_and_comes_back(own_runner: Runner, image: str) -> None:

@@ -16,14 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent.container_files import termination_message
+from podkeep.agent.container_files import termination_message, write_hosts
+from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import host_path, ownership, projection, sub_path
 from podkeep.agent.volumes.payload import File
 from podkeep.api.volumes import HostPathVolumeSource
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel import mounts
 from podkeep.kernel.removal import remove_tree
 from support.exchange import exchanging
+from support.leases import leased
 from unit.kernel.isolation import in_new_namespaces
 
 OLD = {"a": File(data=b"old", mode=0o644), "d/e": File(data=b"old", mode=0o644)}
@@ -261,11 +263,55 @@ def test_last_words_are_read_from_a_file_only(tmp_path: Path, victim: Path, kind
     assert termination_message(tmp_path / "none", path, fall_back=True) == ""
 
 
+def test_a_lease_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A container takes it on files that it has mounted: its termination log, its /etc/hosts."""
+    directory, words = PodDir(path=tmp_path), tmp_path / "words"
+    words.write_text("bye")
+    write_hosts(directory, "old")
+    with leased(words):
+        assert termination_message(words, words, fall_back=True) == ""
+    with directory.hosts.open() as held:
+        write_hosts(directory, "new")
+        assert held.read() == "new", "the very file that containers have mounted"
+    with leased(directory.hosts):
+        write_hosts(directory, "newer")
+    assert (directory.hosts.read_text(), directory.hosts.stat().st_mode & 0o777) == ("newer", 0o644)
+
+
 def test_a_file_that_a_host_path_asks_for_is_not_made_where_a_link_leads(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "made")
     with pytest.raises((OSError, PodkeepError)):
         host_path.check(HostPathVolumeSource(path=str(tmp_path / "link"), type="FileOrCreate"))
     assert not (tmp_path / "made").exists()
+
+
+def test_directories_of_a_host_path_are_made_behind_links_that_lead_somewhere(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    made = host_path.check(HostPathVolumeSource(path=f"{tmp_path}/link/a/b", type="DirectoryOrCreate"))
+    assert made == tmp_path / "link/a/b"
+    assert stat.S_IMODE((tmp_path / "run/a/b").stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("kind", ["link to nothing", "link to what is not there yet", "loop", "file"])
+@pytest.mark.parametrize("below", ["", "/x/y"])
+def test_no_directory_of_a_host_path_is_made_where_a_link_leads_to_nothing(
+    tmp_path: Path, kind: str, below: str
+) -> None:
+    top = tmp_path / "top"
+    targets = {"link to nothing": "nothing", "link to what is not there yet": "../victim/a/b", "loop": "way"}
+    top.mkdir()
+    if kind == "file":
+        (top / "way").touch()
+    else:
+        (top / "way").symlink_to(targets[kind])
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises((OSError, FailedPrecondition)) as caught:
+        host_path.check(HostPathVolumeSource(path=f"{top}/way{below}", type="DirectoryOrCreate"))
+    if kind.startswith("link"):
+        assert str(caught.value) == f"{top}/way is in the way: it is no directory, or a symbolic link"
+    assert (os.listdir(tmp_path), os.listdir(top)) == (["top"], ["way"])
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 @pytest.mark.slow

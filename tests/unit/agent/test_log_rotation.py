@@ -12,6 +12,7 @@ import pytest
 from podkeep.agent.log_rotation import LogRotation, next_name, rotated
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cli.crilog import MAX_RECORD, LogReader
+from support.leases import leased
 
 NOW = datetime(2026, 1, 31, 8, 0, 0, tzinfo=UTC)
 
@@ -112,6 +113,47 @@ def test_names_go_on_whatever_is_done_to_the_clock(log: Log) -> None:
     assert names[0] == "0.log.20260131-080000"
     assert names[-1] == "0.log.20260131-080001"
     assert [file.name for file in rotated(log.path)] == names
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
+def test_what_is_no_file_is_not_taken_for_a_rotated_one(log: Log, kind: str, suffix: str) -> None:
+    """A pod that can write to the directory of logs gives it such a name; a reader would look for it for ever."""
+    log.write(1)
+    reader = LogReader(log.path)
+    assert len(list(reader.read())) == 1
+    log.path.rename(log.path.with_name("0.log.20260131-080000"))
+    for moment in ("20260130-080000", "20260131-090000"):
+        path = log.path.with_name(f"0.log.{moment}{suffix}")
+        if kind == "link":
+            path.symlink_to(log.path)
+        else:
+            os.mkdir(path) if kind == "directory" else os.mkfifo(path)
+    log.write(1)
+    assert [file.name for file in rotated(log.path)] == ["0.log.20260131-080000"]
+    assert [record.text for record in reader.read()] == [b"line 2\n"]
+    assert not reader.gap
+    reader.close()
+    reader = LogReader(log.path, rotated=True)
+    assert [record.text for record in reader.read()] == [b"line 1\n", b"line 2\n"]
+    reader.close()
+
+
+def test_a_rotated_log_that_cannot_be_opened_is_passed(log: Log) -> None:
+    log.write(1)
+    reader = LogReader(log.path)
+    assert len(list(reader.read())) == 1
+    for moment in ("20260131-080000", "20260131-090000"):
+        log.path.rename(log.path.with_name(f"0.log.{moment}"))
+        log.write(1)
+    with leased(log.path.with_name("0.log.20260131-090000")):
+        assert [record.text for record in reader.read()] == [b"line 3\n"]
+    assert reader.gap
+    reader.close()
+    with leased(log.path.with_name("0.log.20260131-080000")):
+        reader = LogReader(log.path, rotated=True)
+    assert [record.text for record in reader.read()] == [b"line 2\n", b"line 3\n"]
+    reader.close()
 
 
 def test_other_files_are_not_taken_for_rotated_ones(log: Log) -> None:

@@ -99,3 +99,41 @@ def test_numbers_of_thousands_of_digits_are_refused(number: str, form: str) -> N
 @pytest.mark.parametrize("text", ["\u0663", "\u00b2", "1\u0663", "0\u0663", "\uff11.5", "1e\u0663"])
 def test_other_digits_than_those_of_ascii_are_texts(text: str) -> None:
     assert documents.parse(f"a: {text}", source="file")[0].value == {"a": text}
+
+
+def test_merged_values_are_added_to_those_before() -> None:
+    """Each of 20,000 mappings was merged with a copy of all before it, which took 11 seconds."""
+    parts = "".join(f"- &m{n} {{k{n}: {n}, same: {n}}}\n" for n in range(300))
+    [value] = values(parts + "- {<<: [" + ",".join(f"*m{n}" for n in range(300)) + "], k7: own}")
+    assert isinstance(value, list)
+    assert list(value[-1].items()) == [
+        ("k0", 0),
+        ("same", 0),
+        *((f"k{n}", n) for n in range(1, 7)),
+        ("k7", "own"),
+        *((f"k{n}", n) for n in range(8, 300)),
+    ]
+
+
+def test_aliases_of_all_documents_together_repeat_a_bounded_number_of_values() -> None:
+    """Each of two thousand documents in 10 MiB had 500,000 values, made of 5 kB."""
+    bomb = f"- &a [{','.join('x' * 400)}]\n" + "- *a\n" * 400
+    assert len(values("---\n".join([bomb] * 3))) == 3
+    with pytest.raises(InvalidArgument, match=r"line \d+, column 1: aliases up to here repeat more than 500000 values"):
+        values("---\n".join([bomb] * 4))
+    assert len(values("---\n".join([f"[{','.join('x' * 1000)}]\n"] * 600))) == 600
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("!!float '" + ":".join(["1"] * 400) + "'", "float"),
+        ("!!float ''", "float"),
+        ("!!float x", "float"),
+        ("!!int x", "int"),
+        ("!!bool x", "bool"),
+    ],
+)
+def test_a_value_that_is_not_what_its_tag_says(value: str, kind: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^f.yaml: line 2, column 4: this is no {kind}$"):
+        values(f"a: 1\nb: {value}")

@@ -93,6 +93,21 @@ def test_every_problem_is_found_and_names_its_document() -> None:
     ]
 
 
+def test_a_long_name_is_not_repeated_with_every_problem() -> None:
+    """A name of a megabyte and 2000 unknown fields made two gigabytes of text."""
+    with pytest.raises(InvalidArgument) as caught:
+        parse(pod() | {"metadata": {"name": "n" * 100_000}} | {f"x{n}": 1 for n in range(100)})
+    assert len(caught.value.message.split("\n")) == 100
+    assert len(caught.value.message) < 100_000
+    assert f"(Pod default/{'n' * 253})" in refused_name("n" * 253)
+
+
+def refused_name(name: str) -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        parse(pod(name=name) | {"x": 1})
+    return caught.value.message
+
+
 @pytest.mark.parametrize(
     ("document", "expected"),
     [

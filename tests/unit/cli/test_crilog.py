@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gzip
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,62 @@ def test_streams_are_kept_apart_and_partial_records_joined(tmp_path: Path) -> No
 def test_what_is_not_a_log_is_refused() -> None:
     with pytest.raises(DataLoss, match="CRI logging format"):
         crilog.parse(b"just some text\n")
+
+
+TORN = TIME + b" std" + line(b"lost")
+"""What a full disk leaves: the start of one record, and the next one behind it."""
+
+
+@pytest.mark.parametrize("damage", [TORN, b"\n", b"\0" * 5000 + b"\n", b"\0" * (3 * crilog.MAX_RECORD) + b"\n"])
+def test_what_is_no_record_is_left_out_and_told_once(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(line(b"one") + damage + line(b"two"))
+    reader = crilog.LogReader(path)
+    assert reader.left_out() == []
+    read: list[crilog.Record] = []
+    for _ in range(20):
+        read += reader.read()
+    assert [record.text for record in read] == [b"one\n", b"two\n"]
+    assert reader.left_out() == [f"output is left out: the log {path} is damaged"]
+    with path.open("ab") as file:
+        file.write(damage + line(b"three"))
+    for _ in range(20):
+        read += reader.read()
+    assert read[-1].text == b"three\n"
+    assert reader.left_out() == []
+    reader.close()
+
+
+def test_tail_counts_no_damaged_line(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(line(b"one") + TORN + line(b"two") + TORN + line(b"three"))
+    reader = crilog.LogReader(path, tail=2)
+    assert [record.text for record in reader.read()] == [b"two\n", b"three\n"]
+    reader.close()
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "not compressed", "empty"])
+@pytest.mark.parametrize("tail", [None, 5])
+def test_a_damaged_compressed_log_is_read_as_far_as_it_goes(tmp_path: Path, damage: str, tail: int | None) -> None:
+    data = bytearray(gzip.compress(b"".join(line(os.urandom(40).hex().encode()) for _ in range(5000)), 1))
+    if damage == "cut":
+        del data[len(data) // 2 :]
+    elif damage == "changed":
+        data[len(data) // 2 : len(data) // 2 + 100] = b"\xff" * 100
+    else:
+        data[:] = line(b"x") if damage == "not compressed" else b""
+    (tmp_path / "0.log.20260101-000000.gz").write_bytes(data)
+    if tail is None:
+        (tmp_path / "0.log").write_bytes(line(b"next"))
+    reader = crilog.LogReader(tmp_path / "0.log", tail=tail, rotated=True)
+    (tmp_path / "0.log").write_bytes(line(b"next"))
+    records: list[crilog.Record] = []
+    while not records or reader.behind:
+        records += reader.read()
+    assert records[-1].text == b"next\n"
+    assert (len(records) > 1000) == (damage in {"cut", "changed"})
+    assert len(reader.left_out()) == (damage != "empty")
+    reader.close()
 
 
 def test_record_that_is_still_being_written_is_read_once_complete(tmp_path: Path) -> None:

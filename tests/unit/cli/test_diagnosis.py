@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from podkeep.agent.subordinate_ids import parse
+from podkeep.agent.userns import default_range
 from podkeep.base import config
 from podkeep.cli.diagnosis import daemon, finding, machine, mounting, programs
 from podkeep.cli.diagnosis.finding import Level
@@ -38,6 +40,21 @@ def test_user_namespaces(limit: int | None, level: Level) -> None:
     found = machine.user_namespaces(limit, 110)
     assert found.level is level
     assert ("sysctl -w user.max_user_namespaces=" in found.mend) == (limit in {0, 109})
+
+
+@pytest.mark.parametrize(
+    ("count", "level", "detail"),
+    [
+        (65536, Level.OK, "3 blocks of 65536"),
+        (65532 * 65536, Level.WARNING, "2 blocks of 65536; 65532 blocks are left out, as /etc/subuid gives IDs to bob"),
+        (1 << 32, Level.MISSING, "0 blocks of 65536; 65534 blocks are left out, as /etc/subuid gives IDs to bob"),
+    ],
+)
+def test_user_ids_that_users_leave_to_pods(count: int, level: Level, detail: str) -> None:
+    granted = parse(f"bob:65536:{count}\n", "/etc/subuid")
+    found = machine.user_ids(default_range(3).without(granted))
+    assert (found.level, found.detail) == (level, detail)
+    assert ("agent.max_pods is 3" in found.why) == ("/etc/subuid" in found.mend) == (level is not Level.OK)
 
 
 def test_cgroups() -> None:

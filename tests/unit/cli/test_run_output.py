@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import pytest
 
 from podkeep.cli.run_output import RunOutput
 
@@ -37,3 +40,51 @@ def test_streams_go_where_they_belong(tmp_path: Path) -> None:
     assert (os.read(read, 100), os.read(other, 100)) == (b"one\nthree\n", b"two\n")
     for descriptor in (read, write, other, error):
         os.close(descriptor)
+
+
+def shown(logs: Iterable[Path], tmp_path: Path, meanwhile: Callable[[], object] = lambda: None) -> tuple[bytes, bytes]:
+    """Return what is printed of logs, each of a pod of its own, if something happens after they were opened."""
+    with (tmp_path / "out").open("w+b") as out, (tmp_path / "err").open("w+b") as err:
+        output = RunOutput(stdout=out.fileno(), stderr=err.fileno(), prefixed=True)
+        for number, log in enumerate(logs):
+            pod = output.pod(f"pod{number}")
+            pod.started("main", 0, log)
+            pod.finish()
+        meanwhile()
+        asyncio.run(output.follow())
+        return (tmp_path / "out").read_bytes(), (tmp_path / "err").read_bytes()
+
+
+def test_a_damaged_line_keeps_no_other_from_being_shown(tmp_path: Path) -> None:
+    damaged, sound = tmp_path / "0.log", tmp_path / "1.log"
+    damaged.write_bytes(TIME + b" std" + TIME + b" stdout F lost\n" + TIME + b" stdout F one\n")
+    sound.write_bytes(TIME + b" stdout F two\n")
+    out, err = shown([damaged, sound], tmp_path)
+    assert out == b"[pod0/main] one\n[pod1/main] two\n"
+    assert err == f"podkeep: pod0/main: output is left out: the log {damaged} is damaged\n".encode()
+
+
+@pytest.mark.parametrize("when", ["before", "after it was opened"])
+def test_a_log_that_cannot_be_read_keeps_no_other_from_being_shown(
+    tmp_path: Path, when: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad, sound = tmp_path / "logs" / "0.log", tmp_path / "1.log"
+    bad.parent.mkdir()
+    bad.write_bytes(TIME + b" stdout F one\n")
+    sound.write_bytes(TIME + b" stdout F two\n")
+
+    def exchange() -> None:
+        bad.parent.rename(tmp_path / "moved")
+        bad.parent.touch()
+
+    if when == "before":
+        exchange()
+        out, err = shown([bad, sound], tmp_path)
+        told = capfd.readouterr().err
+        assert err == b""
+    else:
+        out, err = shown([bad, sound], tmp_path, exchange)
+        told = err.decode()
+    assert out == b"[pod1/main] two\n"
+    assert told.startswith("podkeep: pod0/main: its output is not shown: ")
+    assert told.count("\n") == 1

@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernel.isolation import in_new_namespaces
 from kernel.tables import tables_read
 from podkeep.base.errors import Internal, NotFound
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel import cgroups, lsm, mountinfo, mounts
 
 
 def test_every_field_and_escapes() -> None:
@@ -96,3 +98,37 @@ def test_only_a_newline_ends_a_line() -> None:
     assert entry == again
     assert entry.root == "/a\rb\x0c\x1c\udc85c"
     assert mountinfo.parse(b"") == []
+
+
+FIELDS = "36 35 98:0 / /mnt rw,noatime master:1 - fuse.x /dev/root rw,errors=continue".split()
+NUMBERS = {0, 1}
+SEPARATOR = FIELDS.index("-")
+
+
+@pytest.mark.parametrize("at", sorted({*range(len(FIELDS))} - {SEPARATOR, *NUMBERS}), ids=lambda at: FIELDS[at])
+@given(name=st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in name and name != b"-"))
+def test_a_name_may_be_any_bytes(at: int, name: bytes) -> None:
+    """Whoever may mount with FUSE names a type of file systems; one that was no UTF-8 kept a runtime from starting."""
+    fields = [field.encode() for field in FIELDS]
+    fields[at] = mountinfo._ESCAPED.sub(lambda match: b"\\%03o" % match[0][0], name)
+    (entry,) = mountinfo.parse(b" ".join(fields) + b"\n")
+    values = [
+        *(str(entry.mount_id), str(entry.parent_id), entry.device, entry.root, entry.mount_point),
+        *(",".join(entry.options), *entry.propagation, "-"),
+        *(entry.fs_type, entry.source, ",".join(entry.super_options)),
+    ]
+    assert [os.fsencode(value) for value in values] == [
+        name if number == at else field.encode() for number, field in enumerate(FIELDS)
+    ]
+
+
+@in_new_namespaces()
+def test_a_file_system_of_a_type_that_is_no_utf8(tmp_path: Path) -> None:
+    fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    data = f"fd={fuse},rootmode=40000,user_id=0,group_id=0"
+    mounts.mount("neighbour", tmp_path, fstype=os.fsdecode(b"fuse.a\xffb"), data=data)
+    assert [entry.fs_type for entry in mountinfo.under(tmp_path)] == [os.fsdecode(b"fuse.a\xffb")]
+    assert cgroups.detect().hierarchies
+    lsm.selinux_enabled()
+    mounts.unmount(tmp_path, lazy=True)
+    os.close(fuse)

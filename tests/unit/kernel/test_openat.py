@@ -16,6 +16,8 @@ from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExh
 from podkeep.kernel import mounts, openat
 from podkeep.kernel.removal import remove_entry, remove_tree
 from support.exchange import exchanging
+from support.leases import leased
+from support.opening import never_opened
 
 
 @pytest.fixture
@@ -151,6 +153,23 @@ def test_a_regular_file_is_read_as_far_as_told(root: int, tmp_path: Path) -> Non
     assert openat.read_regular(root, "../tree/x", 400) is None
 
 
+def test_nobody_waits_for_a_process_that_has_a_lease(root: int, tmp_path: Path) -> None:
+    path = tmp_path / "tree/x"
+    path.write_bytes(b"abcdef")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with leased(path):
+        within = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(BlockingIOError, match="a process has a lease on it"):
+            openat.open_regular(root, "x")
+        assert openat.read_regular(root, "x", 10) is None
+        assert openat.open_beside(path) is None
+        with openat.closing(openat.open_named(path)) as fd, pytest.raises(BlockingIOError):
+            openat.reopen(fd, os.O_WRONLY)
+        assert len(os.listdir("/proc/self/fd")) == within
+    assert openat.read_regular(root, "x", 10) == b"abcdef"
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
 def test_a_file_is_changed_that_was_opened_and_not_what_has_its_name_now(root: int, tmp_path: Path) -> None:
     path, victim = tmp_path / "tree" / "x", tmp_path / "victim"
     path.touch()
@@ -162,6 +181,59 @@ def test_a_file_is_changed_that_was_opened_and_not_what_has_its_name_now(root: i
     info = (tmp_path / "tree" / "moved").stat()
     assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (7, 8, 0o4751)
     assert (victim.stat().st_uid, stat.S_IMODE(victim.stat().st_mode)) == (0, 0o600)
+
+
+def test_a_path_that_somebody_names_is_resolved_as_the_kernel_does_it(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/file").touch()
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "to nothing").symlink_to("nothing")
+    (tmp_path / "0").symlink_to("a/b")
+    for number in range(1200):
+        (tmp_path / f"{number + 1}").symlink_to(f"{number}")
+    for path in ("a/b", "link/b", "link/../link/b/", "39"):
+        assert openat.resolved(tmp_path / path) == openat.resolved(f"{tmp_path}/{path}") == f"{tmp_path}/a/b"
+    assert openat.resolved(f"{tmp_path}/link/file/") == f"{tmp_path}/a/file"
+    assert openat.resolved("/") == "/"
+    numbers = {"none": errno.ENOENT, "to nothing": errno.ENOENT, "a/file/x": errno.ENOTDIR, "1200": errno.ELOOP}
+    for path, number in numbers.items():
+        with pytest.raises(OSError) as caught:
+            openat.resolved(tmp_path / path)
+        assert caught.value.errno == number
+
+
+@pytest.mark.parametrize("leads", ["to a file that was removed", "to no file"])
+def test_what_has_no_path_is_not_there(tmp_path: Path, leads: str) -> None:
+    reading, writing = os.pipe()
+    path = tmp_path / "file"
+    path.touch()
+    with openat.closing(reading), openat.closing(writing), openat.closing(openat.open_named(path)) as held:
+        path.unlink()
+        fd = reading if leads == "to no file" else held
+        with pytest.raises(FileNotFoundError):
+            openat.resolved(f"/proc/self/fd/{fd}")
+
+
+def test_of_what_somebody_names_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    os.mknod(tmp_path / "device", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    fd = openat.open_named_regular(tmp_path / "link")
+    assert fd is not None
+    with openat.closing(fd):
+        assert openat.read_bytes(fd, 9) == b"x"
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("device")
+    with never_opened(tmp_path / "device"):
+        assert openat.open_named_regular(tmp_path / "link") is None
+    with pytest.raises(FileNotFoundError):
+        openat.open_named_regular(tmp_path / "none")
+
+
+def test_a_walk_passes_directories_by_their_names(root: int, tmp_path: Path) -> None:
+    (tmp_path / "tree/a/shm/x").mkdir(parents=True)
+    (tmp_path / "tree/shm/x").mkdir(parents=True)
+    assert sorted(found.path for found in openat.walk(root, passed={"shm"})) == ["a", "a/shm", "shm"]
 
 
 def test_a_path_without_links_is_refused_once_it_has_one(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from podkeep.base.errors import NotFound
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
+from support import setuid
 
 
 @pytest.fixture
@@ -93,6 +94,14 @@ def test_find_by_whole_arguments() -> None:
         process.communicate()
 
 
+@pytest.mark.parametrize("changes_user", [False, True])
+def test_arguments_of_a_set_user_id_program_are_its_users(changes_user: bool) -> None:
+    mark = uuid.uuid4().hex
+    with setuid.started("su", mark, changes_user=changes_user) as pid:
+        assert [process.pid for process in procfs.find_by_argument(mark)] == [pid]
+        assert procfs.find_by_arguments(mark) == []
+
+
 def test_capabilities_are_the_kernels() -> None:
     names = procfs.capability_bounding_set()
     assert "CAP_SYS_ADMIN" in names, "these tests run as root"
@@ -111,6 +120,72 @@ def test_processes_of_a_group_are_found_until_they_are_dead(nothing_leaks: None)
         process.kill()
         assert procfs.wait(procfs.identify(process.pid), 10)
         assert procfs.find_by_group(process.pid) == [], "a zombie is not among them"
+
+
+_REUSED = """
+import ctypes, os, signal, sys
+from pathlib import Path
+from podkeep.kernel import procfs
+
+libc = ctypes.CDLL(None, use_errno=True)
+PARENT, CHILD = 900, 100
+
+class Clone(ctypes.Structure):
+    names = "flags pidfd child_tid parent_tid exit_signal stack stack_size tls set_tid set_tid_size cgroup"
+    _fields_ = [(name, ctypes.c_uint64) for name in names.split()]
+
+def fork_as(pid):
+    wanted = (ctypes.c_int * 1)(pid)
+    asked = Clone(exit_signal=signal.SIGCHLD, set_tid=ctypes.addressof(wanted), set_tid_size=1)
+    done = libc.syscall(435, ctypes.byref(asked), ctypes.sizeof(asked))
+    if done < 0:
+        raise OSError(ctypes.get_errno(), "clone3")
+    return done
+
+def parent_of(pid):
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what ends is gone at once
+if fork_as(PARENT) == 0:
+    if fork_as(CHILD) == 0:
+        while os.getppid() == PARENT:
+            os.sched_yield()
+        while True:
+            try:
+                fork_as(PARENT)
+            except FileExistsError:
+                continue
+            signal.pause()
+    signal.pause()
+while parent_of(CHILD) != PARENT:
+    os.sched_yield()
+
+waiting = True
+
+def exchange(event, arguments):
+    "When the child has been looked at, and its parent is about to be: make that the child's own child."
+    global waiting
+    if waiting and event == "open" and str(arguments[0]) == f"/proc/{PARENT}/stat":
+        waiting = False
+        os.kill(PARENT, signal.SIGKILL)
+        while parent_of(PARENT) != CHILD:
+            os.sched_yield()
+
+sys.addaudithook(exchange)
+print(procfs.find_family({CHILD + 1}, ()), waiting)
+print(sorted(process.pid for process in procfs.find_family({CHILD}, ())))
+"""
+
+
+def test_process_ids_that_are_used_again_end_in_no_circle() -> None:
+    machine = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
+    done = subprocess.run(
+        [*machine, sys.executable, "-c", _REUSED], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.splitlines() == ["[] False", "[100, 900]"], done.stderr
 
 
 _LONG = """

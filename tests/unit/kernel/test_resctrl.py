@@ -187,6 +187,27 @@ def test_another_programs_lock_is_respected(rdt: Resctrl, monkeypatch: pytest.Mo
         os.close(fd)
 
 
+def test_the_lock_of_a_user_is_not_respected(rdt: Resctrl) -> None:
+    """He can open the directory, and change nothing."""
+    fd = os.open(rdt.root, os.O_RDONLY | os.O_DIRECTORY)
+    # The lock belongs to what was opened: that is the user's alone once flock(1) and we have closed it.
+    with subprocess.Popen(
+        ["sh", "-c", f"flock {fd} && echo && read end"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        pass_fds=[fd],
+    ) as process:
+        os.close(fd)
+        assert process.stdout is not None
+        process.stdout.readline()
+        with rdt.locked():
+            rdt.create(Group(name="gold"))
+        process.communicate(b"\n")
+
+
 MBPS = Hardware(l3=INTEL.l3, mb=MemoryBandwidth(mbps=True), monitoring=INTEL.monitoring)
 
 

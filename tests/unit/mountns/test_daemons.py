@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from podkeep.mountns import daemons
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME
+from support import setuid
+
+_IN_OPEN = 0x20
+"""``linux/inotify.h``."""
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root's processes are daemons")
 
@@ -50,6 +57,16 @@ def started(stack: ExitStack, *argv: str | Path) -> int:
     while process.poll() is None and Path(f"/proc/{process.pid}/comm").read_text().strip() not in names:
         os.sched_yield()
     return process.pid
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Yield a descriptor that is readable once somebody has opened ``path`` (inotify(7))."""
+    libc = ctypes.CDLL(None)
+    fd = libc.inotify_init1(os.O_CLOEXEC)
+    assert libc.inotify_add_watch(fd, os.fsencode(path), _IN_OPEN) > 0
+    yield fd
+    os.close(fd)
 
 
 def found(pid: int) -> daemons.Daemon | None:
@@ -90,6 +107,14 @@ def test_another_users_kubelet_is_none(kubelet: Path, processes: ExitStack) -> N
     assert found(pid) is None
 
 
+@pytest.mark.parametrize("changes_user", [False, True])
+def test_a_set_user_id_program_is_none(changes_user: bool) -> None:
+    """Any user starts su(1) by a link of this name, and it waits for a password with the rights of root."""
+    with setuid.started(KUBELET, "--root-dir=/var/lib/podkeep/agent", changes_user=changes_user) as pid:
+        assert Path(f"/proc/{pid}/comm").read_text() == "kubelet\n"
+        assert found(pid) is None
+
+
 def test_one_with_a_root_of_its_own_is_none(processes: ExitStack, tmp_path: Path) -> None:
     """A pod may have the host's network and process IDs, and a program of this name."""
     shutil.copy("/bin/busybox", tmp_path)
@@ -105,9 +130,29 @@ def test_one_with_a_root_of_its_own_is_none(processes: ExitStack, tmp_path: Path
 def test_a_configuration_that_is_no_file_keeps_nobody_waiting(tmp_path: Path, processes: ExitStack) -> None:
     shell = Path(shutil.copy("/bin/sh", tmp_path / "kubelet"))
     os.mkfifo(tmp_path / "config.yaml")
-    daemon = found(started(processes, shell, "-c", "read line", "kubelet", f"--config={tmp_path / 'config.yaml'}"))
+    pid = started(processes, shell, "-c", "read line", "kubelet", f"--config={tmp_path / 'config.yaml'}")
+    with opened(tmp_path / "config.yaml") as events:
+        daemon = found(pid)
+        assert daemon is not None
+        assert daemon.endpoint == ""
+        # To open a device may do something: that of a watchdog restarts the machine.
+        assert not select.select([events], [], [], 0)[0]
+        os.close(os.open(tmp_path / "config.yaml", os.O_RDWR))
+        assert select.select([events], [], [], 0)[0]
+
+
+def test_a_large_configuration_takes_no_time(tmp_path: Path, processes: ExitStack) -> None:
+    shell = Path(shutil.copy("/bin/sh", tmp_path / "kubelet"))
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "\n" * 40_000 + " \tcontainerRuntimeEndpoint: unix:///run/some.sock\npodLogsDir:\n" + " \n" * 50_000
+    )
+    pid = started(processes, shell, "-c", "read line", "kubelet", f"--config={config}")
+    before = time.thread_time()
+    daemon = found(pid)
+    assert time.thread_time() - before < 3, "it took 13 s, in which no other thread ran"
     assert daemon is not None
-    assert daemon.endpoint == ""
+    assert (daemon.endpoint, daemon.pod_logs) == ("/run/some.sock", "")
 
 
 @pytest.mark.parametrize("form", ["flag", "two words", "file"])

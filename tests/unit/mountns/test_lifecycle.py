@@ -31,6 +31,107 @@ def test_it_is_pinned_and_needs_no_process(tmp_path: Path) -> None:
     )
 
 
+def test_a_process_inside_may_have_any_name(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        r"""
+        started = lifecycle.start(pin)
+        script = "printf 'a\\377\\033[2J' >/proc/self/comm; echo up; read end"
+        entered = ["nsenter", f"--mount={pin}", "--", "bash", "-c", script]
+        named = subprocess.Popen(entered, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        named.stdout.readline()
+        assert contents.processes(started.inode) == [(named.pid, r"a\udcff\x1b[2J")]
+        named.communicate(b"")
+        """,
+    )
+
+
+LOCKED_BY_A_USER = r"""
+from contextlib import contextmanager
+
+LOCK = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX); print(flush=True); input()"
+
+@contextmanager
+def locked_by_a_user(directory):
+    directory.mkdir(mode=0o755)
+    command = ["/usr/bin/python3", "-c", LOCK, str(directory)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=65534, group=65534, extra_groups=[], cwd="/"
+    ) as user:
+        assert user.stdout.readline() == b"\n"
+        yield
+        user.communicate(b"\n")
+"""
+
+
+@pytest.mark.parametrize("directory", ["pin.parent", "netns_directory.NETNS"])
+def test_what_a_user_locks_keeps_nobody_waiting(tmp_path: Path, directory: str) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        LOCKED_BY_A_USER
+        + f"""
+with locked_by_a_user({directory}):
+    assert lifecycle.start(pin).made
+    assert mounted(netns_directory.NETNS)
+    assert lifecycle.stop(pin)
+""",
+        timeout=25,
+    )
+
+
+def test_users_cannot_open_the_lock(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        with lifecycle.locked(pin.parent, make=True):
+            lock = pin.parent / lifecycle.LOCK_NAME
+            assert lock.stat().st_mode & 0o777 == 0o600
+            os.utime(lock)
+        assert not pin.parent.exists()
+        """,
+    )
+
+
+def test_who_waits_for_a_lock_that_goes_begins_anew(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        r"""
+        body = "with lifecycle.locked(pin.parent, make=True): print(open(pin.parent / 'n').read(), flush=True)"
+        with lifecycle.locked(pin.parent, make=True):
+            waiting = [spawn(body) for _ in range(3)]
+            lock = os.stat(pin.parent / lifecycle.LOCK_NAME).st_ino
+            # They wait once they have it open.
+            for process in waiting:
+                while not any(
+                    os.path.exists(path) and os.stat(path).st_ino == lock
+                    for path in Path(f"/proc/{process.pid}/fd").iterdir()
+                ):
+                    os.sched_yield()
+            lifecycle.start_locked(pin, on_demand=False)
+            (pin.parent / "n").write_text("now")
+        assert [process.communicate()[0] for process in waiting] == ["now\n"] * 3
+        (pin.parent / "n").unlink()
+        lifecycle.stop(pin)
+        assert not pin.parent.exists()
+        """,
+    )
+
+
+def test_where_no_lock_can_be_made_a_namespace_is_joined(tmp_path: Path) -> None:
+    on_a_scratch_machine(
+        tmp_path,
+        """
+        started = lifecycle.start(pin)
+        given = Place(pin=Path(f"/proc/{os.getpid()}/ns/mnt"), may_make=False, source="--mount-namespace")
+        error = refused(FailedPrecondition, membership.enter, given)
+        assert "nothing would be hidden" in error.message, error
+        subprocess.run(["mount", "-o", "remount,ro", "/run"], check=True)
+        assert process("print(membership.enter(place).inode)") == str(started.inode)
+        subprocess.run(["mount", "-o", "remount,rw", "/run"], check=True)
+        """,
+    )
+
+
 @pytest.mark.requirement("M3", "M36")
 def test_starting_twice_is_starting_once(tmp_path: Path) -> None:
     on_a_scratch_machine(

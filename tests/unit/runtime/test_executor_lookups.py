@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.kernel import procfs
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.removal import remove_tree
 from podkeep.runtime.lifecycle.container_executor import _read_inside, _target_namespace, exit_code_of
 from podkeep.runtime.lifecycle.sandbox_executor import namespace_kinds
-from podkeep.runtime.model.records import NamespaceMode, NamespaceOptions
+from podkeep.runtime.model.records import Device, NamespaceMode, NamespaceOptions
 from podkeep.runtime.oci.confinement import read_profile
-from podkeep.runtime.oci.devices import machine_devices
+from podkeep.runtime.oci.devices import machine_devices, requested
+from support.opening import never_opened
 
 NODE, CONTAINER = NamespaceMode.NODE, NamespaceMode.CONTAINER
 NET, UTS, IPC, PID, USER = (NamespaceKind[name] for name in ("NET", "UTS", "IPC", "PID", "USER"))
@@ -96,6 +99,55 @@ def test_the_machines_devices() -> None:
     assert not [path for path in devices if path.startswith(("/dev/pts/", "/dev/shm/")) or path == "/dev/console"]
 
 
+def device(path: Path) -> Device:
+    return Device(container_path="/dev/x", host_path=str(path), permissions="rw")
+
+
+def test_a_directory_of_devices_is_walked_without_following_links(tmp_path: Path) -> None:
+    (tmp_path / "d/e").mkdir(parents=True)
+    (tmp_path / "d/shm").mkdir()
+    for name in ("d/one", "d/e/two", "d/console", "d/shm/passed"):
+        os.mknod(tmp_path / name, stat.S_IFCHR | 0o640, os.makedev(1, 3))
+    (tmp_path / "d/file").touch()
+    (tmp_path / "d/link").symlink_to("/dev")
+    (tmp_path / "link").symlink_to("d")
+    found = requested((device(tmp_path / "link"),))
+    assert [(node["path"], node["source"]) for node in found] == [
+        ("/dev/x/e/two", f"{tmp_path}/d/e/two"),
+        ("/dev/x/one", f"{tmp_path}/d/one"),
+    ]
+    assert [(node["type"], node["major"], node["minor"], node["fileMode"]) for node in found] == [
+        ("c", 1, 3, 0o640)
+    ] * 2
+
+
+def test_devices_behind_many_links_and_in_many_directories(tmp_path: Path) -> None:
+    for number in range(1200):
+        (tmp_path / f"{number + 1}").symlink_to(str(number))
+    with pytest.raises(InvalidArgument, match="Too many levels of symbolic links"):
+        requested((device(tmp_path / "1200"),))
+    (tmp_path / "deep").mkdir()
+    fd = os.open(tmp_path / "deep", os.O_PATH)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_PATH, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    with pytest.raises(InvalidArgument, match="has no devices in it"):
+        requested((device(tmp_path / "deep"),))
+    os.close(fd)
+    remove_tree(tmp_path / "deep")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("none", "does not exist"), ("file/x", "does not exist"), ("file", "is not a device node")]
+)
+def test_what_is_no_device_is_named(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgument, match=f"device {tmp_path}/{name} {why}"):
+        requested((device(tmp_path / name),))
+
+
 def test_seccomp_profiles_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with pytest.raises(NotFound, match=r"profile\.json"):
@@ -110,6 +162,19 @@ def test_seccomp_profiles_that_cannot_be_read(tmp_path: Path) -> None:
             read_profile(path)
     path.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
     assert read_profile(path) == {"defaultAction": "SCMP_ACT_LOG"}
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "directory"])
+def test_a_seccomp_profile_that_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "profile.json"
+    if kind == "device":
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    else:
+        path.mkdir() if kind == "directory" else os.mkfifo(path)
+    (tmp_path / "link").symlink_to(path)
+    for name in (path, tmp_path / "link"):
+        with never_opened(path), pytest.raises(InvalidArgument, match=f"{name} is not a regular file"):
+            read_profile(name)
 
 
 def test_exit_codes_that_conmon_noted(tmp_path: Path) -> None:

@@ -33,3 +33,9 @@ def test_contexts_of_the_policy(tmp_path: Path) -> None:
 
 def test_active_modules_are_known() -> None:
     assert set(lsm.active()) >= ({"apparmor"} if lsm.apparmor_enabled() else set())
+
+
+def test_a_profile_may_have_any_name(tmp_path: Path) -> None:
+    table = tmp_path / "profiles"
+    table.write_bytes(b"a\xffb (x) (enforce)\npodkeep-default (enforce)\n")
+    assert lsm.apparmor_profiles(table) == {"a\udcffb (x)", "podkeep-default"}

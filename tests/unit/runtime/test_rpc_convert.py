@@ -633,6 +633,19 @@ def test_a_host_path_is_resolved(tmp_path: Path) -> None:
     assert mount.host_path == f"{tmp_path}/real"
 
 
+@pytest.mark.parametrize("links", ["in a row", "beside each other"])
+def test_a_host_path_has_no_more_links_than_the_kernel_follows(tmp_path: Path, links: str) -> None:
+    """Python's realpath calls itself for each link in a row, and follows any number of those beside each other."""
+    (tmp_path / "0").mkdir()
+    for number in range(1200):
+        target = str(number) if links == "in a row" else "0"
+        (tmp_path / f"{number + 1}").symlink_to(tmp_path / target)
+    (tmp_path / "link").symlink_to("/".join(f"{number + 1}/.." for number in range(50)))
+    path = tmp_path / ("1200" if links == "in a row" else "link")
+    with pytest.raises(InvalidArgument, match=r"mounts\[0\]\.host_path: .*: Too many levels of symbolic links"):
+        to_container(add_mount(host_path=str(path)))
+
+
 def test_a_mount_is_echoed_as_it_was_asked_for(tmp_path: Path) -> None:
     asked = api.Mount(
         container_path="/m",

@@ -1,4 +1,9 @@
-"""hostPath: checking that a path of the node is what the pod says, and making it if the pod asks for that."""
+"""hostPath: checking that a path of the node is what the pod says, and making it if the pod asks for that.
+
+Links in the path are followed as the node has them, also those that another pod made in a hostPath of its own, and what
+is missing is made where they lead: a kubelet does the same, and /var/run is a link. No more than 40 are followed, no
+link leads to what is made, and it is a directory, or an empty file, whatever is put there meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from pathlib import Path
 
 from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition
+from podkeep.kernel import openat
 
 _CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
     "Directory": (stat.S_ISDIR, "is not a directory"),
@@ -46,9 +52,7 @@ def check(source: HostPathVolumeSource) -> Path:
 
 def _create(path: Path, *, directory: bool) -> None:
     if directory:
-        # One by one: mkdir(parents=True) calls itself for each of the directories above, of which a pod may name 2,000.
-        for above in (*reversed(path.parents), path):
-            above.mkdir(mode=0o755, exist_ok=True)
+        openat.make_directories(path, mode=0o755)
         return
     # The kubelet makes the file only, not the directories above it. A pod may have put a link there that leads to
     # nothing: no file is made where it leads.

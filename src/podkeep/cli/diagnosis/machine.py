@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podkeep.agent import kubelets
-from podkeep.base.errors import FailedPrecondition
+from podkeep.agent import kubelets, subordinate_ids, userns
+from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cli.diagnosis import finding, known_holes
 from podkeep.cli.diagnosis.finding import Finding
 from podkeep.kernel import cgroup_dynmods, cgroups, mountinfo, procfs
@@ -24,6 +24,7 @@ IDMAPPED_OVERLAY = (5, 19)
 IDMAPPED_TMPFS = (6, 3)
 """tmpfs can be idmapped; Secrets, ConfigMaps and tokens live there (KEP-127, dependencies)."""
 
+_USER_IDS = "user IDs of pods"
 _NEEDED_CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 
 
@@ -34,6 +35,7 @@ def examine(config: Config) -> list[Finding]:
         kernel(os.uname().release),
         *known_holes.of_kernel(os.uname().release, os.uname().version),
         user_namespaces(_number("/proc/sys/user/max_user_namespaces"), config.agent.max_pods),
+        _user_ids(config.agent.max_pods),
         _cgroups(),
         *_cgroup_moves(config),
         forwarding(_number("/proc/sys/net/ipv4/ip_forward")),
@@ -118,6 +120,27 @@ def user_namespaces(limit: int | None, pods: int) -> Finding:
     report = finding.missing if limit == 0 else finding.warning
     why = f"each pod with hostUsers: false needs one, and agent.max_pods is {pods}"
     return report(name, str(limit), why=why, mend=f"sysctl -w {name}={max(pods, 15000)}")
+
+
+def _user_ids(pods: int) -> Finding:
+    try:
+        return user_ids(userns.default_range(pods).without(subordinate_ids.read()))
+    except (PodkeepError, OSError) as error:
+        shown, mend = (error.message, error.hint) if isinstance(error, PodkeepError) else (str(error), "")
+        return finding.missing(_USER_IDS, shown, why="no pod with hostUsers: false gets IDs", mend=mend)
+
+
+def user_ids(id_range: userns.IdRange) -> Finding:
+    """Judge how many blocks of IDs users leave to pods."""
+    blocks = sum(1 for _ in id_range.starts())
+    shown = f"{blocks} blocks of {userns.BLOCK_LENGTH}"
+    shortage = id_range.shortage()
+    if not shortage:
+        return finding.ok(_USER_IDS, shown)
+    report = finding.warning if blocks else finding.missing
+    why = f"each pod with hostUsers: false needs one for itself, and agent.max_pods is {id_range.blocks}"
+    mend = f"give users fewer IDs in {' and '.join(subordinate_ids.FILES)}"
+    return report(_USER_IDS, f"{shown}; {shortage}", why=why, mend=mend)
 
 
 def _cgroups() -> Finding:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from podkeep.base.reference import is_media_type
 from podkeep.images.formats.manifest import MAX_LAYERS
 from podkeep.images.formats.media_types import OCI_TAR, ORAS_DIGEST, ORAS_UNPACK, TITLE, wrong_title
 from podkeep.images.publish.directory_tar import PIECE, Count, changed, same, tar_of
+from podkeep.kernel.openat import open_named_regular
 
 Compression = Literal["gzip", "zstd", "none"]
 
@@ -190,13 +190,12 @@ def _pack_file(source: Source, count: Count) -> Blob:
 
 
 def _read_file(path: Path, media_type: str, annotations: Mapping[str, str], count: Count) -> Blob:
-    # A FIFO would have to be waited for; opened in this way it is there at once, and refused.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = open_named_regular(path)
+    if fd is None:
+        raise InvalidArgument(f"{path} is neither a file nor a directory")
     file = os.fdopen(fd, "rb", buffering=0)
     try:
         before = os.fstat(fd)
-        if not stat.S_ISREG(before.st_mode):
-            raise InvalidArgument(f"{path} is neither a file nor a directory")
         hashing = hashlib.sha256()
         size = 0
         # Not to its end, which a file that somebody appends to may never have.

@@ -27,7 +27,7 @@ from podkeep.images.worker import selection
 from podkeep.images.worker.assembly import Assembly
 from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.layers import LayerJob
-from podkeep.kernel.openat import Resolve, closing, open_regular
+from podkeep.kernel.openat import Resolve, closing, open_named, open_regular, reopen
 
 _NAME = "io.containerd.image.name"
 _REF_NAME = "org.opencontainers.image.ref.name"
@@ -192,14 +192,13 @@ def load(request: Load, assembly: Assembly, channel: Channel) -> list[FetchedIma
 def _open_path(path: Path) -> int:
     """Open a file or a directory; a pipe may have no writer ever, so that comes by a descriptor (``openfile``)."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with closing(open_named(path)) as fd:
+            if not stat.S_ISREG(mode := os.fstat(fd).st_mode) and not stat.S_ISDIR(mode):
+                raise InvalidArgument(f"{path} is neither a file nor a directory")
+            return reopen(fd, os.O_RDONLY)
     except OSError as error:
         kind = of_request(error) or NotFound
         raise kind(f"{path}: {error.strerror}") from error
-    if not stat.S_ISREG(mode := os.fstat(fd).st_mode) and not stat.S_ISDIR(mode):
-        os.close(fd)
-        raise InvalidArgument(f"{path} is neither a file nor a directory")
-    return fd
 
 
 def _open(path: Path, request: Load) -> Files:

@@ -95,7 +95,7 @@ class Staging:
         self.directory(container, sandbox)
         with self.userns(sandbox, idmap) as userns:
             for path, staged in planned.items():
-                mount = Mount(container_path="", host_path=os.path.realpath(path), idmap=idmap)
+                mount = Mount(container_path="", host_path=openat.resolved(path), idmap=idmap)
                 _copy(mount, Path(staged.source), userns)
 
     def lock(

@@ -9,14 +9,13 @@ not. Merge keys (``<<``) and aliases work.
 from __future__ import annotations
 
 import difflib
-import os
-import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.kernel import openat
 
 if TYPE_CHECKING:
     import yaml
@@ -214,14 +213,11 @@ def load(path: Path) -> Node:
 
 def _content(path: Path) -> bytes:
     """Return what a file begins with, one byte more than it may have; a pipe in its place is not waited for."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise InvalidArgument(f"{path}: not a regular file")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(MAX_BYTES + 1)
-    finally:
-        os.close(fd)
+    fd = openat.open_named_regular(path)
+    if fd is None:
+        raise InvalidArgument(f"{path}: not a regular file")
+    with openat.closing(fd):
+        return openat.read_bytes(fd, MAX_BYTES + 1)
 
 
 def parse(text: str, *, source: str) -> Node:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +18,7 @@ from typing import Any
 
 from podkeep.base.config import RuntimeConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, refused
-from podkeep.kernel import lsm, procfs
+from podkeep.kernel import lsm, openat, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.model.records import Sandbox, Security, SELinuxOptions
 from podkeep.runtime.oci import apparmor, apparmor_loader, rlimits, selinux
@@ -212,18 +211,16 @@ def read_profile(path: Path) -> Mapping[str, Any]:
 
 
 def _read_regular(path: Path, limit: int) -> bytes:
-    """Return a file whose path a request names; opening it must not wait for a writer, nor reading it never end.
+    """Return a file whose path a request names.
 
     :raises InvalidArgument: if it is no regular file, or longer than ``limit`` bytes.
+    :raises OSError: if there is none, or it cannot be read.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise InvalidArgument(f"{path} is not a regular file")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            data = file.read(limit + 1)
-    finally:
-        os.close(fd)
+    fd = openat.open_named_regular(path)
+    if fd is None:
+        raise InvalidArgument(f"{path} is not a regular file")
+    with openat.closing(fd):
+        data = openat.read_bytes(fd, limit + 1)
     if len(data) > limit:
         raise InvalidArgument(f"{path} has more than {limit} bytes")
     return data

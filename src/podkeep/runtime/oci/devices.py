@@ -6,14 +6,15 @@ by ``container_executor.py``; nothing is opened, for opening a device does somet
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.kernel import openat
 from podkeep.runtime.model.records import Device
 from podkeep.runtime.oci.mounts import normal
 
@@ -23,7 +24,8 @@ _SKIPPED = frozenset({"pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".ude
 
 def machine_devices(top: Path = Path("/dev")) -> list[dict[str, Any]]:
     """Return the machine's device nodes, without terminals and what lies on other mounts of /dev."""
-    return list(_below(str(top), str(top)))
+    with openat.closing(openat.open_directory(top)) as directory:
+        return _below(directory, str(top), str(top))
 
 
 def requested(devices: tuple[Device, ...]) -> tuple[dict[str, Any], ...]:
@@ -41,36 +43,39 @@ def requested(devices: tuple[Device, ...]) -> tuple[dict[str, Any], ...]:
 
 
 def _nodes(device: Device) -> list[dict[str, Any]]:
-    path = os.path.realpath(device.host_path)
-    if not os.path.lexists(path):
-        raise InvalidArgument(f"device {device.host_path} does not exist", hint="is its driver loaded?")
     target = normal(device.container_path)
-    nodes = list(_below(path, target)) if os.path.isdir(path) else [node_at(path, target)]
+    try:
+        with openat.closing(openat.open_named(device.host_path)) as fd:
+            path, status = openat.path_of(fd), os.fstat(fd)
+            if stat.S_ISDIR(status.st_mode):
+                with openat.closing(openat.reopen(fd, os.O_RDONLY | os.O_DIRECTORY)) as directory:
+                    nodes = _below(directory, path, target)
+            else:
+                node = _node(status, path, target)
+                if node is None:
+                    raise InvalidArgument(f"device {device.host_path} is not a device node of this machine")
+                nodes = [node]
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            raise InvalidArgument(f"device {device.host_path} does not exist", hint="is its driver loaded?") from error
+        raise InvalidArgument(f"device {device.host_path}: {error.strerror}") from error
     if not nodes:
         raise InvalidArgument(f"directory {device.host_path} has no devices in it")
-    if nodes == [None]:
-        raise InvalidArgument(f"device {device.host_path} is not a device node of this machine")
-    return [node for node in nodes if node is not None]
+    return nodes
 
 
-def _below(top: str, target: str) -> Iterator[dict[str, Any]]:
-    for directory, names, files in os.walk(top):
-        names[:] = sorted(name for name in names if name not in _SKIPPED)
-        for name in sorted(files):
-            path = os.path.join(directory, name)
-            if name == "console" or os.path.islink(path):
-                continue
-            node = node_at(path, posixpath.join(target, os.path.relpath(path, top)))
-            if node is not None:
-                yield node
+def _below(directory: int, top: str, target: str) -> list[dict[str, Any]]:
+    """Return the device nodes below a directory, whose path is ``top``, as they are to be below ``target``."""
+    nodes = []
+    for found in openat.walk(directory, one_mount=False, tolerant=True, passed=_SKIPPED):
+        node = _node(found.status, posixpath.join(top, found.path), posixpath.join(target, found.path))
+        if node is not None and found.name != "console":
+            nodes.append(node)
+    return sorted(nodes, key=lambda node: str(node["path"]))
 
 
-def node_at(path: str, target: str) -> dict[str, Any] | None:
-    """Return the device node at ``path`` as it is to be at ``target`` in a container; None if there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
+def _node(status: os.stat_result, path: str, target: str) -> dict[str, Any] | None:
+    """Return the device node at ``path`` as it is to be at ``target`` in a container; None if it is none."""
     kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
     if not kind:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -58,7 +59,8 @@ class ContainerRpc:
         if not request.pod_sandbox_id:
             raise InvalidArgument("pod_sandbox_id is required")
         sandbox = self._state.sandbox(request.pod_sandbox_id)
-        config = container_config(request.config, sandbox.config)
+        # On a thread: it looks at paths, and a file system need not answer.
+        config = await asyncio.to_thread(container_config, request.config, sandbox.config)
         self._classes.check_annotations(asking_annotations(request.config, sandbox.config))
         return api.CreateContainerResponse(container_id=await self._containers.create(sandbox, config))
 

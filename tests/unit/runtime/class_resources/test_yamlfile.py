@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.class_resources import yamlfile
+from support.opening import never_opened
 
 
 def _parse(text: str) -> yamlfile.Node:
@@ -161,5 +163,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rdt.yaml")
     with pytest.raises(InvalidArgument, match=r"rdt\.yaml: not a regular file$"):
         yamlfile.load(tmp_path / "rdt.yaml")
-    with pytest.raises(InvalidArgument, match=r": not a regular file$"):
-        yamlfile.load(Path("/dev/zero"))
+    zero = tmp_path / "zero"
+    os.mknod(zero, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    with never_opened(zero), pytest.raises(InvalidArgument, match=r": not a regular file$"):
+        yamlfile.load(zero)

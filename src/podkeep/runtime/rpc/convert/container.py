@@ -1,4 +1,4 @@
-"""ContainerConfig to its record. Pure but for looking at the host paths of mounts."""
+"""ContainerConfig to its record. Pure but for looking at the host paths of mounts, which blocks."""
 
 from __future__ import annotations
 

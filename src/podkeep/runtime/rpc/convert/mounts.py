@@ -1,12 +1,13 @@
-"""Mounts and devices: CRI messages to records and back. Pure but for looking at the host paths of mounts."""
+"""Mounts and devices: CRI messages to records and back. Pure but for looking at host paths of mounts, which blocks."""
 
 from __future__ import annotations
 
-import os
+import posixpath
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel import openat
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import Propagation
 from podkeep.runtime.rpc.convert.checks import enum_value, path_text, quote
@@ -19,7 +20,7 @@ def mount_record(number: int, mount: api.Mount) -> records.Mount:
     if not mount.container_path.startswith("/"):
         raise InvalidArgument(f"{field}.container_path: {quote(mount.container_path)} is not absolute")
     path_text(f"{field}.container_path", mount.container_path)
-    if os.path.normpath(mount.container_path).strip("/") == "":
+    if posixpath.normpath(mount.container_path).strip("/") == "":
         raise InvalidArgument(f"{field}.container_path: nothing can be mounted over the container's root")
     # The kubelet sends image_sub_path with every subPath, also of volumes that are no images; host_path includes it.
     image = volume_image_record(field, mount) if mount.HasField("image") else None
@@ -54,7 +55,7 @@ def _host_path(field: str, mount: api.Mount) -> str:
         raise InvalidArgument(f"{field}.host_path: {quote(mount.host_path)} is not absolute")
     path_text(f"{field}.host_path", mount.host_path)
     try:
-        path = os.path.realpath(mount.host_path, strict=True)
+        path = openat.resolved(mount.host_path)
     except OSError as error:
         raise InvalidArgument(f"{field}.host_path: {quote(mount.host_path)}: {error.strerror}") from error
     # A link of a pod may lead to a name that no record could hold.

@@ -18,8 +18,8 @@ from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, pin
 from podkeep.kernel.removal import unmount_below
 from podkeep.runtime.bundle.staging import Staging, check_propagation, make_passable
 from podkeep.runtime.model.layout import Layout
-from podkeep.runtime.model.records import Container, Mount, NamespaceOptions, Propagation
-from podkeep.runtime.oci.mounts import bind
+from podkeep.runtime.model.records import Container, Mount, NamespaceOptions, Propagation, Sandbox
+from podkeep.runtime.oci.mounts import StagedMount, bind
 
 POD = sandbox(namespaces=NamespaceOptions(userns=IDMAP))
 
@@ -71,8 +71,7 @@ def test_what_is_mounted_inside_of_a_volume_comes_with_it_whatever_is_exchanged_
         os.close(userns)
         staging = Staging(layout, helper)
         made = container(mounts=(Mount(container_path="/data", host_path=str(volume)),))
-        copies = staging.planned(made, POD)
-        staging.stage(made, POD, copies)
+        copies = staged(staging, made)
         (volume / "above").rename(volume / "elsewhere")
         (volume / "above").symlink_to(tmp_path / "machine")
         config = {"mounts": [bind("/data", copies[0].source, "rprivate", "rw")]}
@@ -101,6 +100,13 @@ def staging(tmp_path: Path) -> Iterator[Staging]:
     unmount_below(tmp_path)
 
 
+def staged(staging: Staging, asked: Container, pod: Sandbox = POD) -> dict[int, StagedMount]:
+    """Make the copies that are planned for the container's mounts, and return them."""
+    planned = staging.planned(asked, pod)
+    staging.stage(asked, pod, planned)
+    return planned
+
+
 def at_data(volume: Path, **fields: Any) -> Container:
     """Return a container with the volume at /data."""
     return container(mounts=(Mount(container_path="/data", host_path=str(volume), **fields),))
@@ -108,21 +114,21 @@ def at_data(volume: Path, **fields: Any) -> Container:
 
 def test_a_mapped_volume_shows_its_owners_mapped_and_keeps_them(volume: Path, staging: Staging) -> None:
     (volume / "file").write_text("content")
-    [copy] = staging.stage(at_data(volume, idmap=IDMAP), POD)[0].values()
+    copy = staged(staging, at_data(volume, idmap=IDMAP))[0].source
     assert (Path(copy) / "file").stat().st_uid == IDMAP.host_uid(0)
     assert (volume / "file").stat().st_uid == 0
 
 
 def test_a_pod_with_the_machines_users_needs_no_copies(volume: Path, staging: Staging) -> None:
     pod = sandbox(namespaces=NamespaceOptions())
-    assert staging.stage(at_data(volume), pod) == {}
-    assert staging.stage_sources(container(), pod, [str(volume)]) == {}
+    assert staged(staging, at_data(volume), pod) == {}
+    assert staging.planned_sources(container(), pod, [str(volume)]) == {}
     assert not staging.layout.staged_mounts(container().id).exists()
 
 
 def test_read_only_with_all_that_is_below_needs_a_copy_whoever_the_users_are(volume: Path, staging: Staging) -> None:
     asked = at_data(volume, readonly=True, recursive_read_only=True)
-    [copy] = staging.stage(asked, sandbox(namespaces=NamespaceOptions()))[0].values()
+    copy = staged(staging, asked, sandbox(namespaces=NamespaceOptions()))[0].source
     for path in (Path(copy), Path(copy) / "above" / "mount"):
         with pytest.raises(OSError, match="Read-only file system"):
             (path / "new").touch()
@@ -141,7 +147,7 @@ def test_copies_go_and_what_is_mounted_below_the_volume_stays(
     (volume / "below").mkdir()
     mounts.tmpfs(volume / "below")
     (volume / "below" / "file").write_text("of the volume")
-    staging.stage(at_data(volume, propagation=propagation), POD)
+    staged(staging, at_data(volume, propagation=propagation))
     staging.unstage(container())
     staging.unstage(container())
     directory = staging.layout.staged_mounts(container().id)
@@ -160,7 +166,7 @@ def test_a_bidirectional_volume_with_mounts_below_is_refused_in_a_user_namespace
     (volume / "below").mkdir()
     mounts.tmpfs(volume / "below")
     with pytest.raises(FailedPrecondition, match="has mounts below it"):
-        staging.stage(at_data(volume, propagation=Propagation.BIDIRECTIONAL), POD)
+        staged(staging, at_data(volume, propagation=Propagation.BIDIRECTIONAL))
 
 
 def test_a_configuration_with_nothing_to_protect_stays_as_it_is(volume: Path, staging: Staging) -> None:

@@ -20,6 +20,7 @@ from podkeep.runtime.rpc.chunks import LIST_BYTES
 from podkeep.runtime.rpc.convert.metrics import descriptor_messages, fill_sandbox_metrics
 from podkeep.runtime.rpc.convert.stats import StatsMessages
 from podkeep.runtime.rpc.encoded import MAX_KEPT, Encoded
+from podkeep.runtime.rpc.shortening import OF_KUBELETS
 from podkeep.runtime.stats.collector import (
     ContainerMetrics,
     ContainerReading,
@@ -351,7 +352,7 @@ def test_a_list_that_no_message_holds_is_told_without_the_texts_of_the_largest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Seventeen pods with as many annotations as the Kubernetes API takes, beside one that has few."""
-    large = {"note": "x" * (1 << 20), "io.kubernetes.container.hash": "1"}
+    large = {"note": "x" * (1 << 19), "io.kubernetes.evil/a": "x" * (1 << 19), "io.kubernetes.container.hash": "1"}
 
     def make(record: Any) -> api.Container:
         labels = {"io.kubernetes.pod.uid": record.id, "app": "web"}
@@ -369,5 +370,19 @@ def test_a_list_that_no_message_holds_is_told_without_the_texts_of_the_largest(
             assert dict(item.labels) == {"io.kubernetes.pod.uid": item.id}
             assert dict(item.annotations) == {"io.kubernetes.container.hash": "1"}
     assert [record.getMessage() for record in caplog.records] == [
-        "a list is more than a message holds: 17 items are told without labels and annotations, such as 0"
+        "a list is more than a message holds: labels and annotations are left out, such as of 0"
     ]
+
+
+@pytest.mark.parametrize("key", sorted(OF_KUBELETS))
+def test_a_list_fits_also_if_the_kubelets_own_are_long(key: str) -> None:
+    def make(record: Any) -> api.Container:
+        short = dict.fromkeys(OF_KUBELETS - {key}, "1")
+        large = {key: "x" * (1 << 20)} if record.id != "small" else {key: "x" * 5000}
+        return api.Container(id=record.id, labels=short, annotations=short | large)
+
+    records = [container("small"), *(container(str(number)) for number in range(17))]
+    items = api.ListContainersResponse.FromString(Encoded(make).repeated(records)).containers
+    assert len(items[0].annotations[key]) == 5000
+    for item in items[1:]:
+        assert item.labels.keys() == item.annotations.keys() == OF_KUBELETS - {key}

@@ -1,0 +1,56 @@
+"""Leaving labels and annotations out of what would be more than one message holds.
+
+Whoever writes a pod chooses its labels and annotations, 1 MiB of them; the message is everybody's. So some pods with
+as many as the Kubernetes API takes must not keep a kubelet from seeing the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Protocol
+
+OF_KUBELETS = frozenset(
+    {
+        "io.kubernetes.pod.name",
+        "io.kubernetes.pod.namespace",
+        "io.kubernetes.pod.uid",
+        "io.kubernetes.pod.deletionGracePeriod",
+        "io.kubernetes.pod.terminationGracePeriod",
+        "io.kubernetes.container.name",
+        "io.kubernetes.container.hash",
+        "io.kubernetes.container.hashWithoutResources",
+        "io.kubernetes.container.ports",
+        "io.kubernetes.container.preStopHandler",
+        "io.kubernetes.container.resources",
+        "io.kubernetes.container.restartCount",
+        "io.kubernetes.container.terminationMessagePath",
+        "io.kubernetes.container.terminationMessagePolicy",
+        "io.kubernetes.container.type",
+    }
+)
+"""Labels and annotations by which a kubelet knows its pods and containers again (Kubernetes, kubelet/types/labels.go
+and kuberuntime/labels.go). No prefix says which: a pod may have any other that begins alike."""
+KEPT_CHARACTERS = (1 << 20, 4096, 256)
+"""The longest values of these that are kept; the next number is for what does not fit with the one before. An author
+of pods has a say in some (the handler, the ports). What identifies a pod has 253 characters at most."""
+
+
+class Described(Protocol):
+    """A message with the labels and annotations of a sandbox or container."""
+
+    @property
+    def annotations(self) -> MutableMapping[str, str]: ...
+
+    @property
+    def labels(self) -> MutableMapping[str, str]: ...
+
+    def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's
+
+    def SerializeToString(self) -> bytes: ...  # noqa: N802 - protobuf's
+
+
+def leave_out(message: Described, kept: int) -> None:
+    """Take labels and annotations off a message but the kubelet's with values of at most ``kept`` characters."""
+    for texts in (message.annotations, message.labels):
+        for key in [key for key, text in texts.items() if key not in OF_KUBELETS or len(text) > kept]:
+            del texts[key]

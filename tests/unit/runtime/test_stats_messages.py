@@ -50,17 +50,17 @@ def interface(name: str, number: int) -> Interface:
 
 
 def container_message(**fields: Any) -> api.ContainerStats:
-    message = api.ContainerStats()
+    answer = api.ListContainerStatsResponse()
     reading = ContainerReading(**{"container": container(), "at": AT, **fields})
-    StatsMessages(mountpoint="/images").fill_container(message, reading)
-    return message
+    StatsMessages(mountpoint="/images").fill_containers(answer.stats, [reading])
+    return answer.stats[0]
 
 
 def sandbox_message(**fields: Any) -> api.PodSandboxStats:
-    message = api.PodSandboxStats()
+    answer = api.ListPodSandboxStatsResponse()
     reading = SandboxReading(**{"sandbox": sandbox(), "at": AT, "usage": usage(), **fields})
-    StatsMessages(mountpoint="/images").fill_sandbox(message, reading)
-    return message
+    StatsMessages(mountpoint="/images").fill_sandboxes(answer.stats, [reading])
+    return answer.stats[0]
 
 
 def test_a_running_container() -> None:

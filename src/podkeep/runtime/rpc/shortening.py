@@ -6,8 +6,14 @@ as many as the Kubernetes API takes must not keep a kubelet from seeing the othe
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import logging
+from collections.abc import MutableMapping, Sequence
 from typing import Protocol
+
+from podkeep.cri.v1 import api_pb2 as api
+from podkeep.runtime.rpc.chunks import FRAME, LIST_BYTES
+
+log = logging.getLogger(__name__)
 
 OF_KUBELETS = frozenset(
     {
@@ -54,3 +60,33 @@ def leave_out(message: Described, kept: int) -> None:
     for texts in (message.annotations, message.labels):
         for key in [key for key, text in texts.items() if key not in OF_KUBELETS or len(text) > kept]:
             del texts[key]
+
+
+def shorten_statuses(
+    sandbox: api.PodSandboxStatus, containers: Sequence[api.ContainerStatus], *, most: int = LIST_BYTES
+) -> bool:
+    """Shorten the statuses of a pod that go into one message, if they have more than ``most`` bytes.
+
+    Those that have more than their share lose labels and annotations, then mounts: each may name the same long path.
+
+    :return: whether they fit then.
+    """
+    parts: list[api.PodSandboxStatus | api.ContainerStatus] = [sandbox, *containers]
+    if _fit(parts, most):
+        return True
+    share = most // len(parts) - FRAME
+    log.debug("statuses of pod sandbox %s are more than a message holds: some are shortened", sandbox.id)
+    for kept in KEPT_CHARACTERS:
+        for part in parts:
+            if part.ByteSize() > share:
+                leave_out(part, kept)
+        if _fit(parts, most):
+            return True
+    for container in containers:
+        if container.ByteSize() > share:
+            del container.mounts[:]
+    return _fit(parts, most)
+
+
+def _fit(parts: Sequence[Described], most: int) -> bool:
+    return sum(part.ByteSize() + FRAME for part in parts) <= most

@@ -66,6 +66,18 @@ def test_a_name_of_megabytes(pods: Pods, rpc: str) -> None:
     assert "more than 4096 bytes" in message
 
 
+def test_what_no_program_is_started_with(pods: Pods) -> None:
+    sandbox = pods.run()
+    request = pods.create_request(sandbox, "true")
+    request.config.envs.extend(api.KeyValue(key=f"V{number}", value=b"x" * 100_000) for number in range(150))
+    message = error_of(lambda: pods.call("CreateContainer", request), InvalidArgument)
+    assert "config.envs: no program starts with more than" in message
+    container = pods.launch(sandbox)
+    for command, named in ((["a\0b"], "NUL"), (["x"] * 100_000, "100000 entries"), (["x" * 200_000], "131071 bytes")):
+        message = error_of(lambda given=command: pods.exec(container, *given), InvalidArgument)
+        assert named in message
+
+
 def test_empty_request_of_podkeeps_own_service(pods: Pods) -> None:
     request = node.LoadImageRequest()
     assert "not absolute" in error_of(lambda: pods.call("LoadImage", request, service="node"), InvalidArgument)

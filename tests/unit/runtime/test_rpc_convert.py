@@ -23,7 +23,15 @@ from podkeep.runtime.records import (
     SandboxConfig,
     Seccomp,
 )
-from podkeep.runtime.rpc.convert.checks import MAX_METADATA_BYTES, MAX_PATH_PARTS, MAX_SECONDS, MAX_TEXT_BYTES, seconds
+from podkeep.runtime.rpc.convert.checks import (
+    MAX_METADATA_BYTES,
+    MAX_PATH_PARTS,
+    MAX_SECONDS,
+    MAX_STRING_BYTES,
+    MAX_STRINGS,
+    MAX_TEXT_BYTES,
+    seconds,
+)
 from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
@@ -562,13 +570,32 @@ def test_a_name_of_ten_megabytes_is_refused_in_few_words(number: int) -> None:
     assert len(str(caught.value)) < 2000
 
 
-def test_long_texts_that_are_no_names_are_taken() -> None:
-    def change(config: Any) -> None:
-        config.args.append("a" * 10_000_000)
-        config.envs.add(key="a", value=b"b" * 10_000_000)
+def test_a_program_has_what_execve_takes() -> None:
+    def with_strings(command: list[str], args: list[str], envs: list[tuple[str, str]]) -> Change:
+        def change(config: Any) -> None:
+            config.command.extend(command)
+            config.args.extend(args)
+            for name, value in envs:
+                config.envs.add(key=name, value=value.encode())
 
-    config = to_container(change)
-    assert len(config.args[0]) == len(config.envs[0][1]) == 10_000_000
+        return change
+
+    longest = "é" + "a" * (MAX_STRING_BYTES - 2)
+    config = to_container(with_strings([longest], [longest] * 40, [("a", longest[:-2])] * 6))
+    assert (len(config.args), len(config.envs)) == (40, 6)
+    many = [("a", "b")] * MAX_STRINGS
+    assert len(to_container(with_strings([], [""] * MAX_STRINGS, many)).envs) == MAX_STRINGS
+    for command, args, envs, message in (
+        ([longest + "a"], [], [], "config.command: .* more than 131071 bytes"),
+        ([], ["a" * 10_000_000], [], "config.args: .* more than 131071 bytes"),
+        ([], [], [("a", longest[:-1])], "config.envs: .* more than 131071 bytes"),
+        ([longest], [longest] * 41, [("a", longest[:-2])] * 6, "config.command, config.args, config.envs: .*6291456"),
+        ([], ["a"] * (MAX_STRINGS + 1), [], "config.args: 16385 entries"),
+        ([], [], [("a", "b"), *many], "config.envs: 16385 entries"),
+    ):
+        with pytest.raises(InvalidArgument, match=message) as caught:
+            to_container(with_strings(command, args, envs))
+        assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("convert", [to_sandbox, to_container])

@@ -332,6 +332,7 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
         ("openat `a`: Too many levels of symbolic links", InvalidArgument),
         ("mkdir `d`: File name too long", InvalidArgument),
         ("exec: argument list too long", InvalidArgument),
+        ("setgroups: Invalid argument", InvalidArgument),
         ("mkdir `/way`: No space left on device", ResourceExhausted),
         ("error seccomp_init: Cannot allocate memory", ResourceExhausted),
         ("open `/run/podkeep/containers/1/rootfs/etc/hosts`: No such file or directory", FailedPrecondition),

@@ -570,6 +570,16 @@ def test_a_name_of_ten_megabytes_is_refused_in_few_words(number: int) -> None:
     assert len(str(caught.value)) < 2000
 
 
+@pytest.mark.parametrize("convert", [to_sandbox, to_container])
+def test_there_are_no_more_groups_than_a_process_has(convert: Callable[[Change], Any]) -> None:
+    def groups(count: int) -> Change:
+        return lambda config: context(config).supplemental_groups.extend(range(count))
+
+    convert(groups(65_536))
+    with pytest.raises(InvalidArgument, match="supplemental_groups: 65537 entries"):
+        convert(groups(65_537))
+
+
 def test_a_program_has_what_execve_takes() -> None:
     def with_strings(command: list[str], args: list[str], envs: list[tuple[str, str]]) -> Change:
         def change(config: Any) -> None:

@@ -103,6 +103,27 @@ def test_unknown_id(pods: Pods, rpc: str, field: str, text: str) -> None:
     assert "not found" in error_of(lambda: pods.call(rpc, request), NotFound)
 
 
+def test_what_a_request_has_in_megabytes_is_told_and_logged_in_few_words(pods: Pods, daemon: Daemon) -> None:
+    long = "\x01" * (1 << 20)
+    at_an_address = _config(lambda c: c.port_mappings.add(host_port=1, container_port=1, host_ip=long))
+    sandbox = pods.run()
+    begin = daemon.log.stat().st_size
+    for rpc, request in (
+        ("ContainerStatus", api.ContainerStatusRequest(container_id=long)),
+        ("PodSandboxStatus", api.PodSandboxStatusRequest(pod_sandbox_id=long)),
+        ("Exec", api.ExecRequest(container_id=long, cmd=["true"], stdout=True)),
+        ("PortForward", api.PortForwardRequest(pod_sandbox_id=long, port=[80])),
+        ("RunPodSandbox", api.RunPodSandboxRequest(config=pod("other"), runtime_handler=long)),
+        ("RunPodSandbox", api.RunPodSandboxRequest(config=at_an_address)),
+    ):
+        with pytest.raises(PodkeepError) as caught:
+            pods.call(rpc, request)
+        assert len(str(caught.value)) < 1000
+        assert type(caught.value) in {NotFound, InvalidArgument}
+    assert pods.pod_status(sandbox).status.id == sandbox
+    assert daemon.log.stat().st_size - begin < 20_000
+
+
 @pytest.mark.parametrize(
     ("rpc", "field"),
     [

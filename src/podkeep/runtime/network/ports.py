@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from podkeep.base.errors import AlreadyExists, InvalidArgument
+from podkeep.base.printable import quoted
 from podkeep.runtime.records import HostPort, Sandbox
 
 PROTOCOLS = ("tcp", "udp", "sctp")
@@ -59,7 +60,7 @@ def _host_address(where: str, text: str) -> Address:
     try:
         address = ip_address(text)
     except ValueError as error:
-        raise InvalidArgument(f"{where}: host_ip {text!r} is no IP address") from error
+        raise InvalidArgument(f"{where}: host_ip {quoted(text)} is no IP address") from error
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped

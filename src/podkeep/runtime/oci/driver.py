@@ -63,7 +63,7 @@ _TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
 _REQUESTS_FAULT = re.compile(
     r"executable file .*(not found|not executable|no such file|name too long)"
     r"|exec:? .*: (no such file|permission denied|is a directory)|error closing exec fds: .*/proc/self/fd"
-    r"|(open|find) executable|stat .*: no such file or directory: unknown"
+    r"|setgroups.*invalid argument|(open|find) executable|stat .*: no such file or directory: unknown"
     r"|writ(e|ing) .*invalid argument|memory limit (could be )?too low"
     r"|unable to set memory limit|cpuset\.\w+.*(out of range|invalid argument)"
     r"|(mkdir `?|/rootfs)/(proc|sys|dev/mqueue)/.*(operation not permitted|permission denied|no such file)"

@@ -168,8 +168,10 @@ def detail(**fields: Any) -> Detail:
     return Detail(**{**given, **fields})
 
 
-def measured(*, pressure: Pressure, memory: Usage | None = None, **fields: Any) -> api.PodSandboxMetrics:
-    record = container(resources=Resources(cpu_quota=1000))
+def measured(
+    *, pressure: Pressure, memory: Usage | None = None, resources: Resources | None = None, **fields: Any
+) -> api.PodSandboxMetrics:
+    record = container(resources=resources or Resources(cpu_quota=1000))
     running = msgspec.structs.replace(record.status, state=ContainerState.RUNNING, started_at=AT)
     record = msgspec.structs.replace(record, status=running)
     found = memory or usage(pressure=pressure)
@@ -271,6 +273,15 @@ def test_limits_of_memory_are_those_that_the_kernel_holds(
     samples = measured(pressure=Pressure(), memory=usage(limit=limit, swap_limit=swap)).container_metrics[0].metrics
     values = {sample.name: sample.value.value for sample in samples}
     assert (values["container_spec_memory_limit_bytes"], values["container_spec_memory_swap_limit_bytes"]) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("9" * 30, 2**64 - 1), ("-1", 0), ("9" * 6000, 0), ("max", 0), ("4096", 4096)]
+)
+def test_no_limit_of_one_pod_fails_the_metrics_of_all(text: str, value: int) -> None:
+    message = measured(pressure=Pressure(), resources=Resources(unified={"memory.min": text}))
+    samples = {item.name: item.value.value for item in message.container_metrics[0].metrics}
+    assert samples["container_spec_memory_reservation_limit_bytes"] == value
 
 
 @pytest.mark.requirement("Q41")

@@ -517,20 +517,22 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
     assert process.stderr is not None
     outputs = {stream.fileno(): Output(limits.output) for stream in (process.stdout, process.stderr)}
     stdout, stderr = outputs.values()
-    pidfd = os.pidfd_open(process.pid)
+    pidfd = -1
     try:
         try:
+            pidfd = os.pidfd_open(process.pid)
             _pump(outputs, pidfd, limits)
         finally:
-            # Whatever happened here: what was started is not left.
-            if not (ended := _readable(pidfd, 0)):
+            # Whatever happened here, as that there is no descriptor: what was started is not left.
+            if not (ended := pidfd >= 0 and _readable(pidfd, 0)):
                 exec_.kill_command(process, pid_file)
         if not ended:
             if any(_readable(stop, 0) for stop in limits.stops):
                 raise _stopped()
             raise DeadlineExceeded(f"the command did not finish within {limits.timeout:g} s and was killed")
     finally:
-        os.close(pidfd)
+        if pidfd >= 0:
+            os.close(pidfd)
         process.stdout.close()
         process.stderr.close()
         process.wait()

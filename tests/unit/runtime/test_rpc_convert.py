@@ -580,6 +580,30 @@ def test_there_are_no_more_groups_than_a_process_has(convert: Callable[[Change],
         convert(groups(65_537))
 
 
+@pytest.mark.parametrize(
+    ("convert", "field", "item"),
+    [
+        *((to_sandbox, f"dns_config.{field}", "a") for field in ("servers", "searches", "options")),
+        *((to_container, f"linux.security_context.{field}", "/a") for field in ("masked_paths", "readonly_paths")),
+        *(
+            (to_container, f"linux.security_context.capabilities.{field}", "CHOWN")
+            for field in ("add_capabilities", "drop_capabilities", "add_ambient_capabilities")
+        ),
+    ],
+)
+def test_lists_that_are_kept_have_a_bound(convert: Callable[[Change], Any], field: str, item: str) -> None:
+    convert(set_field(field, [item] * 1024))
+    with pytest.raises(InvalidArgument, match=f"{field.rpartition('.')[2]}: 1025 entries"):
+        convert(set_field(field, [item] * 1025))
+
+
+@pytest.mark.parametrize("field", ["servers", "searches", "options"])
+def test_what_resolv_conf_holds_has_a_bound(field: str) -> None:
+    to_sandbox(set_field(f"dns_config.{field}", ["a" * 1024]))
+    with pytest.raises(InvalidArgument, match=f"{field}: .* more than 1024 characters"):
+        to_sandbox(set_field(f"dns_config.{field}", ["a" * 1025]))
+
+
 def test_a_program_has_what_execve_takes() -> None:
     def with_strings(command: list[str], args: list[str], envs: list[tuple[str, str]]) -> Change:
         def change(config: Any) -> None:

@@ -19,6 +19,8 @@ MAX_PATH_PARTS = 256
 """Parts of a path that the runtime makes or walks; those of Kubernetes have about ten."""
 MAX_SECONDS = 2_000_000
 """The longest wait, 23 days: poll(2) takes milliseconds in 31 bits."""
+MAX_ENTRIES = 1024
+"""Entries of a list that is kept with a sandbox or container and has some ten."""
 MAX_STRING_BYTES = 131_071
 """Bytes of an argument or a variable of a program (execve(2), MAX_ARG_STRLEN, without the zero byte)."""
 MAX_STRINGS = 16_384
@@ -128,6 +130,8 @@ def absolute(field: str, path: str) -> str:
 
 def token(field: str, text: str) -> str:
     """Return a word that is written into a pod's files, where a space or a new line would make it two."""
+    if len(text) > MAX_NAME_LENGTH:
+        raise InvalidArgument(f"{field}: {quote(text)} has more than {MAX_NAME_LENGTH} characters")
     if not text or any(character.isspace() or not character.isprintable() for character in text):
         raise InvalidArgument(f"{field}: {quote(text)} is empty or holds a space or control character")
     return text

@@ -5,7 +5,7 @@ Whether the machine can enforce what they ask for is looked at when the containe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
@@ -15,6 +15,7 @@ from podkeep.runtime.oci.mounts import OF_RUNTIME, normal
 from podkeep.runtime.oci.users import MAX_GROUPS
 from podkeep.runtime.records import AppArmor, ProfileKind, Seccomp, SELinuxOptions
 from podkeep.runtime.rpc.convert.checks import (
+    MAX_ENTRIES,
     check_count,
     enum_value,
     identifier,
@@ -67,6 +68,7 @@ def check_names(asked: api.Capability) -> None:
     :raises InvalidArgument: naming the field and the name that is none.
     """
     for field in ("add_capabilities", "drop_capabilities", "add_ambient_capabilities"):
+        check_count(f"security_context.capabilities.{field}", getattr(asked, field), MAX_ENTRIES)
         try:
             capabilities.parse(getattr(asked, field))
         except InvalidArgument as error:
@@ -78,7 +80,8 @@ def _groups(given: Sequence[int]) -> tuple[int, ...]:
     return tuple(identifier("supplemental_groups", group) for group in given)
 
 
-def _paths(field: str, paths: Iterable[str]) -> tuple[str, ...]:
+def _paths(field: str, paths: Sequence[str]) -> tuple[str, ...]:
+    check_count(f"security_context.{field}", paths, MAX_ENTRIES)
     result = []
     for path in paths:
         if not path.startswith("/"):
@@ -92,7 +95,7 @@ def _paths(field: str, paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
-def _masked_paths(paths: Iterable[str]) -> tuple[str, ...]:
+def _masked_paths(paths: Sequence[str]) -> tuple[str, ...]:
     result = _paths("masked_paths", paths)
     if needed := OF_RUNTIME.intersection(result):
         raise InvalidArgument(

@@ -35,6 +35,7 @@ from podkeep.base.errors import (
     Unavailable,
 )
 from podkeep.base.ids import ContainerID, SandboxID
+from podkeep.base.printable import quoted
 from podkeep.runtime.records import Container, ContainerState, ContainerStatus, Sandbox, SandboxStatus
 
 log = logging.getLogger(__name__)
@@ -321,7 +322,7 @@ class State:
         """
         found = self.find_sandbox(text)
         if found is None:
-            raise NotFound(f"pod sandbox {text!r} not found", hint=_hint(text))
+            raise NotFound(f"pod sandbox {quoted(text)} not found", hint=_hint(text))
         return found
 
     # containers
@@ -396,7 +397,7 @@ class State:
         """
         found = self.find_container(text)
         if found is None:
-            raise NotFound(f"container {text!r} not found", hint=_hint(text))
+            raise NotFound(f"container {quoted(text)} not found", hint=_hint(text))
         return found
 
     def running_container(self, text: str) -> Container:
@@ -466,7 +467,7 @@ def _match(text: str, known: dict[SandboxID, Sandbox] | dict[ContainerID, Contai
         return None
     found = [item for item in known if item.startswith(text)]
     if len(found) > 1:
-        raise InvalidArgument(f"{text!r} is the start of {len(found)} IDs", hint="write more characters")
+        raise InvalidArgument(f"{quoted(text)} is the start of {len(found)} IDs", hint="write more characters")
     return found[0] if found else None
 
 

@@ -15,6 +15,7 @@ from podkeep.images.store import ImageStore
 from podkeep.runtime.oci import users
 from podkeep.runtime.pull_watch import PullWatch
 from podkeep.runtime.rpc.chunks import Fitting, in_chunks
+from podkeep.runtime.rpc.convert.checks import bounded
 from podkeep.runtime.state import State
 
 
@@ -39,7 +40,7 @@ class ImageRpc:
     def _chosen(self, wanted: api.ImageFilter) -> Sequence[Image]:
         if not wanted.image.image:
             return list(self._images.images())
-        found = self._images.find(wanted.image.image)
+        found = self._images.find(_required(wanted.image))
         return [] if found is None else [found]
 
     async def status(self, request: api.ImageStatusRequest) -> api.ImageStatusResponse:
@@ -94,7 +95,7 @@ class ImageRpc:
 def _required(image: api.ImageSpec) -> str:
     if not image.image:
         raise InvalidArgument("image.image is required")
-    return image.image
+    return bounded("image.image", image.image)
 
 
 def _auth(config: api.AuthConfig) -> RegistryAuth:

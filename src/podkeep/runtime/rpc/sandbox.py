@@ -11,7 +11,7 @@ from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.containers import Containers
 from podkeep.runtime.records import Sandbox, SandboxState
-from podkeep.runtime.rpc.chunks import in_chunks
+from podkeep.runtime.rpc.chunks import LIST_BYTES, in_chunks
 from podkeep.runtime.rpc.container import status_message as container_status_message
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.namespaces import namespace_message
@@ -19,6 +19,7 @@ from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 from podkeep.runtime.rpc.convert.sandbox_update import changed_classes
 from podkeep.runtime.rpc.encoded import Encoded
+from podkeep.runtime.rpc.shortening import shorten_statuses
 from podkeep.runtime.sandboxes import Sandboxes, check_namespaces
 from podkeep.runtime.state import State
 from podkeep.runtime.updates import Updates
@@ -93,7 +94,7 @@ class SandboxRpc:
             info["info"] = msgspec.json.encode(details).decode()
         # The newest first: the kubelet (EventedPLEG) takes the first of several attempts for the last one.
         containers = sorted(self._state.containers(sandbox.id), key=lambda item: item.status.created_at, reverse=True)
-        return api.PodSandboxStatusResponse(
+        answer = api.PodSandboxStatusResponse(
             status=status_message(sandbox),
             info=info,
             containers_statuses=[
@@ -103,6 +104,12 @@ class SandboxRpc:
             ],
             timestamp=time.time_ns(),
         )
+        shorten_statuses(answer.status, answer.containers_statuses, most=LIST_BYTES - _size(info))
+        return answer
+
+
+def _size(info: dict[str, str]) -> int:
+    return sum(len(text.encode()) for text in info.values())
 
 
 def _required(text: str) -> str:

@@ -290,6 +290,9 @@ class TreeWriter:
             kept = rules.kept_xattrs(entry)
             default_acl = kept.get(_DEFAULT_ACL, b"")
             _set_xattrs(fd, kept, entry)
+            if not fresh:
+                keys = [key for key in os.listxattr(fd) if key.startswith(("user.", "system.")) or key in kept]
+                rules.check_directory({key: os.getxattr(fd, key) for key in keys}, entry)
             if default_acl:  # valid, then; until the end, files here must not inherit it
                 os.removexattr(fd, _DEFAULT_ACL)
         self._journal.note(path, rules.modification_time(entry), fresh=fresh, default_acl=default_acl)

@@ -242,7 +242,7 @@ class Tree:
         if entry.xattrs:
             mode, before = attributes.settled(rules.kept_xattrs(entry), mode, before=before, directory=True)
             self._names += sum(len(key) + len(value) + 2 * _ENTRY_BYTES for key, value in entry.xattrs.items())
-            attributes.encoded(before)  # refuses what would be too much
+            rules.check_directory(before, entry)
         directory.xattrs = before
         directory.mode = mode
         directory.implied = False

@@ -33,6 +33,10 @@ _MAX_IMPLIED_BYTES = 8 << 20
 """Directories of one layer that no entry came for, and the bytes of their paths together."""
 _MAX_OPAQUE = 1 << 16
 """Opaque directories of one layer."""
+_LINK_STEPS = 1 << 16
+_ENTRY_LINK_STEPS = 64
+"""Parts of names and of links' targets that are walked because of links, of one layer, and more for each entry. Where
+``lib`` is a link to ``usr/lib``, an entry has some ten; forty links of 4095 bytes have 80,000."""
 NO_LIMIT = _LATEST = (1 << 63) - 1
 
 
@@ -50,6 +54,7 @@ class Budget:
         self._opaque = 0
         self._implied = 0
         self._implied_bytes = 0
+        self._link_steps = 0
         self.entries = 1
 
     def entry(self, size: int = 0) -> None:
@@ -75,6 +80,18 @@ class Budget:
         if self._implied > _MAX_IMPLIED or self._implied_bytes > _MAX_IMPLIED_BYTES:
             raise TreeError(
                 f"more than {_MAX_IMPLIED} directories without an entry, or {_MAX_IMPLIED_BYTES} bytes of their names"
+            )
+
+    def link(self, steps: int) -> None:
+        """Count the parts that a symbolic link on the way to a directory makes necessary to walk, before they are.
+
+        :raises TreeError: if they are too many.
+        """
+        self._link_steps += steps
+        if self._link_steps > _LINK_STEPS + _ENTRY_LINK_STEPS * self.entries:
+            raise TreeError(
+                f"symbolic links above its entries lead over more than {_LINK_STEPS} parts of names, and"
+                f" {_ENTRY_LINK_STEPS} for each entry"
             )
 
     def opaque(self) -> None:

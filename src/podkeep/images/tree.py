@@ -43,7 +43,7 @@ class TreeWriter:
     def __init__(self, root: int, *, max_inodes: int, max_bytes: int = rules.NO_LIMIT) -> None:
         self._root = root
         self._budget = rules.Budget(max_entries=max_inodes, max_bytes=max_bytes)
-        self._parents = Parents(root)
+        self._parents = Parents(root, self._budget.link)
         self._journal = Journal(root)
         self._journal.note(b"", 0, fresh=False)
         # In a set-group-ID directory new files get its group, so ownership must be set even for root:root.

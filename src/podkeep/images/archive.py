@@ -36,6 +36,12 @@ _MAX_DOCUMENTS = 48 << 20
 them. Those of a thousand images of the usual kind have half of that."""
 
 
+MAX_MEMBERS = 1 << 17
+MAX_NAME_BYTES = 16 << 20
+"""Members of an archive, and bytes of their names and of links' targets together, which are in memory: a thousand
+images of 127 layers each have as many, of some 80 bytes."""
+
+
 class Files(Protocol):
     """Named byte strings: a directory, or the members of a tar."""
 
@@ -117,7 +123,13 @@ class TarFiles:
 
     def _index(self) -> None:
         source = _SeekingSource(self._file)
-        for entry in TarReader(source):
+        names = 0
+        for number, entry in enumerate(TarReader(source)):
+            names += len(entry.name) + len(entry.link)
+            if number >= MAX_MEMBERS or names > MAX_NAME_BYTES:
+                raise TarError(
+                    f"the archive has more than {MAX_MEMBERS} members, or {MAX_NAME_BYTES} bytes of their names"
+                )
             name = os.path.normpath(os.fsdecode(entry.name))
             if entry.kind is EntryKind.FILE and entry.parts is None:
                 self._members[name] = (source.position, entry.size)

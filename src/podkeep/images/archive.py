@@ -24,6 +24,7 @@ from podkeep.images.channel import Channel
 from podkeep.images.layers import LayerJob
 from podkeep.images.media_types import Policy
 from podkeep.images.openfile import failure, open_again
+from podkeep.images.rules import shown
 from podkeep.images.tarstream import BLOCK, ByteSource, EntryKind, TarError, TarReader
 from podkeep.kernel.openat import Resolve, closing, open_regular
 
@@ -118,7 +119,7 @@ class TarFiles:
         for _ in range(_MAX_LINKS):
             if name not in self._links:
                 break
-            name = os.path.normpath(os.path.join(os.path.dirname(name), self._links[name]))
+            name = self._links[name]
         return self._members.get(name)
 
     def _index(self) -> None:
@@ -134,9 +135,10 @@ class TarFiles:
             if entry.kind is EntryKind.FILE and entry.parts is None:
                 self._members[name] = (source.position, entry.size)
             elif entry.kind in (EntryKind.SYMLINK, EntryKind.HARDLINK):
-                target = os.fsdecode(entry.link)
-                hard = entry.kind is EntryKind.HARDLINK
-                self._links[name] = os.path.relpath(target, os.path.dirname(name)) if hard else target
+                if not entry.link:
+                    raise TarError(f"entry {shown(entry.name)}: no target")
+                above = os.path.dirname(name) if entry.kind is EntryKind.SYMLINK else ""
+                self._links[name] = os.path.normpath(os.path.join(above, os.fsdecode(entry.link)))
 
 
 class _SeekingSource(ByteSource):

@@ -236,3 +236,27 @@ def test_the_worker_has_bounded_memory(busybox: Layout, open_store: OpenStore) -
 
     asyncio.run(store.load(busybox.path, progress=look))
     assert re.search(r"Max data size +2147483648 +2147483648 ", limits)
+
+
+@pytest.mark.parametrize("link", [b"", b".", b"..", b"/", b"/index.json"])
+@pytest.mark.parametrize("kind", [tarmaker.HARDLINK, tarmaker.SYMLINK])
+def test_links_of_an_archive_that_lead_nowhere(kind: bytes, link: bytes, tmp_path: Path, open_store: OpenStore) -> None:
+    archive = tmp_path / "archive.tar"
+    archive.write_bytes(tarmaker.entry(b"index.json", kind, link=link) + tarmaker.END)
+    with pytest.raises(
+        InvalidArgument, match="no target" if not link else "neither an OCI layout nor a docker archive"
+    ):
+        asyncio.run(open_store().load(archive))
+
+
+def test_links_of_an_archive_are_followed(tmp_path: Path) -> None:
+    archive = tmp_path / "archive.tar"
+    entries = (
+        tarmaker.entry(b"d/file", data=b"content"),
+        tarmaker.hardlink(b"e/hard", b"./d/file"),
+        tarmaker.symlink(b"e/symbolic", b"../e/hard"),
+    )
+    archive.write_bytes(b"".join(entries) + tarmaker.END)
+    with archive.open("rb") as file:
+        files = archives.TarFiles(file)
+        assert [b"".join(files.pieces(name)) for name in ("d/file", "e/hard", "e/symbolic")] == [b"content"] * 3

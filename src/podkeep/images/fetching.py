@@ -193,6 +193,8 @@ class Fetching:
 
     def _take(self, records: list[dict[str, Any]], staging: Path) -> list[Image]:
         reach("images-before-commit")
+        for record in records:
+            self._layers.check(record)
         with self._catalog.changing:
             fresh: dict[Digest, LayerRecord] = {}
             blobs: list[BlobRecord] = []

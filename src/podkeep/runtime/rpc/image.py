@@ -77,7 +77,7 @@ class ImageRpc:
                     hint="remove the containers first",
                 )
             # No container can be made of it from here on; only then the files go, away from the event loop.
-            self._images.forget(image.id)
+            await self._images.withdraw([image])
             await asyncio.to_thread(self._images.collect)
         return api.RemoveImageResponse()
 

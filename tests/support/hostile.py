@@ -573,7 +573,23 @@ def _terabyte() -> Iterator[bytes]:
         yield bytes(1 << 20)
 
 
+_LINKS_DEEP = 37
+
+
+def _maze(heads: int, pad: bytes) -> Iterator[bytes]:
+    """Links that go to and fro and to the next link, and entries below links to the first of them."""
+    yield directory(b"d")
+    for number in range(_LINKS_DEEP):
+        yield pax({b"linkpath": pad + b"l%d" % (number + 1)}) + symlink(b"l%d" % number, b"")
+    yield directory(b"l%d" % _LINKS_DEEP)
+    for number in range(heads):
+        yield symlink(b"s%d" % number, b"l0") + entry(b"s%d/x%d" % (number, number))
+
+
 FLOODS = {
+    "links that go to and fro": Hostile(
+        archive=lambda: _maze(10_000, b"d/../" * 800), refused=r"symbolic links above its entries lead over more than"
+    ),
     "the same path 100,000 times": Hostile(archive=_same_path, tree={"a": "d", "a/b": "d", "a/b/c": "f:x"}),
     "file and directory 2,000 times": Hostile(archive=_directory_and_file, tree={"a": "f:x"}),
     "large sparse maps": Hostile(archive=_many_sparse_maps, tree={"s": "f:60000"}),

@@ -41,12 +41,7 @@ def parse(data: bytes, *, legacy: bool = False) -> tuple[Entry, ...]:
     :param legacy: read a ``.dockercfg``, whose entries are not below ``auths``.
     :raises InvalidArgument: if it is no such configuration.
     """
-    try:
-        document = json.loads(data)
-    except ValueError as error:
-        raise InvalidArgument("not valid JSON") from error
-    except RecursionError as error:
-        raise InvalidArgument("its JSON nests too deeply") from error
+    document = decode(data)
     auths = document if legacy or not isinstance(document, dict) else document.get("auths")
     if auths is None:
         return ()
@@ -54,6 +49,23 @@ def parse(data: bytes, *, legacy: bool = False) -> tuple[Entry, ...]:
         raise InvalidArgument("expected an object" if legacy or auths is document else "auths: expected an object")
     entries = ((where, _credentials(where, value)) for where, value in auths.items())
     return tuple((where, found) for where, found in entries if found != Credentials())
+
+
+def decode(data: bytes) -> Any:
+    """Return what a JSON document with credentials says.
+
+    :raises InvalidArgument: if it is none, or has what is no text: half of a surrogate pair, which no message can hold.
+    """
+    try:
+        document = json.loads(data)
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument("it has half of a surrogate pair") from None  # the error has all of the text
+    except ValueError as error:
+        raise InvalidArgument("not valid JSON") from error
+    except RecursionError as error:
+        raise InvalidArgument("its JSON nests too deeply") from error
+    return document
 
 
 def _credentials(where: str, value: Any) -> Credentials:

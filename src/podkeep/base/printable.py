@@ -6,7 +6,13 @@ printed before, look like another line, or fill it. Pure; used wherever text is 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
+
+_quoting = reprlib.Repr()
+_quoting.maxstring = 200
+quoted = _quoting.repr
+"""How a caller's text is shown in an error: quoted, and cut in the middle if it is long."""
 
 
 def printable(text: str) -> str:

@@ -16,6 +16,9 @@ from podkeep.base.ids import Digest, parse_digest
 DEFAULT_HOST = "docker.io"
 _DEFAULT_PREFIX = "library/"
 _MAX_NAME = 255
+_MAX_TEXT = 1024
+"""Characters of a name with its tag, its digest and its condition; the longest right one has 789. What follows looks at
+each of them several times, and keeps a state for each part of a path."""
 _MOST_SHOWN = 400
 """Characters of a wrong name that an error shows; a right one with its tag has fewer."""
 
@@ -84,6 +87,8 @@ def parse(text: str) -> Reference:
 
     :raises InvalidArgument: naming the part that is wrong.
     """
+    if len(text) > _MAX_TEXT:
+        raise _invalid(text, f"it is longer than {_MAX_TEXT} characters", "shorten it")
     rest, mark, condition = text.partition("?")
     artifact_type = condition.removeprefix(_FILTER)
     if mark and not (condition.startswith(_FILTER) and is_media_type(artifact_type)):

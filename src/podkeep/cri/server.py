@@ -275,7 +275,8 @@ def _failure(rpc: _Rpc, error: Exception, started: float) -> PodkeepError:
     if isinstance(error, Unimplemented):
         level = logging.DEBUG  # clients ask what there is, some of them every second
     took = _milliseconds(started) if started else 0.0
-    _logger.log(level, "%s failed with %s after %.0f ms: %s", rpc.name, type(error).__name__, took, error)
+    said = status.details_of(error)  # as the caller has it: it may have what the caller sent in it, megabytes of that
+    _logger.log(level, "%s failed with %s after %.0f ms: %s", rpc.name, type(error).__name__, took, said)
     return error
 
 

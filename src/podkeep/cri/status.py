@@ -34,6 +34,10 @@ from podkeep.base.redaction import redacted
 MAX_DETAILS_BYTES = 6 * 1024
 """Longest details on the wire. gRPC core drops a whole answer whose trailers pass 8 KiB (its soft default limit)."""
 
+_MAX_READ = 32 * 1024
+"""Characters of each end of a text that are looked at, one by one: it may have in it what a caller has sent. Far more
+than is shown, so that no credential in what is shown has lost what it is known by."""
+
 _CODES: dict[type[PodkeepError], grpc.StatusCode] = {
     InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
     NotFound: grpc.StatusCode.NOT_FOUND,
@@ -78,12 +82,21 @@ def details_of(error: PodkeepError) -> str:
 
     From a text that is too long the middle is left out: the start says what failed, the end what a program said last.
     """
-    text = printable_lines(redacted(str(error)))
-    if _wire_length(text) <= MAX_DETAILS_BYTES:
-        return text
+    text = str(error)
+    whole = len(text) <= 2 * _MAX_READ
+    start = printable_lines(redacted(text if whole else text[:_MAX_READ]))
+    if whole and _wire_length(start) <= MAX_DETAILS_BYTES:
+        return start
+    end = start if whole else printable_lines(redacted(text[-_MAX_READ:]))
     gap = " [...] "
     half = (MAX_DETAILS_BYTES - len(gap)) // 2
-    return _prefix(text, half) + gap + _prefix(text[::-1], half)[::-1]
+    first, last = _prefix(start, half), _prefix(end[::-1], half)[::-1]
+    # The word that was cut may be a part of a credential; it is shown only if far more was left out than is shown.
+    if not whole and first == start:
+        first = start.rpartition(" ")[0]
+    if not whole and last == end:
+        last = end.partition(" ")[2]
+    return first + gap + last
 
 
 def error_of(code: grpc.StatusCode, details: str) -> PodkeepError:

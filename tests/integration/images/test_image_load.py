@@ -6,14 +6,18 @@ import asyncio
 import gzip
 import json
 import os
+import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import OpenStore, layer_directory
+from conftest import OpenStore, children, layer_directory
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.images.formats.image import PullProgress
+from podkeep.images.worker import archive as archives
+from support import tarmaker
 from support.images import BUSYBOX, OCI_CONFIG, OCI_MANIFEST, Layout, LayoutBuilder, busybox_layout, compress, file, tar
 
 
@@ -203,3 +207,56 @@ def test_the_name_in_the_archive_comes_first(tmp_path: Path, open_store: OpenSto
         (image,) = asyncio.run(store.load(archive))
         assert image.repo_tags[0] == f"docker.io/library/{name}:1"
     assert len(image.repo_tags) == 2
+
+
+def test_the_members_of_an_archive_are_bounded(tmp_path: Path, open_store: OpenStore) -> None:
+    store = open_store()
+    archive = tmp_path / "many.tar.zst"
+    archive.write_bytes(compress(tarmaker.entry(b"%08d" % 1) * (archives.MAX_MEMBERS + 1) + tarmaker.END, "zstd"))
+    with pytest.raises(InvalidArgument, match="the archive has more than 131072 members, or 16777216 bytes of their"):
+        asyncio.run(store.load(archive))
+    long = tarmaker.pax({b"path": b"n/" * 2000}) + tarmaker.entry(b"n")
+    archive.write_bytes(compress(long * 4200 + tarmaker.END, "zstd"))
+    with pytest.raises(InvalidArgument, match="the archive has more than 131072 members, or 16777216 bytes of their"):
+        asyncio.run(store.load(archive))
+    name = b"blobs/sha256/" + b"0" * 60
+    with tempfile.TemporaryFile() as file:
+        file.write(b"".join(tarmaker.entry(name + b"%08d" % number) for number in range(100_000)) + tarmaker.END)
+        file.flush()
+        assert archives.TarFiles(file).size(os.fsdecode(name + b"00099999")) == 0
+
+
+def test_the_worker_has_bounded_memory(busybox: Layout, open_store: OpenStore) -> None:
+    store, before, limits = open_store(), children(), ""
+
+    def look(_step: object) -> None:
+        nonlocal limits
+        for pid in children() - before:
+            limits = limits or Path(f"/proc/{pid}/limits").read_text()
+
+    asyncio.run(store.load(busybox.path, progress=look))
+    assert re.search(r"Max data size +2147483648 +2147483648 ", limits)
+
+
+@pytest.mark.parametrize("link", [b"", b".", b"..", b"/", b"/index.json"])
+@pytest.mark.parametrize("kind", [tarmaker.HARDLINK, tarmaker.SYMLINK])
+def test_links_of_an_archive_that_lead_nowhere(kind: bytes, link: bytes, tmp_path: Path, open_store: OpenStore) -> None:
+    archive = tmp_path / "archive.tar"
+    archive.write_bytes(tarmaker.entry(b"index.json", kind, link=link) + tarmaker.END)
+    with pytest.raises(
+        InvalidArgument, match="no target" if not link else "neither an OCI layout nor a docker archive"
+    ):
+        asyncio.run(open_store().load(archive))
+
+
+def test_links_of_an_archive_are_followed(tmp_path: Path) -> None:
+    archive = tmp_path / "archive.tar"
+    entries = (
+        tarmaker.entry(b"d/file", data=b"content"),
+        tarmaker.hardlink(b"e/hard", b"./d/file"),
+        tarmaker.symlink(b"e/symbolic", b"../e/hard"),
+    )
+    archive.write_bytes(b"".join(entries) + tarmaker.END)
+    with archive.open("rb") as file:
+        files = archives.TarFiles(file)
+        assert [b"".join(files.pieces(name)) for name in ("d/file", "e/hard", "e/symbolic")] == [b"content"] * 3

@@ -56,6 +56,28 @@ def test_empty_request_for_an_image(pods: Pods, rpc: str) -> None:
     assert "image.image is required" in error_of(lambda: pods.call(rpc, request, service="images"), InvalidArgument)
 
 
+@pytest.mark.parametrize("rpc", ["ImageStatus", "PullImage", "RemoveImage", "ListImages"])
+def test_a_name_of_megabytes(pods: Pods, rpc: str) -> None:
+    spec = api.ImageSpec(image="a" + "/a" * (1 << 20))
+    fields = {"filter": api.ImageFilter(image=spec)} if rpc == "ListImages" else {"image": spec}
+    request = getattr(api, f"{rpc}Request")(**fields)
+    message = error_of(lambda: pods.call(rpc, request, service="images"), InvalidArgument)
+    assert "image.image" in message
+    assert "more than 4096 bytes" in message
+
+
+def test_what_no_program_is_started_with(pods: Pods) -> None:
+    sandbox = pods.run()
+    request = pods.create_request(sandbox, "true")
+    request.config.envs.extend(api.KeyValue(key=f"V{number}", value=b"x" * 100_000) for number in range(150))
+    message = error_of(lambda: pods.call("CreateContainer", request), InvalidArgument)
+    assert "config.envs: no program starts with more than" in message
+    container = pods.launch(sandbox)
+    for command, named in ((["a\0b"], "NUL"), (["x"] * 100_000, "100000 entries"), (["x" * 200_000], "131071 bytes")):
+        message = error_of(lambda given=command: pods.exec(container, *given), InvalidArgument)
+        assert named in message
+
+
 def test_empty_request_of_podkeeps_own_service(pods: Pods) -> None:
     request = node.LoadImageRequest()
     assert "not absolute" in error_of(lambda: pods.call("LoadImage", request, service="node"), InvalidArgument)
@@ -79,6 +101,27 @@ def test_unknown_id(pods: Pods, rpc: str, field: str, text: str) -> None:
         request.config.metadata.name = "main"
         request.config.image.image = pods.image
     assert "not found" in error_of(lambda: pods.call(rpc, request), NotFound)
+
+
+def test_what_a_request_has_in_megabytes_is_told_and_logged_in_few_words(pods: Pods, daemon: Daemon) -> None:
+    long = "\x01" * (1 << 20)
+    at_an_address = _config(lambda c: c.port_mappings.add(host_port=1, container_port=1, host_ip=long))
+    sandbox = pods.run()
+    begin = daemon.log.stat().st_size
+    for rpc, request in (
+        ("ContainerStatus", api.ContainerStatusRequest(container_id=long)),
+        ("PodSandboxStatus", api.PodSandboxStatusRequest(pod_sandbox_id=long)),
+        ("Exec", api.ExecRequest(container_id=long, cmd=["true"], stdout=True)),
+        ("PortForward", api.PortForwardRequest(pod_sandbox_id=long, port=[80])),
+        ("RunPodSandbox", api.RunPodSandboxRequest(config=pod("other"), runtime_handler=long)),
+        ("RunPodSandbox", api.RunPodSandboxRequest(config=at_an_address)),
+    ):
+        with pytest.raises(PodkeepError) as caught:
+            pods.call(rpc, request)
+        assert len(str(caught.value)) < 1000
+        assert type(caught.value) in {NotFound, InvalidArgument}
+    assert pods.pod_status(sandbox).status.id == sandbox
+    assert daemon.log.stat().st_size - begin < 20_000
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,22 @@ def steps(events: Sequence[Any], *subjects: str) -> list[tuple[int, int]]:
     ]
 
 
+def test_a_pod_that_no_message_holds_ends_no_stream(pods: Pods, daemon: Daemon) -> None:
+    large = pods.run(pod("large", annotations={"note": "x" * 1_000_000}))
+    texts = {"note": "x" * 1_000_000, "io.kubernetes.container.hash": "1"}
+    made = [pods.create(large, name=f"c{number}", annotations=texts) for number in range(17)]
+
+    async def work(client: CriClient) -> None:
+        await client.runtime.StartContainer(api.StartContainerRequest(container_id=made[0]))
+
+    event = Listener(pods, daemon.socket).hear(lambda heard: (0, STARTED) in steps(heard, made[0]), work)[-1]
+    assert event.pod_sandbox_status.id == large
+    assert {item.id for item in event.containers_statuses} == set(made)
+    assert all(dict(item.annotations) == {"io.kubernetes.container.hash": "1"} for item in event.containers_statuses)
+    answer = pods.call("PodSandboxStatus", api.PodSandboxStatusRequest(pod_sandbox_id=large))
+    assert [item.id for item in answer.containers_statuses] == made[::-1]
+
+
 def test_the_life_of_a_pod(pods: Pods, daemon: Daemon) -> None:
     config = pod("heard")
     made: dict[str, str] = {}

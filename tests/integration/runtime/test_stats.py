@@ -212,6 +212,31 @@ def test_streams_bring_what_lists_bring(pods: Pods, daemon: Daemon) -> None:
     assert {item.pod_sandbox_id for item in found} >= set(sandboxes)
 
 
+def test_annotations_of_some_do_not_keep_the_statistics_of_all_from_a_client(pods: Pods, daemon: Daemon) -> None:
+    large = {"note": "x" * 1_000_000, "io.kubernetes.container.hash": "1"}
+    usual = pods.launch(pods.run(pod("usual", annotations={"a": "b"})), annotations={"c": "d"})
+    shared = pods.run(pod("shared", annotations=large))
+    made = {pods.create(shared, name=f"c{number}", annotations=large) for number in range(17)}
+    others = {pods.run(pod(f"p{number}", annotations=large)) for number in range(4)}
+    for listed in (list_containers(pods), list_containers(pods, pod_sandbox_id=shared)):
+        assert made <= listed.keys()
+        assert all(dict(listed[one].attributes.annotations) == {"io.kubernetes.container.hash": "1"} for one in made)
+    assert dict(list_containers(pods)[usual].attributes.annotations) == {"c": "d"}
+    assert len(container_stats(pods, made.pop()).attributes.annotations["note"]) == 1_000_000
+    found = list_pods(pods)
+    assert others | {shared} <= found.keys()
+    assert len(found[shared].linux.containers) == len(pod_stats(pods, shared).linux.containers) == 17
+    assert {"a": "b"} in [dict(item.attributes.annotations) for item in found.values()]
+    containers = streamed(
+        pods, daemon.socket, "StreamContainerStats", api.StreamContainerStatsRequest(), "container_stats"
+    )
+    assert {item.attributes.id for item in containers} == list_containers(pods).keys()
+    sandboxes = streamed(
+        pods, daemon.socket, "StreamPodSandboxStats", api.StreamPodSandboxStatsRequest(), "pod_sandbox_stats"
+    )
+    assert {item.attributes.id for item in sandboxes} == found.keys()
+
+
 def test_metrics_have_the_labels_of_their_descriptors(pods: Pods) -> None:
     sandbox = pods.run(pod("measured"))
     resources = api.LinuxContainerResources(

@@ -49,6 +49,12 @@ def test_configuration_without_credentials(text: bytes) -> None:
     [
         (b"", "not valid JSON"),
         (b"\xff", "not valid JSON"),
+        (
+            rb'{"auths": {"r.example": {"username": "u", "password": "s\ud800cret"}}}',
+            "it has half of a surrogate pair",
+        ),
+        (rb'{"auths": {"r\udc00.example": {"username": "u"}}}', "it has half of a surrogate pair"),
+        (b'{"auths": {"r.example": {"identitytoken": "\xed\xa0\x80"}}}', "it has half of a surrogate pair"),
         (b"[" * 100_000, "its JSON nests too deeply"),
         (b"[]", "expected an object"),
         (b'{"auths": []}', "auths: expected an object"),

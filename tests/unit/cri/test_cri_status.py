@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from urllib.parse import quote
 
 import grpc
@@ -10,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base import errors
-from podkeep.base.errors import CommandFailed, Internal, KernelCallError, PodkeepError, RegistryUnavailable, Unavailable
+from podkeep.base.errors import (
+    CommandFailed,
+    Internal,
+    KernelCallError,
+    NotFound,
+    PodkeepError,
+    RegistryUnavailable,
+    Unavailable,
+)
 from podkeep.base.printable import printable
 from podkeep.base.redaction import redacted
 from podkeep.cri import status
@@ -91,3 +101,37 @@ def test_details_are_printable_and_have_no_secrets() -> None:
     assert all(line.isprintable() for line in details.split("\n"))
     assert details.startswith("first\n\\x1b]0;owned")
     assert "opensesame" not in details
+
+
+def test_of_a_text_of_megabytes_only_the_ends_are_looked_at() -> None:
+    counted = itertools.count()
+    error = NotFound("container '" + "\x01é" * (1 << 20) + "' not found", hint="look again")
+    sys.setprofile(lambda _frame, event, _: next(counted) if event == "call" else None)
+    try:
+        details = status.details_of(error)
+    finally:
+        sys.setprofile(None)
+    assert next(counted) < 200_000
+    assert details.startswith("container")
+    assert details.endswith("not found; hint: look again")
+
+
+@pytest.mark.parametrize("before", [0, 1, 6, 12, 20])
+def test_no_credential_is_cut_so_that_it_is_not_known(before: int) -> None:
+    secret = "Bearer opensesame.1234"
+    for text in (f"{'x' * (32 * 1024 - before)} {secret} {'y ' * 50_000}", f"{'y ' * 50_000}{secret} {'x' * 32_740}"):
+        for padded in (text, text + "x" * before):
+            details = status.details_of(Internal(padded))
+            assert "sesame" not in details
+            assert "1234" not in details
+
+
+@pytest.mark.parametrize("cut", [0, 4, 10, 20])
+def test_no_part_of_a_credential_is_shown_because_others_were_hidden(cut: int) -> None:
+    """Of the text that is looked at nothing is left but the cut."""
+    filler, secret = ("Bearer " + "a1" * 16_000).ljust(32 * 1024 - cut - 1, "1"), "https://me:opensesame@r.example/"
+    text = f"{filler} {secret} {'y ' * 50_000} {secret} {filler}"
+    details = status.details_of(Internal(text))
+    assert len(details) < 100
+    assert "opens" not in details
+    assert "sesame" not in details

@@ -241,6 +241,8 @@ def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program(tmp_path / "bin/docker-credential-none", "echo credentials not found in native keychain; exit 1")
     program(tmp_path / "bin/docker-credential-bad", "echo cannot open the keychain >&2; exit 1")
     program(tmp_path / "bin/docker-credential-odd", 'echo \'{"Username": "sEcReT"}\'')
+    half = r'{"Username": "u", "Secret": "sEcReT\ud800"}'
+    program(tmp_path / "bin/docker-credential-half", f"cat <<'END'\n{half}\nEND")
     program(tmp_path / "bin/docker-credential-slow", "sleep 1000")
     token = json.dumps({"ServerURL": "x", "Username": "<token>", "Secret": "refresh"})
     program(tmp_path / "bin/docker-credential-token", f"echo '{token}'")
@@ -272,6 +274,7 @@ def test_what_helpers_say(helpers: Path) -> None:
     for name, words in (
         ("bad", "docker-credential-bad exited with 1: cannot open the keychain"),
         ("odd", "docker-credential-odd did not print credentials"),
+        ("half", "docker-credential-half did not print credentials"),
         ("gone", "docker-credential-gone: "),
         ("../../bin/sh", "is not the name of a credential helper"),
         (5, "is not the name of a credential helper"),
@@ -287,6 +290,7 @@ def test_what_helpers_say(helpers: Path) -> None:
     ("content", "why"),
     [
         (b"{", "not valid JSON"),
+        (rb'{"credsStore": "\udfff"}', "config.json: it has half of a surrogate pair"),
         (b'{"auths": 5}', "auths: expected an object"),
         (b'{"credHelpers": [5]}', "credHelpers is not an object"),
         (b'{"credsStore": 5}', "credsStore not a string"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,3 +77,24 @@ def test_a_wrong_name_of_any_length_gives_a_short_error(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse(text.format("X" * 100_000))
     assert len(str(caught.value)) < 1100
+
+
+@pytest.mark.parametrize("text", ["a" + "/a" * (1 << 20), "a" + "-" * (1 << 20), "a.b" * (1 << 20) + "/a"])
+def test_a_wrong_name_of_any_length_takes_little_memory(text: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgument, match="longer than 1024"):
+            parse(text)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_longest_name_is_one() -> None:
+    host = f"{'h' * 122}.example:65535"
+    media_type = f"{'a' * 127}/{'b' * 127}"
+    text = f"{host}/{'r' * (254 - len(host))}:{'t' * 128}@sha512:{'ab' * 64}?artifactType={media_type}"
+    assert len(text) == 255 + 129 + 136 + 14 + 255
+    assert parse(text).artifact_type == media_type
+    with pytest.raises(InvalidArgument, match="longer than 255"):
+        parse(f"{host}/{'r' * 255}")

@@ -245,3 +245,16 @@ def test_random_bytes_are_no_layer(size: int) -> None:
     for _ in range(50):
         with pytest.raises(TarError):
             list(TarReader(_source(chance.randbytes(size))))
+
+
+def test_a_large_layer_below_a_link_is_taken() -> None:
+    above = [tarmaker.directory(b"usr"), tarmaker.directory(b"usr/lib"), tarmaker.symlink(b"lib", b"usr/lib")]
+    tree = Tree(max_inodes=1 << 20, max_memory=1 << 28)
+    source = _source(
+        b"".join(
+            (*above, *(tarmaker.entry(b"lib/a/b/c/d/e/f/%d/x" % number) for number in range(20_000)), tarmaker.END)
+        )
+    )
+    for found in TarReader(source):
+        tree.apply(found, source.position)
+    assert len(list(tree.implied())) == 20_007

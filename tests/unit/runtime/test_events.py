@@ -12,6 +12,8 @@ import msgspec
 import pytest
 from runtime_values import container, sandbox
 
+from podkeep.cri import transport
+from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.lifecycle.events import (
     QUEUE_BYTES,
     Event,
@@ -20,8 +22,9 @@ from podkeep.runtime.lifecycle.events import (
     EventReader,
     kinds_between,
 )
-from podkeep.runtime.model.records import ContainerState, SandboxState
+from podkeep.runtime.model.records import Container, ContainerState, Mount, SandboxState
 from podkeep.runtime.model.state import State
+from podkeep.runtime.rpc.events import event_message
 
 
 def event(number: int, *, at: int | None = None) -> Event:
@@ -240,3 +243,24 @@ def test_what_nobody_hears_is_forgotten_in_time_also_if_nobody_ever_comes() -> N
             return len(await taken(reader))
 
     assert asyncio.run(run()) == 1
+
+
+def test_no_event_is_more_than_a_message_holds() -> None:
+    long = Mount(container_path="/" + "x" * 4000, host_path="/" + "x" * 4000)
+    pod = sandbox(annotations={"note": "x" * 1_000_000})
+
+    def told(*containers: Container) -> api.ContainerEventResponse:
+        message = event_message(Event(kind=EventKind.STARTED, subject="s", at=1, sandbox=pod, containers=containers))
+        assert message.ByteSize() < transport.MAX_MESSAGE_BYTES
+        return message
+
+    usual = container("usual", labels={"a": "b"}, mounts=(long,))
+    for large in (
+        [container(str(number), annotations={"note": "x" * 1_000_000}) for number in range(17)],
+        [container(str(number), mounts=(long,) * 200) for number in range(17)],
+    ):
+        statuses = told(usual, *large).containers_statuses
+        assert [item.id for item in statuses] == [item.id for item in (usual, *large)]
+        assert (dict(statuses[0].labels), len(statuses[0].mounts)) == ({"a": "b"}, 1)
+    message = told(*(container(str(number), image="x" * 4096, name="n" * 1000) for number in range(4000)))
+    assert (message.container_id, message.HasField("pod_sandbox_status")) == ("s", False)

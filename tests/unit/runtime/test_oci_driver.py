@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,11 @@ from podkeep.runtime.oci.driver import (
     _said,
     share,
 )
-from podkeep.runtime.oci.exec import ExecStdio
+from podkeep.runtime.oci.exec import ExecProcess, ExecStdio
 from podkeep.runtime.oci.null_device import open_null
+from podkeep.runtime.streaming import exec as exec_session
+from podkeep.runtime.streaming.budget import Account
+from podkeep.runtime.streaming.channels import CommandStreams, Inbox, Size
 
 
 @pytest.fixture(autouse=True)
@@ -332,6 +336,7 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
         ("openat `a`: Too many levels of symbolic links", InvalidArgument),
         ("mkdir `d`: File name too long", InvalidArgument),
         ("exec: argument list too long", InvalidArgument),
+        ("setgroups: Invalid argument", InvalidArgument),
         ("mkdir `/way`: No space left on device", ResourceExhausted),
         ("error seccomp_init: Cannot allocate memory", ResourceExhausted),
         ("open `/run/podkeep/containers/1/rootfs/etc/hosts`: No such file or directory", FailedPrecondition),
@@ -380,3 +385,55 @@ def test_a_command_is_killed_also_if_reading_it_fails(tmp_path: Path) -> None:
     with pytest.raises(MemoryError):
         handler(str(script), tmp_path).exec_sync(ContainerID("c"), tmp_path, {}, ExecLimits(output=_NoMemory(0)))
     assert not Path(f"/proc/{int(started.read_text())}").exists()
+
+
+@pytest.fixture
+def no_descriptor() -> Iterator[Callable[[int], None]]:
+    """What has every later call for a descriptor fail with EMFILE."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda _pid: resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.fixture
+def sleeping(tmp_path: Path) -> Driver:
+    script = tmp_path / "runtime"
+    script.write_text("#!/bin/sh\nexec sleep 1000\n")
+    script.chmod(0o700)
+    return handler(str(script), tmp_path)
+
+
+ALL = ExecStdio(stdin=True, stdout=True, stderr=True)
+
+
+def test_a_command_whose_end_cannot_be_watched_is_not_left(
+    tmp_path: Path, sleeping: Driver, no_descriptor: Callable[[int], None]
+) -> None:
+    with pytest.raises(OSError, match="Too many open files"):
+        sleeping.exec_sync(ContainerID("c"), tmp_path, {}, ExecLimits(), enter=no_descriptor)
+
+
+def test_a_command_whose_streams_cannot_be_had_is_not_left(
+    tmp_path: Path, sleeping: Driver, no_descriptor: Callable[[int], None]
+) -> None:
+    with pytest.raises(OSError, match="Too many open files"):
+        sleeping.exec(ContainerID("c"), tmp_path, {}, stdio=ALL, sockets=tmp_path, enter=no_descriptor)
+
+
+def test_a_session_whose_command_cannot_be_watched_is_not_left(
+    tmp_path: Path, sleeping: Driver, no_descriptor: Callable[[int], None]
+) -> None:
+    def start(_size: Size | None) -> ExecProcess:
+        process = sleeping.exec(ContainerID("c"), tmp_path, {}, stdio=ALL, sockets=tmp_path)
+        no_descriptor(process.runtime.pid)
+        return process
+
+    async def main() -> None:
+        nowhere = exec_session._Nowhere()
+        streams = CommandStreams(
+            status=nowhere, gone=asyncio.Event(), stdin=Inbox(Account(asyncio.Event())), stdout=nowhere, stderr=nowhere
+        )
+        await exec_session.run(streams, start)
+
+    with pytest.raises(OSError, match="Too many open files"):
+        asyncio.run(main())

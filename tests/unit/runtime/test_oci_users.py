@@ -168,3 +168,14 @@ def test_lines_end_where_the_c_library_ends_them() -> None:
     for separator in ("\u2028", "\x85", "\x0b", "\x0c", "\x1c"):
         with pytest.raises(InvalidArgument, match="is not in the image's"):
             resolve(Security(), "evil", passwd=f"app:x:1:1:{separator}evil:x:0:0::/:{separator}:/:/bin/sh", group="")
+
+
+def test_a_process_has_not_more_groups_than_the_kernel_takes() -> None:
+    def groups(count: int) -> str:
+        return "".join(f"g{number}:x:{number}:app\n" for number in range(2000, 2000 + count))
+
+    security = Security(run_as_user=1000, supplemental_groups=(7, 2000))
+    passwd = "app:x:1000:1000::/:\n"
+    assert len(resolve(security, "", passwd=passwd, group=groups(65_534)).groups) == 65_536
+    with pytest.raises(InvalidArgument, match="65537 groups"):
+        resolve(security, "", passwd=passwd, group=groups(65_535))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runtime_values import sandbox
 
-from podkeep.base.errors import AlreadyExists, InvalidArgument
-from podkeep.runtime.model.records import HostPort, NetworkAttachment
+from podkeep.base.errors import AlreadyExists, InvalidArgument, PodkeepError
+from podkeep.runtime.model.records import HostPort, NetworkAttachment, Sandbox
 from podkeep.runtime.network import ports
 
 ADDRESSES = ("", "0.0.0.0", "::", "127.0.0.1", "192.0.2.1", "2001:db8::1")
@@ -54,11 +58,53 @@ def test_a_port_given_twice_is_one() -> None:
         ports.unique([port(), port("127.0.0.1")])
 
 
+@given(st.lists(host_ports, max_size=6), st.lists(host_ports, max_size=6))
+def test_sets_of_ports_are_free_exactly_if_no_two_overlap(mine: list[HostPort], others: list[HostPort]) -> None:
+    def refused(work: Callable[[], object], kind: type[PodkeepError]) -> bool:
+        try:
+            work()
+        except kind:
+            return True
+        return False
+
+    pairs = itertools.combinations(dict.fromkeys(mine), 2)
+    assert refused(lambda: ports.unique(mine), InvalidArgument) == any(ports.overlap(*pair) for pair in pairs)
+    holder = holding(*others)
+    taken = any(ports.overlap(*pair) for pair in itertools.product(mine, others))
+    assert refused(lambda: ports.require_free(mine, [holder]), AlreadyExists) == taken
+
+
+@pytest.mark.parametrize("same_number", [False, True])
+def test_many_ports_cost_in_proportion_to_their_number(same_number: bool) -> None:
+    def calls(count: int) -> int:
+        many = [port(f"10.0.{n >> 8}.{n & 255}", 80 if same_number else n + 1) for n in range(count)]
+        counted = itertools.count()
+        sys.setprofile(lambda _frame, event, _: next(counted) if event == "call" else None)
+        try:
+            ports.unique(many)
+            ports.require_free(many, [holding(*(port("192.0.2.1", n + 1) for n in range(count)))])
+        finally:
+            sys.setprofile(None)
+        return next(counted)
+
+    assert calls(800) < 3 * calls(400)
+
+
+def test_a_pod_has_not_more_ports_than_are_looked_at_in_no_time() -> None:
+    most = [port(number=number) for number in range(1, ports.MAX_HOST_PORTS + 1)]
+    assert len(ports.unique(most * 2)) == ports.MAX_HOST_PORTS
+    with pytest.raises(InvalidArgument, match="at most 4096 host ports"):
+        ports.unique([*most, port(number=60_000)])
+
+
+def holding(*taken: HostPort) -> Sandbox:
+    stopped = sandbox(host_ports=taken)
+    return msgspec.structs.replace(stopped, status=msgspec.structs.replace(stopped.status, network=NetworkAttachment()))
+
+
 def test_a_port_is_free_when_its_pods_network_is_gone() -> None:
     stopped = sandbox(host_ports=(port(),))
-    holder = msgspec.structs.replace(
-        stopped, status=msgspec.structs.replace(stopped.status, network=NetworkAttachment())
-    )
+    holder = holding(port())
     with pytest.raises(AlreadyExists, match="pod default/web"):
         ports.require_free([port("192.0.2.1")], [holder])
     ports.require_free([port(number=81)], [holder])

@@ -24,7 +24,15 @@ from podkeep.runtime.model.records import (
     SandboxConfig,
     Seccomp,
 )
-from podkeep.runtime.rpc.convert.checks import MAX_METADATA_BYTES, MAX_PATH_PARTS, MAX_SECONDS, MAX_TEXT_BYTES, seconds
+from podkeep.runtime.rpc.convert.checks import (
+    MAX_METADATA_BYTES,
+    MAX_PATH_PARTS,
+    MAX_SECONDS,
+    MAX_STRING_BYTES,
+    MAX_STRINGS,
+    MAX_TEXT_BYTES,
+    seconds,
+)
 from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
@@ -562,13 +570,66 @@ def test_a_name_of_ten_megabytes_is_refused_in_few_words(number: int) -> None:
     assert len(str(caught.value)) < 2000
 
 
-def test_long_texts_that_are_no_names_are_taken() -> None:
-    def change(config: Any) -> None:
-        config.args.append("a" * 10_000_000)
-        config.envs.add(key="a", value=b"b" * 10_000_000)
+@pytest.mark.parametrize("convert", [to_sandbox, to_container])
+def test_there_are_no_more_groups_than_a_process_has(convert: Callable[[Change], Any]) -> None:
+    def groups(count: int) -> Change:
+        return lambda config: context(config).supplemental_groups.extend(range(count))
 
-    config = to_container(change)
-    assert len(config.args[0]) == len(config.envs[0][1]) == 10_000_000
+    convert(groups(65_536))
+    with pytest.raises(InvalidArgument, match="supplemental_groups: 65537 entries"):
+        convert(groups(65_537))
+
+
+@pytest.mark.parametrize(
+    ("convert", "field", "item"),
+    [
+        *((to_sandbox, f"dns_config.{field}", "a") for field in ("servers", "searches", "options")),
+        *((to_container, f"linux.security_context.{field}", "/a") for field in ("masked_paths", "readonly_paths")),
+        *(
+            (to_container, f"linux.security_context.capabilities.{field}", "CHOWN")
+            for field in ("add_capabilities", "drop_capabilities", "add_ambient_capabilities")
+        ),
+    ],
+)
+def test_lists_that_are_kept_have_a_bound(convert: Callable[[Change], Any], field: str, item: str) -> None:
+    convert(set_field(field, [item] * 1024))
+    with pytest.raises(InvalidArgument, match=f"{field.rpartition('.')[2]}: 1025 entries"):
+        convert(set_field(field, [item] * 1025))
+
+
+@pytest.mark.parametrize("field", ["servers", "searches", "options"])
+def test_what_resolv_conf_holds_has_a_bound(field: str) -> None:
+    to_sandbox(set_field(f"dns_config.{field}", ["a" * 1024]))
+    with pytest.raises(InvalidArgument, match=f"{field}: .* more than 1024 characters"):
+        to_sandbox(set_field(f"dns_config.{field}", ["a" * 1025]))
+
+
+def test_a_program_has_what_execve_takes() -> None:
+    def with_strings(command: list[str], args: list[str], envs: list[tuple[str, str]]) -> Change:
+        def change(config: Any) -> None:
+            config.command.extend(command)
+            config.args.extend(args)
+            for name, value in envs:
+                config.envs.add(key=name, value=value.encode())
+
+        return change
+
+    longest = "é" + "a" * (MAX_STRING_BYTES - 2)
+    config = to_container(with_strings([longest], [longest] * 40, [("a", longest[:-2])] * 6))
+    assert (len(config.args), len(config.envs)) == (40, 6)
+    many = [("a", "b")] * MAX_STRINGS
+    assert len(to_container(with_strings([], [""] * MAX_STRINGS, many)).envs) == MAX_STRINGS
+    for command, args, envs, message in (
+        ([longest + "a"], [], [], "config.command: .* more than 131071 bytes"),
+        ([], ["a" * 10_000_000], [], "config.args: .* more than 131071 bytes"),
+        ([], [], [("a", longest[:-1])], "config.envs: .* more than 131071 bytes"),
+        ([longest], [longest] * 41, [("a", longest[:-2])] * 6, "config.command, config.args, config.envs: .*6291456"),
+        ([], ["a"] * (MAX_STRINGS + 1), [], "config.args: 16385 entries"),
+        ([], [], [("a", "b"), *many], "config.envs: 16385 entries"),
+    ):
+        with pytest.raises(InvalidArgument, match=message) as caught:
+            to_container(with_strings(command, args, envs))
+        assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("convert", [to_sandbox, to_container])

@@ -111,6 +111,9 @@ def test_prefixes_of_ids(tmp_path: Path) -> None:
             find("")
         with pytest.raises(NotFound, match="xyz"):
             get("xyz")
+        with pytest.raises(NotFound) as caught:
+            get("\x01" * 1_000_000)
+        assert len(str(caught.value)) < 300
     state.close()
 
 

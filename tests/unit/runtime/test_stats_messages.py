@@ -20,6 +20,7 @@ from podkeep.runtime.rpc.chunks import LIST_BYTES
 from podkeep.runtime.rpc.convert.metrics import descriptor_messages, fill_sandbox_metrics
 from podkeep.runtime.rpc.convert.stats import StatsMessages
 from podkeep.runtime.rpc.encoded import MAX_KEPT, Encoded
+from podkeep.runtime.rpc.shortening import OF_KUBELETS
 from podkeep.runtime.stats.collector import (
     ContainerMetrics,
     ContainerReading,
@@ -49,17 +50,17 @@ def interface(name: str, number: int) -> Interface:
 
 
 def container_message(**fields: Any) -> api.ContainerStats:
-    message = api.ContainerStats()
+    answer = api.ListContainerStatsResponse()
     reading = ContainerReading(**{"container": container(), "at": AT, **fields})
-    StatsMessages(mountpoint="/images").fill_container(message, reading)
-    return message
+    StatsMessages(mountpoint="/images").fill_containers(answer.stats, [reading])
+    return answer.stats[0]
 
 
 def sandbox_message(**fields: Any) -> api.PodSandboxStats:
-    message = api.PodSandboxStats()
+    answer = api.ListPodSandboxStatsResponse()
     reading = SandboxReading(**{"sandbox": sandbox(), "at": AT, "usage": usage(), **fields})
-    StatsMessages(mountpoint="/images").fill_sandbox(message, reading)
-    return message
+    StatsMessages(mountpoint="/images").fill_sandboxes(answer.stats, [reading])
+    return answer.stats[0]
 
 
 def test_a_running_container() -> None:
@@ -167,8 +168,10 @@ def detail(**fields: Any) -> Detail:
     return Detail(**{**given, **fields})
 
 
-def measured(*, pressure: Pressure, memory: Usage | None = None, **fields: Any) -> api.PodSandboxMetrics:
-    record = container(resources=Resources(cpu_quota=1000))
+def measured(
+    *, pressure: Pressure, memory: Usage | None = None, resources: Resources | None = None, **fields: Any
+) -> api.PodSandboxMetrics:
+    record = container(resources=resources or Resources(cpu_quota=1000))
     running = msgspec.structs.replace(record.status, state=ContainerState.RUNNING, started_at=AT)
     record = msgspec.structs.replace(record, status=running)
     found = memory or usage(pressure=pressure)
@@ -272,6 +275,15 @@ def test_limits_of_memory_are_those_that_the_kernel_holds(
     assert (values["container_spec_memory_limit_bytes"], values["container_spec_memory_swap_limit_bytes"]) == shown
 
 
+@pytest.mark.parametrize(
+    ("text", "value"), [("9" * 30, 2**64 - 1), ("-1", 0), ("9" * 6000, 0), ("max", 0), ("4096", 4096)]
+)
+def test_no_limit_of_one_pod_fails_the_metrics_of_all(text: str, value: int) -> None:
+    message = measured(pressure=Pressure(), resources=Resources(unified={"memory.min": text}))
+    samples = {item.name: item.value.value for item in message.container_metrics[0].metrics}
+    assert samples["container_spec_memory_reservation_limit_bytes"] == value
+
+
 @pytest.mark.requirement("Q41")
 def test_what_was_not_counted_has_no_sample() -> None:
     samples = measured(pressure=Pressure()).container_metrics[0].metrics
@@ -351,7 +363,7 @@ def test_a_list_that_no_message_holds_is_told_without_the_texts_of_the_largest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Seventeen pods with as many annotations as the Kubernetes API takes, beside one that has few."""
-    large = {"note": "x" * (1 << 20), "io.kubernetes.container.hash": "1"}
+    large = {"note": "x" * (1 << 19), "io.kubernetes.evil/a": "x" * (1 << 19), "io.kubernetes.container.hash": "1"}
 
     def make(record: Any) -> api.Container:
         labels = {"io.kubernetes.pod.uid": record.id, "app": "web"}
@@ -369,5 +381,19 @@ def test_a_list_that_no_message_holds_is_told_without_the_texts_of_the_largest(
             assert dict(item.labels) == {"io.kubernetes.pod.uid": item.id}
             assert dict(item.annotations) == {"io.kubernetes.container.hash": "1"}
     assert [record.getMessage() for record in caplog.records] == [
-        "a list is more than a message holds: 17 items are told without labels and annotations, such as 0"
+        "a list is more than a message holds: labels and annotations are left out, such as of 0"
     ]
+
+
+@pytest.mark.parametrize("key", sorted(OF_KUBELETS))
+def test_a_list_fits_also_if_the_kubelets_own_are_long(key: str) -> None:
+    def make(record: Any) -> api.Container:
+        short = dict.fromkeys(OF_KUBELETS - {key}, "1")
+        large = {key: "x" * (1 << 20)} if record.id != "small" else {key: "x" * 5000}
+        return api.Container(id=record.id, labels=short, annotations=short | large)
+
+    records = [container("small"), *(container(str(number)) for number in range(17))]
+    items = api.ListContainersResponse.FromString(Encoded(make).repeated(records)).containers
+    assert len(items[0].annotations[key]) == 5000
+    for item in items[1:]:
+        assert item.labels.keys() == item.annotations.keys() == OF_KUBELETS - {key}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def image(tmp_path: Path) -> Iterator[tuple[Path, int]]:
     ],
 )
 def test_links_are_followed_inside(image: tuple[Path, int], path: str, real: str) -> None:
-    assert targets.resolve(image[1], path) == real
+    assert targets.resolve_all(image[1], [path])[path.replace("/new/..", "")] == real
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_links_are_followed_inside(image: tuple[Path, int], path: str, real: str
 )
 def test_where_nothing_can_be_mounted(image: tuple[Path, int], path: str, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
-        targets.resolve(image[1], path)
+        targets.resolve_all(image[1], [path])
 
 
 def test_links_below_a_mount_are_hidden_by_it(image: tuple[Path, int]) -> None:
@@ -95,6 +96,38 @@ def test_links_below_a_mount_are_hidden_by_it(image: tuple[Path, int]) -> None:
         "/other": "/other",
         "/run/link/deep": "/run/app/deep",
     }
+
+
+def test_a_link_that_leads_out_of_a_mount_is_followed_again(image: tuple[Path, int]) -> None:
+    (image[0] / "back").symlink_to("run/x/../../var/run")
+    assert targets.resolve_all(image[1], ["/run", "/back/app"]) == {"/run": "/run", "/back/app": "/run/app"}
+
+
+@pytest.mark.parametrize("plain", [0, 1000])
+def test_links_that_go_to_and_fro_are_followed_up_to_a_number_of_steps(image: tuple[Path, int], plain: int) -> None:
+    for number in range(37):
+        (image[0] / f"l{number}").symlink_to("run/../" * 500 + f"l{number + 1}")
+    for number in range(64):
+        (image[0] / f"s{number}").symlink_to("l0")
+    assert targets.resolve_all(image[1], ["/s0"]) == {"/s0": "/l37"}
+    read = 0
+
+    def watch(_frame: object, event: str, called: object) -> None:
+        nonlocal read
+        read += event == "c_call" and called is os.readlink
+
+    sys.setprofile(watch)
+    try:
+        with pytest.raises(InvalidArgument, match="lead over more than 131072 parts of names"):
+            targets.resolve_all(image[1], [*(f"/p{number}" for number in range(plain)), *(f"/s{n}" for n in range(64))])
+    finally:
+        sys.setprofile(None)
+    assert read <= 131_072
+
+
+def test_as_many_paths_as_containers_have_are_resolved(image: tuple[Path, int]) -> None:
+    paths = [f"/var/run/a/b/c/d/e/{number}" for number in range(5000)]
+    assert targets.resolve_all(image[1], paths) == {path: path.removeprefix("/var") for path in paths}
 
 
 @pytest.mark.parametrize("path", ["dev", "proc", "sys"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 import msgspec
 
@@ -47,10 +48,14 @@ class LostError(Exception):
 
 
 class Parents:
-    """The directories below ``root`` (a descriptor), the latest ones kept open."""
+    """The directories below ``root`` (a descriptor), the latest ones kept open.
 
-    def __init__(self, root: int) -> None:
+    :param follow: called with the parts that a link makes necessary to walk, before they are; may raise.
+    """
+
+    def __init__(self, root: int, follow: Callable[[int], None]) -> None:
         self._root = root
+        self._follow = follow
         self._top = OpenDirectory(root, b"")
         self._known: dict[bytes, OpenDirectory] = {}
 
@@ -98,7 +103,8 @@ class Parents:
         where: list[bytes] = []
         links = 0
         try:
-            for number, part in enumerate(name.split(b"/")):
+            parts = name.split(b"/")
+            for number, part in enumerate(parts):
                 waiting, linked = [part], False
                 while waiting:
                     step = waiting.pop()
@@ -110,7 +116,9 @@ class Parents:
                         if target.startswith(b"/") or links > _MAX_LINKS:
                             opened = -errno.ELOOP if links > _MAX_LINKS else -errno.EXDEV
                         else:
-                            waiting.extend(reversed(target.split(b"/")))
+                            further = target.split(b"/")
+                            self._follow(len(further) + (len(parts) if links == 1 else 0))
+                            waiting.extend(reversed(further))
                             continue
                     if opened < 0:
                         raise LostError(-opened, b"/".join(where), number, linked=linked)
@@ -127,7 +135,7 @@ class Parents:
             if not where:
                 return -errno.EXDEV, None
             where.pop()
-            return self.open_straight(b"/".join(where)), None
+            return os.open(b"..", _STEP, dir_fd=fd), None  # above a directory of the tree that is not its root
         try:
             opened = os.open(step, _STEP, dir_fd=fd)
         except OSError as error:

@@ -7,6 +7,7 @@ Owns the decisions (OCI image-spec, layer.md); what follows from them is done by
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from podkeep.images.layers.tarstream import Entry, EntryKind
 
@@ -21,6 +22,10 @@ MAX_PATH = 4095
 """Bytes of a path from the root, and of a symbolic link's target (linux/limits.h, PATH_MAX, without the zero byte)."""
 _MAX_XATTR_BYTES = 65536
 """One value (linux/limits.h, XATTR_SIZE_MAX), and here also all names and values of one file."""
+_MAX_DIRECTORY_XATTR_BYTES = 3584
+_XATTR_OVERHEAD = 16
+"""Names and values of one directory, and what each attribute takes besides: the directories of several layers are
+merged in a tree on disk (``merging``), and ext4 has one block of 4 KiB for those of an inode."""
 _CAPABILITY_BYTES = {b"\x02": 20, b"\x03": 24}
 """Sizes by revision, the last byte of the first number (linux/capability.h, VFS_CAP_REVISION_2 and _3)."""
 _MAX_IMPLIED = 1 << 18
@@ -28,6 +33,10 @@ _MAX_IMPLIED_BYTES = 8 << 20
 """Directories of one layer that no entry came for, and the bytes of their paths together."""
 _MAX_OPAQUE = 1 << 16
 """Opaque directories of one layer."""
+_LINK_STEPS = 1 << 16
+_ENTRY_LINK_STEPS = 64
+"""Parts of names and of links' targets that are walked because of links, of one layer, and more for each entry. Where
+``lib`` is a link to ``usr/lib``, an entry has some ten; forty links of 4095 bytes have 80,000."""
 NO_LIMIT = _LATEST = (1 << 63) - 1
 
 
@@ -45,6 +54,7 @@ class Budget:
         self._opaque = 0
         self._implied = 0
         self._implied_bytes = 0
+        self._link_steps = 0
         self.entries = 1
 
     def entry(self, size: int = 0) -> None:
@@ -70,6 +80,18 @@ class Budget:
         if self._implied > _MAX_IMPLIED or self._implied_bytes > _MAX_IMPLIED_BYTES:
             raise TreeError(
                 f"more than {_MAX_IMPLIED} directories without an entry, or {_MAX_IMPLIED_BYTES} bytes of their names"
+            )
+
+    def link(self, steps: int) -> None:
+        """Count the parts that a symbolic link on the way to a directory makes necessary to walk, before they are.
+
+        :raises TreeError: if they are too many.
+        """
+        self._link_steps += steps
+        if self._link_steps > _LINK_STEPS + _ENTRY_LINK_STEPS * self.entries:
+            raise TreeError(
+                f"symbolic links above its entries lead over more than {_LINK_STEPS} parts of names, and"
+                f" {_ENTRY_LINK_STEPS} for each entry"
             )
 
     def opaque(self) -> None:
@@ -206,7 +228,23 @@ def kept_xattrs(entry: Entry) -> dict[str, bytes]:
         raise TreeError(
             f"entry {shown(entry.name)}: extended attributes of {total} bytes, more than {_MAX_XATTR_BYTES}"
         )
+    if entry.kind is EntryKind.DIRECTORY:
+        check_directory(kept, entry)
     return kept
+
+
+def check_directory(xattrs: Mapping[str, bytes], entry: Entry) -> None:
+    """Check the attributes of a directory, those that entries before gave it included.
+
+    :raises TreeError: if they are more than file systems keep.
+    """
+    ours = {os.fsencode(key): value for key, value in xattrs.items() if not key.startswith("trusted.")}
+    total = sum(len(key) + len(value) + _XATTR_OVERHEAD for key, value in ours.items())
+    if total > _MAX_DIRECTORY_XATTR_BYTES:
+        raise TreeError(
+            f"entry {shown(entry.name)}: extended attributes of a directory with {total} bytes ({_XATTR_OVERHEAD} of"
+            f" each included), more than {_MAX_DIRECTORY_XATTR_BYTES}"
+        )
 
 
 def _check_xattr(key: str, value: bytes, entry: Entry) -> None:

@@ -42,7 +42,7 @@ class TreeWriter:
     def __init__(self, root: int, *, max_inodes: int, max_bytes: int = rules.NO_LIMIT) -> None:
         self._root = root
         self._budget = rules.Budget(max_entries=max_inodes, max_bytes=max_bytes)
-        self._parents = Parents(root)
+        self._parents = Parents(root, self._budget.link)
         self._journal = Journal(root)
         self._journal.note(b"", 0, fresh=False)
         # In a set-group-ID directory new files get its group, so ownership must be set even for root:root.
@@ -279,6 +279,9 @@ class TreeWriter:
             kept = rules.kept_xattrs(entry)
             default_acl = kept.get(_DEFAULT_ACL, b"")
             _set_xattrs(fd, kept, entry)
+            if not fresh:
+                keys = [key for key in os.listxattr(fd) if key.startswith(("user.", "system.")) or key in kept]
+                rules.check_directory({key: os.getxattr(fd, key) for key in keys}, entry)
             if default_acl:  # valid, then; until the end, files here must not inherit it
                 os.removexattr(fd, _DEFAULT_ACL)
         self._journal.note(path, rules.modification_time(entry), fresh=fresh, default_acl=default_acl)

@@ -7,7 +7,6 @@ secrets), which win over everything here. Runs in the server, on threads.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -142,7 +141,7 @@ def from_docker(path: Path, name: str, *, what: str = "") -> tuple[Credentials, 
         raise InvalidArgument(f"{where}: it has more than {_MAX_FILE} bytes")
     try:
         entries = docker_config.parse(data)
-        document = json.loads(data)
+        document = docker_config.decode(data)
     except InvalidArgument as error:
         raise InvalidArgument(f"{where}: {error.message}") from error
     if not isinstance(document, dict):
@@ -183,11 +182,11 @@ def from_helper(helper: object, server: str, *, timeout: float = _HELPER_TIMEOUT
             return ()
         raise FailedPrecondition(f"{who} exited with {done.returncode}: {last_words(done.stderr)}")
     try:
-        answer = json.loads(done.stdout)
+        answer = docker_config.decode(done.stdout)
         username, secret = answer["Username"], answer["Secret"]
         if not isinstance(username, str) or not isinstance(secret, str):
             raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (InvalidArgument, KeyError, TypeError):
         raise FailedPrecondition(f"{who} did not print credentials") from None
     if username == "<token>":
         return (Credentials(identity_token=secret),)

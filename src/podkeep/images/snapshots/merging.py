@@ -7,21 +7,24 @@ nothing in it but those directories, as the layers beneath have them. And overla
 opaque: the layers beneath are left out.
 
 Owns ``<root>/implied/``, which says what directories of a layer no entry came for, and ``<root>/parents/``, the trees
-on top, made when they are first used. Used by the store, under its lock.
+on top, made when they are first used. Used by the store, under its lock, but for what takes its time: :meth:`check`,
+:meth:`make`. Both end: what an image may have here has limits, which are checked when it is pulled.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest
 from podkeep.images.snapshots.layer_directories import file_name
 from podkeep.kernel import mounts, tree_size
@@ -35,6 +38,16 @@ _BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STRANGE = ("trusted.", "security.")
 """Beginnings of attributes that are the host's, not the image's."""
+
+MAX_NAMES = 1 << 18
+MAX_NAME_BYTES = 16 << 20
+"""Directories without an entry in all layers of an image together, and the bytes of their paths: they are in memory
+while a tree is made. Images of builders that write no directories have some 10^4 of them, a hundred bytes each."""
+MAX_STEPS = 1 << 22
+"""Directories to be looked for, those above them included, times layers to look in, at some microseconds each: 10^5 in
+40 layers, or 33,000 in 127."""
+_STEP_BYTES = 128
+"""Of a name, that cost as much as a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,62 +101,112 @@ def _list(root: Path, layer: Digest) -> Path:
     return root / _LISTS / file_name(layer)
 
 
-def mended(views: Sequence[LayerView]) -> dict[bytes, Attributes]:
-    """Return the directories that the top tree needs, those above them included; empty if it needs none.
+def _in_order(paths: Iterable[bytes]) -> list[bytes]:
+    """Return paths as a walk through a tree meets them: each directly before what is below it."""
+    return sorted(paths, key=lambda path: path.replace(b"/", b"\0"))
 
+
+def check(lists: Sequence[Collection[bytes]], layers: int) -> None:
+    """Check what has to be looked up to make a tree of these lists, for an image of so many ``layers``.
+
+    :raises InvalidArgument: if it is too much, naming the limit, or if a path leads elsewhere.
+    """
+    hint = "build the image with an entry for each directory, or with fewer layers"
+    if sum(map(len, lists)) > MAX_NAMES:
+        raise InvalidArgument(f"the layers have more than {MAX_NAMES} directories without an entry together", hint=hint)
+    steps = size = 0
+    before: list[bytes] = []
+    for path in _in_order({path for implied in lists for path in implied}):
+        parts = path.split(b"/") if path else []
+        # Lists are of a process that has read what is hostile.
+        if not {b"", b".", b".."}.isdisjoint(parts):
+            raise InvalidArgument(f"a layer has no directory {path[:200]!r}")
+        common = _common(before, parts)
+        before, length = parts, sum(len(part) + 1 for part in parts[:common])
+        for part in parts[common:]:  # this and the directories above it that none before had above it
+            length += len(part) + 1
+            size += length
+        steps += len(parts) - common + len(path) // _STEP_BYTES
+        if size > MAX_NAME_BYTES:
+            raise InvalidArgument(
+                f"directories without an entry have more than {MAX_NAME_BYTES} bytes of names", hint=hint
+            )
+        if steps * layers > MAX_STEPS:
+            raise InvalidArgument(
+                f"{layers} layers with directories without an entry need more than {MAX_STEPS} steps to be merged",
+                hint=hint,
+            )
+
+
+def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """Return how many parts are the same at the beginning of both."""
+    count = 0
+    for part, its in zip(one, other, strict=False):
+        if part != its:
+            break
+        count += 1
+    return count
+
+
+def settled(paths: Sequence[bytes], views: Iterable[LayerView]) -> Iterator[tuple[bytes, Attributes]]:
+    """Yield what the topmost layer that says something of a directory says, for those of which one does.
+
+    :param paths: in the order of a walk.
     :param views: top layer first.
     """
-    needed: dict[bytes, Attributes] = {}
-    settled: dict[bytes, Attributes | None] = {}
-    # Of what a layer made below a directory that none beneath has, none beneath can have anything.
-    for path in sorted({path for view in views for path in view.implied}):
-        above = path.rpartition(b"/")[0]
-        if above and settled.get(above, IMPLIED) is None:
-            settled[path] = None
-            continue
-        settled[path] = _settle(path, views)
-        found = settled[path]
-        if found is not None and found != IMPLIED:
-            needed[path] = found
-    for path in tuple(needed):
-        above = path
-        while above:
-            above = above.rpartition(b"/")[0]
-            if above not in needed:
-                needed[above] = _settle(above, views) or IMPLIED
-    return needed
-
-
-def _settle(path: bytes, views: Sequence[LayerView]) -> Attributes | None:
-    """Return what the topmost layer that says something of ``path`` says; None if none does, or it is gone."""
+    left: Sequence[bytes] = paths
     for view in views:
-        found, ends = _look(path, view)
-        if found is not None and path not in view.implied:
-            return found
-        if ends:
-            return None
-    return None
+        left = yield from _of_layer(left, view)
 
 
-def _look(path: bytes, view: LayerView) -> tuple[Attributes | None, bool]:
-    """Return the directory in this layer, and whether this layer hides those beneath there."""
+def _of_layer(paths: Sequence[bytes], view: LayerView) -> Generator[tuple[bytes, Attributes], None, list[bytes]]:
+    """Yield what one layer says; return the paths of which layers beneath may say something.
+
+    One descriptor goes through the tree, once: what takes time are the directories, not their depth.
+    """
+    left: list[bytes] = []
     fd = os.open(b".", _LOOK, dir_fd=view.root)
+    way: list[bytes] = []
+    hides = [_is_opaque(fd)]  # what is beneath: at the root, and after each part of the way
+    lost: list[bytes] = []
+    lost_hides = False
     try:
-        hides = _is_opaque(fd)
-        for part in path.split(b"/") if path else ():
-            try:
-                there = os.stat(part, dir_fd=fd, follow_symlinks=False)
-            except FileNotFoundError:
-                return None, hides
-            if not stat.S_ISDIR(there.st_mode):
-                return None, True  # a whiteout, or something else that hides what is beneath
-            inner = os.open(part, _LOOK, dir_fd=fd)
-            os.close(fd)
-            fd = inner
-            hides = hides or _is_opaque(fd)
-        return _attributes(fd), hides
+        for path in paths:
+            parts = path.split(b"/") if path else []
+            if not lost or parts[: len(lost)] != lost:
+                common = _common(way, parts)
+                for _ in way[common:]:
+                    fd = _moved(fd, b"..")
+                del way[common:], hides[common + 1 :]
+                lost, lost_hides = [], False
+                for part in parts[common:]:
+                    try:
+                        fd = _moved(fd, part)
+                    except OSError as error:
+                        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                            raise
+                        # A whiteout, or something else that is no directory, hides what is beneath.
+                        lost, lost_hides = parts[: len(way) + 1], hides[-1] or error.errno != errno.ENOENT
+                        break
+                    way.append(part)
+                    hides.append(hides[-1] or _is_opaque(fd))
+            if lost:
+                if not lost_hides:
+                    left.append(path)
+            elif path not in view.implied:
+                yield path, _attributes(fd)
+            elif not hides[-1]:
+                left.append(path)
     finally:
         os.close(fd)
+    return left
+
+
+def _moved(fd: int, name: bytes) -> int:
+    """Open a directory from where ``fd`` is, and close that."""
+    there = os.open(name, _LOOK, dir_fd=fd)
+    os.close(fd)
+    return there
 
 
 def _attributes(fd: int) -> Attributes:
@@ -202,6 +265,17 @@ class Merging:
         """Remove the trees of all but these images, each given by its layers. Containers keep what they have."""
         _keep(self._trees, {self._tree(layers).name for layers in images})
 
+    def retire_trees(self, images: Iterable[tuple[Digest, ...]], trash: Callable[[], Path]) -> Path | None:
+        """Do the quick half of it: move them below what ``trash`` makes, and return that; None if there are none."""
+        names = {self._tree(layers).name for layers in images}
+        doomed = [entry for entry in self._trees.iterdir() if entry.name not in names]
+        if not doomed:
+            return None
+        place = trash()
+        for entry in doomed:
+            os.rename(entry, place / entry.name)
+        return place
+
     def used_bytes(self, layers: Iterable[Digest], images: Iterable[tuple[Digest, ...]]) -> int:
         """Return what the lists of these layers and the trees of these images take on disk, in whole blocks."""
         used = 0
@@ -213,40 +287,40 @@ class Merging:
                 used += path.lstat().st_blocks * _BLOCK_BYTES
         return used
 
-    def top(self, layers: tuple[Digest, ...], lowers: Callable[[], list[int]], userns: int | None) -> list[int]:
-        """Return a mount of the tree that goes on top of these layers, base first; nothing if there need not be one.
+    def check(self, layers: Sequence[Digest], staged: Mapping[Digest, Path]) -> None:
+        """Check that a tree for an image of these layers can be made.
 
-        :param lowers: returns descriptors of the layers as they are stored, top layer first.
+        :param staged: where those of them are that are not in place yet.
+        :raises InvalidArgument: if it would take too much, naming the limit.
         """
-        if not any(self._list(layer).exists() for layer in layers):
-            return []
+        lists = [Path(f"{staged[layer]}{SUFFIX}") if layer in staged else self._list(layer) for layer in set(layers)]
+        check(_read_all(lists), len(lists))
+
+    def lacks(self, layers: tuple[Digest, ...]) -> bool:
+        """Tell whether an image of these layers needs a tree that has yet to be made."""
+        return any(self._list(layer).exists() for layer in layers) and not self._tree(layers).exists()
+
+    def make(self, at: Path, layers: tuple[Digest, ...], lowers: Sequence[int]) -> None:
+        """Make the tree at a path of its own; :meth:`put` has it used. Blocks, for the steps that :func:`check` counts.
+
+        :param lowers: descriptors of the layers as they are stored, top layer first.
+        :raises InvalidArgument: if it would take too much.
+        :raises OSError: if the file system refuses.
+        """
+        lists = _read_all([self._list(layer) for layer in dict.fromkeys(reversed(layers))])
+        check(lists, len(lists))
+        views = [LayerView(root=fd, implied=implied) for fd, implied in zip(lowers, lists, strict=False)]
+        if not _write(at, views):
+            at.touch(mode=0o600)  # a file says that there need not be one
+
+    def put(self, made: Path, layers: tuple[Digest, ...]) -> None:
+        """Take over a tree."""
+        os.rename(made, self._tree(layers))
+
+    def top(self, layers: tuple[Digest, ...], userns: int | None) -> list[int]:
+        """Return a mount of the tree that goes on top of these layers; nothing if there need not be one."""
         tree = self._tree(layers)
-        if not tree.exists():
-            self._make(tree, layers, lowers)
         return [mounts.clone_tree(tree, recursive=False, idmap_userns=userns)] if tree.is_dir() else []
-
-    def _make(self, tree: Path, layers: tuple[Digest, ...], lowers: Callable[[], list[int]]) -> None:
-        fds = lowers()
-        try:
-            ordered = dict.fromkeys(reversed(layers))
-            views = [LayerView(root=fd, implied=self._implied(layer)) for fd, layer in zip(fds, ordered, strict=False)]
-            needed = mended(views)
-        finally:
-            for fd in fds:
-                os.close(fd)
-        half = tree.with_name(tree.name + ".new")
-        remove_tree(half)
-        if needed:
-            _write(half, needed)
-        else:
-            half.touch(mode=0o600)  # a file says that there need not be one
-        os.rename(half, tree)
-
-    def _implied(self, layer: Digest) -> frozenset[bytes]:
-        try:
-            return frozenset(self._list(layer).read_bytes().split(b"\0"))
-        except FileNotFoundError:
-            return frozenset()
 
     def _list(self, layer: Digest) -> Path:
         return _list(self._root, layer)
@@ -261,16 +335,73 @@ def _keep(directory: Path, names: Collection[str]) -> None:
             remove_tree(entry)
 
 
-def _write(top: Path, needed: dict[bytes, Attributes]) -> None:
-    """Make the directories; ``needed`` has those above each, too."""
-    root = os.fsencode(top)
-    for path in sorted(needed):
-        os.mkdir(os.path.join(root, path), 0o700)
-    # From the bottom up: making directories changes the times of those above.
-    for path in sorted(needed, reverse=True):
-        where, about = os.path.join(root, path), needed[path]
-        os.chown(where, about.uid, about.gid)
-        os.chmod(where, about.mode)
-        for key, value in about.xattrs:
-            os.setxattr(where, key, value)
-        os.utime(where, ns=(about.mtime, about.mtime))
+def _read_all(lists: Iterable[Path]) -> list[frozenset[bytes]]:
+    """Read the lists that are there; the others are empty.
+
+    :raises InvalidArgument: if they are too long together.
+    """
+    found: list[frozenset[bytes]] = []
+    size = 0
+    for path in lists:
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            found.append(frozenset())
+            continue
+        size += len(content)
+        if size > MAX_NAME_BYTES:
+            raise InvalidArgument(
+                f"the layers' directories without an entry have more than {MAX_NAME_BYTES} bytes of names together",
+                hint="build the image with an entry for each directory",
+            )
+        found.append(frozenset(content.split(b"\0")))
+    return found
+
+
+def _write(top: Path, views: Sequence[LayerView]) -> bool:
+    """Make the directories that a tree on top of these layers needs; return whether there are any.
+
+    Attributes go to the disk as they are found: only names and times are in memory.
+    """
+    times: dict[bytes, int] = {}  # of the directories made
+    described: set[bytes] = set()
+    root = -1
+
+    def describe(path: bytes, about: Attributes) -> None:
+        described.add(path)
+        times[path] = about.mtime
+        fd = os.open(path or b".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+        try:
+            os.fchown(fd, about.uid, about.gid)
+            os.fchmod(fd, about.mode)
+            for key, value in about.xattrs:
+                os.setxattr(fd, key, value)
+        finally:
+            os.close(fd)
+
+    try:
+        for path, about in settled(_in_order({path for view in views for path in view.implied}), views):
+            if about == IMPLIED:
+                continue
+            if root < 0:
+                top.mkdir(mode=0o700)
+                root = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                times[b""] = 0
+            missing = [path]
+            while missing[-1] not in times:
+                missing.append(missing[-1].rpartition(b"/")[0])
+            for above in reversed(missing[:-1]):
+                os.mkdir(above, 0o700, dir_fd=root)
+                times[above] = 0
+            describe(path, about)
+        for path, about in settled(_in_order(times.keys() - described), views):
+            describe(path, about)
+        for path in times.keys() - described:
+            describe(path, IMPLIED)
+        # From the bottom up: making directories changes the times of those above.
+        for path in sorted(times, reverse=True):
+            os.utime(path or b".", ns=(times[path], times[path]), dir_fd=root)
+    finally:
+        if root >= 0:
+            os.close(root)
+    return bool(times)

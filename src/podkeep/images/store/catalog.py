@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -45,7 +46,9 @@ class Catalog:
     def __init__(self, database: ImageDatabase, pinned: Sequence[str]) -> None:
         self.database = database
         self.changing = threading.RLock()
-        """Held by whoever changes records, files and maps together."""
+        """Held by whoever changes records, files and maps together; never taken on the event loop."""
+        self.leaving: Counter[ImageID] = Counter()
+        """Images that are being forgotten, and found no more. Changed on the event loop."""
         self._now = _Maps()
         self._pinned = pinned
 
@@ -106,7 +109,16 @@ class Catalog:
     def named(self, name: str) -> Image | None:
         """Return the image that has this full name."""
         now = self._now
-        return now.images[now.names[name]] if name in now.names else None
+        return self._staying(now.images[now.names[name]]) if name in now.names else None
+
+    def _staying(self, image: Image | None) -> Image | None:
+        return image if image is None or self.leaving[image.id] <= 0 else None
+
+    @property
+    def records(self) -> tuple[Mapping[ImageID, Image], Mapping[Digest, LayerRecord]]:
+        """Images and layers of one moment."""
+        now = self._now
+        return now.images, now.layers
 
     def find(self, text: str) -> Image | None:
         """Return the image that ``text`` names: a reference in any form, a repository digest, an ID or a prefix of
@@ -115,7 +127,7 @@ class Catalog:
         :raises InvalidArgument: if an ID prefix fits several images.
         """
         if text.startswith("sha256:"):
-            return self.images.get(ImageID(text)) or self._by_prefix(text.removeprefix("sha256:"))
+            return self._staying(self.images.get(ImageID(text))) or self._by_prefix(text.removeprefix("sha256:"))
         try:
             found = self.named(str(reference.parse(text)))
         except InvalidArgument:
@@ -126,6 +138,7 @@ class Catalog:
         if len(text) < _MIN_ID_PREFIX or text.strip("0123456789abcdef"):
             return None
         found = [image for image in self.images.values() if image.id.partition(":")[2].startswith(text)]
+        found = [image for image in found if self._staying(image)]
         if len(found) > 1:
             raise InvalidArgument(f"{text!r} is the start of {len(found)} image IDs", hint="write more of the ID")
         return found[0] if found else None

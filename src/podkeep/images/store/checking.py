@@ -75,7 +75,7 @@ class Checking:
         :param everything: these are all images; layers that none has, and what has no record, are looked at, too.
         """
         wanted = [layer for image in images for layer in image.layers]
-        held = self._store.hold(self._store.records()[1] if everything else wanted)
+        held = await asyncio.to_thread(self._store.hold, self._store.records()[1] if everything else wanted)
         _, layers = self._store.records()
         summary = Summary(images=len(images))
         damages: list[Damage] = []
@@ -98,7 +98,7 @@ class Checking:
                         summary.bytes += event
             # While the layers are held each is the one that was read, whatever is pulled and removed meanwhile.
             if repair:
-                damages = [self._repaired(damage) for damage in damages]
+                damages = [await self._repaired(damage) for damage in damages]
         finally:
             await asyncio.shield(asyncio.to_thread(self._store.release, held))
         if everything:
@@ -174,12 +174,12 @@ class Checking:
             for stray in self._store.strays(remove=repair)
         ]
 
-    def _repaired(self, damage: Damage) -> Damage:
+    async def _repaired(self, damage: Damage) -> Damage:
         """Forget the images that a damage is in, or say which cannot be."""
         images = [image for image in self._store.images() if image.id in damage.images or damage.object in image.layers]
         kept = [f"{image.id} is in use {used}" for image in images if (used := self._in_use(image))]
         if kept:
             return replace(damage, kept="; ".join(kept))
-        if len(self._store.forget_images(images)) < len(images):
+        if len(await self._store.withdraw(images)) < len(images):
             return replace(damage, kept="it was pulled again meanwhile")
         return replace(damage, repaired=True)

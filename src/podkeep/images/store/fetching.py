@@ -213,6 +213,8 @@ class Fetching:
 
     def _take(self, fetched: Sequence[FetchedImage], staging: Path) -> list[Image]:
         reach("images-before-commit")
+        for image in fetched:
+            self._layers.check(image)
         with self._catalog.changing:
             fresh: dict[Digest, LayerRecord] = {}
             blobs: list[BlobRecord] = []

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from podkeep.base.errors import FailedPrecondition, Internal, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import Image
-from podkeep.images.messages import Available, AvailableLayer, NewLayer, WantedLayer
+from podkeep.images.messages import Available, AvailableLayer, FetchedImage, NewLayer, WantedLayer
 from podkeep.images.snapshots import merging
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.store.catalog import Catalog, disk_usage
@@ -55,6 +57,7 @@ class LayerStore:
         self._drivers = drivers
         self._merging = merging.Merging(root)
         self._leases: Counter[Digest] = Counter()
+        self._making: WeakValueDictionary[tuple[Digest, ...], threading.Lock] = WeakValueDictionary()
 
     def recover(self, boot_id: str) -> None:
         """Bring records and files into step after whatever ended the process before.
@@ -112,6 +115,18 @@ class LayerStore:
             self._leases.subtract(held)
             self._leases += Counter()  # forget those at zero
 
+    def check(self, image: FetchedImage) -> None:
+        """Check, of an image that a worker sent, what no layer alone says: whether its layers can be merged.
+
+        Blocks, for as long as reading lists of directories takes; their layers are leased or staged.
+
+        :raises InvalidArgument: naming the limit.
+        """
+        staged = {
+            new.layer: Path(new.staged.path) for new in image.new if new.staged is not None and new.staged.implied
+        }
+        self._merging.check(image.layers, staged)
+
     def commit(self, layer: NewLayer, fresh: Mapping[Digest, LayerRecord], staging: Path, boot_id: str) -> LayerRecord:
         """Put a layer into place: what the worker made, or a file that is here under another title. The caller holds
         the lock, and records what is returned.
@@ -165,29 +180,64 @@ class LayerStore:
             catalog.refresh()
             for layer in doomed:
                 self._merging.forget(layer)
-            self._merging.keep_trees(image.layers for image in catalog.images.values())
+            trees = self._merging.retire_trees((image.layers for image in catalog.images.values()), self.driver.stage)
             retired = [(driver, driver.retire(layer)) for layer, driver in keepers.items()]
+        if trees is not None:
+            self.driver.discard(trees)
         for driver, tree in retired:
             driver.discard(tree)
         catalog.database.keep_reserve()
 
     def lowers(self, image: Image, *, userns: int | None, at_least: int) -> list[int]:
         """Do what ``ImageStore.lowers`` says."""
-        with self._catalog.changing:
-            here = self._catalog.images.get(image.id)
-            if here is None:
-                raise NotFound(f"image {image.id} is not here any more", hint="pull it again")
-            image = here  # pulled again meanwhile, it may have other layers
-            top = self._merging.top(image.layers, lambda: self._stored_lowers(image.layers, None, 1), userns)
+        while True:
+            with self._catalog.changing:
+                here = self._catalog.images.get(image.id)
+                if here is None or self._catalog.leaving[image.id] > 0:
+                    raise NotFound(f"image {image.id} is not here any more", hint="pull it again")
+                layers = here.layers  # pulled again meanwhile, it may have others
+                if not self._merging.lacks(layers):
+                    return self._lowers(layers, userns, at_least)
+                held = self.hold(layers)
+                making = self._making.setdefault(layers, threading.Lock())
+            # It may take seconds: others of this image wait for it, nobody else.
             try:
-                lowers = merging.visible(self._stored_lowers(image.layers, userns, at_least - len(top)))
-                # What was left out beneath an opaque root counted; the empty tree of no layers does not hide anything.
-                if len(top) + len(lowers) < at_least:
-                    lowers += self.driver.lowers((), userns=userns)
-            except BaseException:
-                _close_all(top)
-                raise
-            return top + lowers
+                with making:
+                    self._make_top(layers)
+            finally:
+                self.release(held)
+                if image.id not in self._catalog.images:
+                    self.collect()
+
+    def _make_top(self, layers: tuple[Digest, ...]) -> None:
+        """Make the tree that goes on top of these layers, which are held, unless it was made meanwhile."""
+        with self._catalog.changing:
+            if not self._merging.lacks(layers):
+                return
+            fds = self._stored_lowers(layers, None, 1)
+        try:
+            staging = self.driver.stage()
+            try:
+                self._merging.make(staging / "top", layers, fds)
+                with self._catalog.changing:
+                    self._merging.put(staging / "top", layers)
+            finally:
+                self.driver.discard(staging)
+        finally:
+            _close_all(fds)
+
+    def _lowers(self, layers: tuple[Digest, ...], userns: int | None, at_least: int) -> list[int]:
+        """Return the layers of an image with what goes on top of them. The caller holds the lock."""
+        top = self._merging.top(layers, userns)
+        try:
+            lowers = merging.visible(self._stored_lowers(layers, userns, at_least - len(top)))
+            # What was left out beneath an opaque root counted; the empty tree of no layers does not hide anything.
+            if len(top) + len(lowers) < at_least:
+                lowers += self.driver.lowers((), userns=userns)
+        except BaseException:
+            _close_all(top)
+            raise
+        return top + lowers
 
     def _stored_lowers(self, layers: Sequence[Digest], userns: int | None, at_least: int) -> list[int]:
         """Return the layers as their drivers have them."""

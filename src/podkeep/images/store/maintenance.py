@@ -140,13 +140,15 @@ class Maintenance:
         image = self.find(text)
         spare = spare_tag(text, image)
         if spare:
-            self._store.forget(spare)
-            return Removed(untagged=(spare,), image=None, reclaimed=0)
+            untagged = await asyncio.to_thread(self._store.untag, spare)
+            if untagged:
+                return Removed(untagged=(spare,), image=None, reclaimed=0)
+            image = self.find(text)  # meanwhile it has no other, or is gone
         in_use = self._in_use(image)
         if in_use:
             raise FailedPrecondition(f"image {text} is in use {in_use}", hint="remove the pod or the container first")
         records = self._store.records()
-        self._store.forget(image.id)
+        await self._store.withdraw([image])
         reclaimed = await asyncio.to_thread(self._reclaim, records, {image.id})
         return Removed(untagged=(*image.repo_tags, *image.repo_digests), image=image.id, reclaimed=reclaimed)
 
@@ -156,7 +158,7 @@ class Maintenance:
         doomed = prune.choose(records[0].values(), used=self._users(), tagged=tagged, pulled_before=pulled_before)
         described = self._described(doomed)
         if not dry_run:
-            gone = {image.id for image in self._store.forget_images(doomed)}
+            gone = {image.id for image in await self._store.withdraw(doomed)}
             described = [found for found in described if found.image.id in gone]
         doomed_ids = {found.image.id for found in described}
         return described, await asyncio.to_thread(self._reclaim, records, doomed_ids, dry_run=dry_run)
@@ -191,7 +193,7 @@ class Maintenance:
         """
         images = self.chosen(names)
         directory = open_directory(target)
-        held = self._store.hold(layer for image in images for layer in image.layers)
+        held = await asyncio.to_thread(self._store.hold, [layer for image in images for layer in image.layers])
         _, layers = self._store.records()
         try:
             request = Save(

@@ -14,8 +14,10 @@ Removal does not ask whether containers use the image: the runtime knows, and mu
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from podkeep.base import lockfile, reference
@@ -64,7 +66,7 @@ class ImageStore:
         self._fetching = Fetching(self._catalog, self._layers, self._durability, lock, config, registries)
 
     def reconfigure(self, config: ImagesConfig, registries: Mapping[str, RegistryConfig]) -> None:
-        """Use other limits and registries from the next pull on, and pin other images at once."""
+        """Use other limits and registries from the next pull on, and pin other images at once. Blocks."""
         with self._catalog.changing:
             self._config = config
             self._fetching.reconfigure(config, registries)
@@ -110,7 +112,7 @@ class ImageStore:
 
     def images(self) -> list[Image]:
         """Return every image, sorted by ID."""
-        return list(self._catalog.images.values())
+        return [image for image in self._catalog.images.values() if self._catalog.leaving[image.id] <= 0]
 
     def find(self, text: str) -> Image | None:
         """Return the image that ``text`` names: a reference in any form, a repository digest, an ID or a prefix of
@@ -159,7 +161,7 @@ class ImageStore:
         self.collect()
 
     def forget(self, text: str) -> None:
-        """Do the quick half of :meth:`remove`: nobody finds the image any more, its files are still there."""
+        """Do the quick half of :meth:`remove`: nobody finds the image any more, its files are still there. Blocks."""
         with self._catalog.changing:
             image = self.find(text)
             if image is None:
@@ -170,8 +172,35 @@ class ImageStore:
                 self._catalog.database.remove_images([image.id])
             self._catalog.refresh()
 
+    def untag(self, tag: str) -> bool:
+        """Take away one of several tags; return whether it was one. Blocks."""
+        with self._catalog.changing:
+            image = self.find(tag)
+            if image is None or not spare_tag(tag, image):
+                return False
+            self._catalog.database.remove_name(tag)
+            self._catalog.refresh()
+            return True
+
+    async def withdraw(self, images: Sequence[Image]) -> list[Image]:
+        """Do what :meth:`forget_images` does for a caller on the event loop, who just saw that no container uses them.
+
+        From the first step on nobody finds these images: none can be made of them meanwhile.
+        """
+        leaving = Counter(image.id for image in images)
+        self._catalog.leaving += leaving
+        task = asyncio.ensure_future(asyncio.to_thread(self.forget_images, images))
+
+        def end(_: object) -> None:
+            self._catalog.leaving -= leaving
+
+        task.add_done_callback(end)
+        return await asyncio.shield(task)  # a caller that gives up does not end it
+
     def forget_images(self, images: Iterable[Image]) -> list[Image]:
         """Forget images that are still what they were when they were chosen; return those. Their files are still there.
+
+        Blocks.
 
         An image that was pulled once more meanwhile, or was given a name, stays: somebody wants it.
         """
@@ -199,9 +228,11 @@ class ImageStore:
 
         :param at_least: 2: with an empty tree beneath a single layer, for an overlay that nobody can write to.
 
-        The descriptors are the caller's to close. Blocks, for some microseconds per layer.
+        The descriptors are the caller's to close. Blocks, for some microseconds per layer, and the first time of an
+        image with directories that no entry came for until there is a tree of them (``merging``).
 
         :raises NotFound: if the image was removed meanwhile.
+        :raises InvalidArgument: if an older podkeep took it, and that tree would take too much.
         :raises KernelCallError: if the store's file system cannot be idmapped.
         """
         return self._layers.lowers(image, userns=userns, at_least=at_least)
@@ -219,8 +250,7 @@ class ImageStore:
 
     def records(self) -> tuple[Mapping[ImageID, Image], Mapping[Digest, LayerRecord]]:
         """Return the images and layers as they are now; what changes later changes neither map."""
-        with self._catalog.changing:
-            return self._catalog.images, self._catalog.layers
+        return self._catalog.records
 
     def merging_bytes(self, layers: Iterable[Digest], images: Iterable[tuple[Digest, ...]]) -> int:
         """Return what helps to merge takes on disk for these layers, and for images with just these. Blocks."""
@@ -234,7 +264,7 @@ class ImageStore:
         return self._catalog.database.config(image), self._catalog.database.manifests(image)
 
     def hold(self, layers: Iterable[Digest]) -> list[Digest]:
-        """Keep layers until they are given to :meth:`release`; return those that are here."""
+        """Keep layers until they are given to :meth:`release`; return those that are here. Blocks."""
         return self._layers.hold(layers)
 
     def release(self, held: Iterable[Digest]) -> None:

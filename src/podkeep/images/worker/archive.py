@@ -21,6 +21,7 @@ from podkeep.base.ids import Digest, parse_digest
 from podkeep.images.formats import manifest, texts
 from podkeep.images.formats.openfile import failure, open_again
 from podkeep.images.layers import decompress
+from podkeep.images.layers.rules import shown
 from podkeep.images.layers.tarstream import BLOCK, ByteSource, EntryKind, TarError, TarReader
 from podkeep.images.messages import FetchedImage, LayerSettings, Load
 from podkeep.images.worker import selection
@@ -36,6 +37,12 @@ _MAX_LINKS = 8
 _MAX_DOCUMENTS = 48 << 20
 """Bytes of all manifests and configurations of an archive together: the store has them in memory before it writes
 them. Those of a thousand images of the usual kind have half of that."""
+
+
+MAX_MEMBERS = 1 << 17
+MAX_NAME_BYTES = 16 << 20
+"""Members of an archive, and bytes of their names and of links' targets together, which are in memory: a thousand
+images of 127 layers each have as many, of some 80 bytes."""
 
 
 class Files(Protocol):
@@ -114,19 +121,26 @@ class TarFiles:
         for _ in range(_MAX_LINKS):
             if name not in self._links:
                 break
-            name = os.path.normpath(os.path.join(os.path.dirname(name), self._links[name]))
+            name = self._links[name]
         return self._members.get(name)
 
     def _index(self) -> None:
         source = _SeekingSource(self._file)
-        for entry in TarReader(source):
+        names = 0
+        for number, entry in enumerate(TarReader(source)):
+            names += len(entry.name) + len(entry.link)
+            if number >= MAX_MEMBERS or names > MAX_NAME_BYTES:
+                raise TarError(
+                    f"the archive has more than {MAX_MEMBERS} members, or {MAX_NAME_BYTES} bytes of their names"
+                )
             name = os.path.normpath(os.fsdecode(entry.name))
             if entry.kind is EntryKind.FILE and entry.parts is None:
                 self._members[name] = (source.position, entry.size)
             elif entry.kind in (EntryKind.SYMLINK, EntryKind.HARDLINK):
-                target = os.fsdecode(entry.link)
-                hard = entry.kind is EntryKind.HARDLINK
-                self._links[name] = os.path.relpath(target, os.path.dirname(name)) if hard else target
+                if not entry.link:
+                    raise TarError(f"entry {shown(entry.name)}: no target")
+                above = os.path.dirname(name) if entry.kind is EntryKind.SYMLINK else ""
+                self._links[name] = os.path.normpath(os.path.join(above, os.fsdecode(entry.link)))
 
 
 class _SeekingSource(ByteSource):

@@ -12,13 +12,16 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import PodkeepError, ResourceExhausted
 from podkeep.base.redaction import redacted
 from podkeep.images.layers.messages import legible
 from podkeep.images.messages import Done, Failed, FetchedImage, Pull, Request, Save, Unchanged, Verify
 from podkeep.images.worker.channel import Channel
 from podkeep.kernel import allocator
 
+_MAX_MEMORY = 2 << 30
+"""Bytes of memory that it can write to. A pull takes some 60 MB, stacks and buffers of many parallel layers more; this
+is behind the limits of documents, archives and lists."""
 _MOST_TOLD = 16 << 10
 """Characters of an error: several sources may each have failed in their own way."""
 
@@ -27,6 +30,8 @@ def main() -> None:
     """Serve the one request and end, with everything that was started for it."""
     allocator.keep_buffers()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it holds credentials
+    # Not of the address space: allocators reserve much more for a thread than is ever used.
+    resource.setrlimit(resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
     channel = Channel()
     request = channel.start()
     try:
@@ -40,6 +45,8 @@ def main() -> None:
 
 
 def _described(error: Exception) -> Failed:
+    if isinstance(error, MemoryError):
+        error = ResourceExhausted(f"the image worker needs more than {_MAX_MEMORY >> 20} MiB of memory")
     if isinstance(error, PodkeepError):
         return Failed(error=type(error).__name__, message=_told(error.message), hint=_told(error.hint))
     import traceback

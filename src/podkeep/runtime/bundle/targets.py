@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.oci.mounts import normal
@@ -21,6 +21,9 @@ _VIRTUAL = ("/dev", "/proc", "/sys")
 _KERNEL = ("/proc", "/sys")
 _MAX_LINKS = 40
 """As in the kernel (path_resolution(7))."""
+_MAX_STEPS = 1 << 17
+"""Parts of names that are walked for one container, those of links' targets included. A path has some ten, and a
+container some hundred paths; a thousand volumes with forty links of 4095 bytes each would have 80 million."""
 
 
 def resolve_all(root: int, paths: Iterable[str]) -> dict[str, str]:
@@ -31,10 +34,10 @@ def resolve_all(root: int, paths: Iterable[str]) -> dict[str, str]:
     :raises InvalidArgument: if links of the image lead to its root, to /dev, into /proc or /sys, or in a circle.
     """
     result: dict[str, str] = {}
-    covered = set(_VIRTUAL)
+    walk = Walk(root)
     for path in sorted({normal(path) for path in paths}, key=lambda path: (path.count("/"), path)):
-        result[path] = resolve(root, path, covered)
-        covered.add(result[path])
+        result[path] = walk.resolve(path)
+        walk.covered.add(result[path])
     return result
 
 
@@ -55,30 +58,54 @@ def check_virtual(root: int) -> None:
             raise InvalidArgument(f"{path} of the image is no directory", hint="build it with one, or without")
 
 
-def resolve(root: int, path: str, covered: Collection[str] = _VIRTUAL) -> str:
-    """Return where one path is; ``covered`` are those at which something is mounted. The path need not exist.
+class Walk:
+    """Following the links of one root file system, the tree behind descriptor ``root``.
 
-    :raises InvalidArgument: as :func:`resolve_all` does.
+    ``covered`` are the paths at which something is mounted.
     """
-    waiting, found, links = path.split("/")[::-1], "/", 0
-    while waiting:
-        name = waiting.pop()
-        if name == "..":
-            found = os.path.dirname(found)
-        elif name not in {"", "."}:
-            inner = os.path.join(found, name)
-            target = None if _is_below(found, covered) else _link(root, inner)
-            if target is None:
-                found = inner
-                continue
-            links += 1
-            if links > _MAX_LINKS:
-                raise InvalidArgument(f"{path}: the links of the image lead in a circle")
-            waiting += target.split("/")[::-1]
-            found = "/" if target.startswith("/") else found
-    if found != path and (found in {"/", "/dev"} or (_is_below(found, _KERNEL) and not _is_below(path, _KERNEL))):
-        raise InvalidArgument(f"{path} leads to {found} in this image: nothing can be mounted there")
-    return found
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._steps = 0
+        self.covered = set(_VIRTUAL)
+
+    def resolve(self, path: str) -> str:
+        """Return where one path is, which need not exist.
+
+        :raises InvalidArgument: as :func:`resolve_all` does.
+        """
+        waiting, links = path.split("/")[::-1], 0
+        found: list[str] = []
+        start = 0 if "/" in self.covered else None
+        below = start  # how many parts of what was found lead to where something is mounted; None if nothing is
+        while waiting:
+            name = waiting.pop()
+            self._steps += 1
+            if self._steps > _MAX_STEPS:
+                raise InvalidArgument(
+                    f"{path}: paths of mounts and volumes, and links of the image, lead over more than {_MAX_STEPS}"
+                    " parts of names"
+                )
+            if name == "..":
+                del found[-1:]
+                below = None if below is not None and len(found) < below else below
+            elif name not in {"", "."}:
+                inner = "/".join(("", *found, name))
+                target = None if below is not None else _link(self._root, inner)
+                if target is None:
+                    found.append(name)
+                    below = len(found) if below is None and inner in self.covered else below
+                    continue
+                links += 1
+                if links > _MAX_LINKS:
+                    raise InvalidArgument(f"{path}: the links of the image lead in a circle")
+                waiting += target.split("/")[::-1]
+                if target.startswith("/"):
+                    found, below = [], start
+        place = "/" + "/".join(found)
+        if place != path and (place in {"/", "/dev"} or (_is_below(place, _KERNEL) and not _is_below(path, _KERNEL))):
+            raise InvalidArgument(f"{path} leads to {place} in this image: nothing can be mounted there")
+        return place
 
 
 def _is_below(path: str, tops: Iterable[str]) -> bool:

@@ -102,7 +102,7 @@ class Reload:
         # What waits for a restart is compared with what is in force at the next reload, too.
         self._config = coming
         logs.configure(config.log.level, sys.stderr, style=config.log.format)
-        self._images.reconfigure(coming.images, config.registries)
+        await asyncio.to_thread(self._images.reconfigure, coming.images, config.registries)
         self._tell(coming)
         # They count also where no key changed, and are in force by now.
         files = [file for file in (config.class_resources.rdt_config, config.class_resources.blockio_config) if file]

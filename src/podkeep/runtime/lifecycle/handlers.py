@@ -20,6 +20,7 @@ from podkeep.base import failpoints
 from podkeep.base.config import HandlerConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, HandlerName
+from podkeep.base.printable import quoted
 from podkeep.kernel import mounts, namespaces, openat
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.idmap import block
@@ -101,7 +102,7 @@ class HandlerTable:
         driver = self._drivers.get(name or self.default)
         if driver is None:
             raise NotFound(
-                f"runtime handler {name!r} is not configured",
+                f"runtime handler {quoted(name)} is not configured",
                 hint=f"configured: {', '.join(sorted(self._drivers))} (runtime.handlers)",
             )
         return driver

@@ -35,6 +35,7 @@ from podkeep.base.errors import (
     Unavailable,
 )
 from podkeep.base.ids import ContainerID, SandboxID
+from podkeep.base.printable import quoted
 from podkeep.runtime.model.records import (
     Container,
     ContainerConfig,
@@ -322,7 +323,7 @@ class State:
         """
         found = self.find_sandbox(text)
         if found is None:
-            raise NotFound(f"pod sandbox {text!r} not found", hint=_hint(text))
+            raise NotFound(f"pod sandbox {quoted(text)} not found", hint=_hint(text))
         return found
 
     # containers
@@ -391,7 +392,7 @@ class State:
         """
         found = self.find_container(text)
         if found is None:
-            raise NotFound(f"container {text!r} not found", hint=_hint(text))
+            raise NotFound(f"container {quoted(text)} not found", hint=_hint(text))
         return found
 
     def running_container(self, text: str) -> Container:
@@ -461,7 +462,7 @@ def _match(text: str, known: dict[SandboxID, Sandbox] | dict[ContainerID, Contai
         return None
     found = [item for item in known if item.startswith(text)]
     if len(found) > 1:
-        raise InvalidArgument(f"{text!r} is the start of {len(found)} IDs", hint="write more characters")
+        raise InvalidArgument(f"{quoted(text)} is the start of {len(found)} IDs", hint="write more characters")
     return found[0] if found else None
 
 

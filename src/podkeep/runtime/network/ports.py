@@ -6,17 +6,22 @@ protocol, and the address of a port that names none is every one).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from podkeep.base.errors import AlreadyExists, InvalidArgument
+from podkeep.base.printable import quoted
 from podkeep.runtime.model.records import HostPort, Sandbox
 
 PROTOCOLS = ("tcp", "udp", "sctp")
 MAX_PORT = 65535
+MAX_HOST_PORTS = 4096
+"""Of one pod. Each is an entry in a map of the kernel's, and compared with those of other pods in the event loop."""
 
 Address = IPv4Address | IPv6Address
+_Held = dict[tuple[str, int], dict[str, HostPort]]
+"""Ports by protocol and number, then by address."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +60,7 @@ def _host_address(where: str, text: str) -> Address:
     try:
         address = ip_address(text)
     except ValueError as error:
-        raise InvalidArgument(f"{where}: host_ip {text!r} is no IP address") from error
+        raise InvalidArgument(f"{where}: host_ip {quoted(text)} is no IP address") from error
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -72,17 +77,30 @@ def _host_address(where: str, text: str) -> Address:
 def unique(ports: Iterable[HostPort]) -> tuple[HostPort, ...]:
     """Return the host ports of a pod, each once.
 
-    :raises InvalidArgument: if two of them would get the same packets.
+    :raises InvalidArgument: if two of them would get the same packets, or there are too many.
     """
     result: list[HostPort] = []
+    held: _Held = {}
     for port in ports:
-        if port in result:
+        same = held.setdefault((port.protocol, port.host_port), {})
+        if same.get(port.host_ip) == port:
             continue
-        for other in result:
-            if overlap(port, other):
-                raise InvalidArgument(f"config.port_mappings: {words(port)} and {words(other)} are the same host port")
+        if other := _overlapping(port, same):
+            raise InvalidArgument(f"config.port_mappings: {words(port)} and {words(other)} are the same host port")
+        same[port.host_ip] = port
         result.append(port)
+        if len(result) > MAX_HOST_PORTS:
+            raise InvalidArgument(f"config.port_mappings: a pod has at most {MAX_HOST_PORTS} host ports")
     return tuple(result)
+
+
+def _overlapping(port: HostPort, same: Mapping[str, HostPort]) -> HostPort | None:
+    """Return one of the ports of that protocol and number, by address, that a packet for ``port`` could belong to."""
+    if port.host_ip and not ip_address(port.host_ip).is_unspecified:
+        # As many look-ups as there are ways to say it: there may be thousands of addresses.
+        every = "::" if ":" in port.host_ip else "0.0.0.0"
+        return next((same[address] for address in (port.host_ip, "", every) if address in same), None)
+    return next((other for other in same.values() if overlap(port, other)), None)
 
 
 def overlap(one: HostPort, other: HostPort) -> bool:
@@ -104,17 +122,19 @@ def require_free(ports: Sequence[HostPort], sandboxes: Iterable[Sandbox]) -> Non
     """
     if not ports:
         return
+    wanted: _Held = {}
+    for port in ports:
+        wanted.setdefault((port.protocol, port.host_port), {})[port.host_ip] = port
     for sandbox in sandboxes:
         if sandbox.status.network is None:
             continue
         for taken in sandbox.config.host_ports:
-            for port in ports:
-                if overlap(port, taken):
-                    pod = f"{sandbox.config.namespace}/{sandbox.config.name}"
-                    raise AlreadyExists(
-                        f"{words(port)} is taken: pod {pod} (sandbox {sandbox.id}) has {words(taken)}",
-                        hint="use another host port, or stop that pod first",
-                    )
+            if mine := _overlapping(taken, wanted.get((taken.protocol, taken.host_port), {})):
+                pod = f"{sandbox.config.namespace}/{sandbox.config.name}"
+                raise AlreadyExists(
+                    f"{words(mine)} is taken: pod {pod} (sandbox {sandbox.id}) has {words(taken)}",
+                    hint="use another host port, or stop that pod first",
+                )
 
 
 def forwards(ports: Iterable[HostPort], addresses: Sequence[str]) -> tuple[Forward, ...]:

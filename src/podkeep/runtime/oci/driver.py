@@ -63,7 +63,7 @@ _TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
 _REQUESTS_FAULT = re.compile(
     r"executable file .*(not found|not executable|no such file|name too long)"
     r"|exec:? .*: (no such file|permission denied|is a directory)|error closing exec fds: .*/proc/self/fd"
-    r"|(open|find) executable|stat .*: no such file or directory: unknown"
+    r"|setgroups.*invalid argument|(open|find) executable|stat .*: no such file or directory: unknown"
     r"|writ(e|ing) .*invalid argument|memory limit (could be )?too low"
     r"|unable to set memory limit|cpuset\.\w+.*(out of range|invalid argument)"
     r"|(mkdir `?|/rootfs)/(proc|sys|dev/mqueue)/.*(operation not permitted|permission denied|no such file)"
@@ -517,20 +517,22 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
     assert process.stderr is not None
     outputs = {stream.fileno(): Output(limits.output) for stream in (process.stdout, process.stderr)}
     stdout, stderr = outputs.values()
-    pidfd = os.pidfd_open(process.pid)
+    pidfd = -1
     try:
         try:
+            pidfd = os.pidfd_open(process.pid)
             _pump(outputs, pidfd, limits)
         finally:
-            # Whatever happened here: what was started is not left.
-            if not (ended := _readable(pidfd, 0)):
+            # Whatever happened here, as that there is no descriptor: what was started is not left.
+            if not (ended := pidfd >= 0 and _readable(pidfd, 0)):
                 exec_.kill_command(process, pid_file)
         if not ended:
             if any(_readable(stop, 0) for stop in limits.stops):
                 raise _stopped()
             raise DeadlineExceeded(f"the command did not finish within {limits.timeout:g} s and was killed")
     finally:
-        os.close(pidfd)
+        if pidfd >= 0:
+            os.close(pidfd)
         process.stdout.close()
         process.stderr.close()
         process.wait()

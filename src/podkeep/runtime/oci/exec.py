@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podkeep.base.errors import DeadlineExceeded, Internal, NotFound
+from podkeep.base.errors import DeadlineExceeded, Internal, KernelCallError, NotFound, PodkeepError
 from podkeep.kernel import procfs
 from podkeep.runtime.oci import entering
 from podkeep.runtime.oci.entering import Enter
@@ -102,6 +102,15 @@ class ExecProcess:
             raise Internal(f"OCI runtime exec failed: {self.command.said(words)}")
         return code if code >= 0 else 128 - code
 
+    def discard(self) -> None:
+        """Close the descriptors and end the command, of which nobody knows."""
+        for fd in (self.stdin, self.stdout, self.stderr, self.terminal):
+            if fd >= 0:
+                os.close(fd)
+        self.kill()
+        with suppress(PodkeepError):  # that it never ran; nobody wants it to
+            self.finish()
+
     def resize(self, width: int, height: int) -> None:
         """Tell the terminal its size, in characters."""
         set_terminal_size(self.terminal, width, height)
@@ -153,11 +162,19 @@ def start(command: ExecCommand, stdio: ExecStdio) -> ExecProcess:
 def _start_with_pipes(command: ExecCommand, argv: list[str], token: str, stdio: ExecStdio) -> ExecProcess:
     popen = _popen(command, [*argv, command.container], stdio)
     streams = {"stdin": popen.stdin, "stdout": popen.stdout, "stderr": popen.stderr}
-    # Taken out of Popen's hands: it would close them when it is collected.
-    fds: dict[str, Any] = {name: os.dup(stream.fileno()) for name, stream in streams.items() if stream is not None}
-    for stream in filter(None, streams.values()):
-        stream.close()
-    return ExecProcess(runtime=popen, command=command, token=token, **fds)
+    process = ExecProcess(runtime=popen, command=command, token=token)
+    try:
+        # Taken out of Popen's hands: it would close them when it is collected.
+        for name, stream in streams.items():
+            if stream is not None:
+                setattr(process, name, os.dup(stream.fileno()))
+    except BaseException:
+        process.discard()
+        raise
+    finally:
+        for stream in filter(None, streams.values()):
+            stream.close()
+    return process
 
 
 def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> ExecProcess:
@@ -174,9 +191,7 @@ def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> E
                 process.runtime.wait()
                 return _start_with_relay(command, [*argv, "--tty", command.container], token)
             except BaseException:
-                process.kill()
-                with suppress(Internal):  # that it did not run has its reason already
-                    process.finish()
+                process.discard()
                 raise
         finally:
             path.unlink(missing_ok=True)
@@ -274,10 +289,13 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
             pid = int(pid_file.read_text())
             roots.add(pid)
             sessions.add(os.getsid(pid))
-        members = [item for item in procfs.find_family(roots, sessions) if item.pid != runtime.pid]
-        for member in members:
-            procfs.kill(member, signal.SIGKILL)
-        if not members and runtime.poll() is not None:
+        members = None
+        # If no descriptor is left they are looked for again, as long as there is time.
+        with suppress(OSError, KernelCallError):
+            members = [item for item in procfs.find_family(roots, sessions) if item.pid != runtime.pid]
+            for member in members:
+                procfs.kill(member, signal.SIGKILL)
+        if members == [] and runtime.poll() is not None:
             return
         pause.poll(2 if members else 10)
     # Only now: while the OCI runtime lives, the command is reaped at once.

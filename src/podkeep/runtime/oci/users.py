@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.model.records import GroupsPolicy, Security
 
+MAX_GROUPS = 65_536
+"""Groups of a process (linux/limits.h, NGROUPS_MAX)."""
 _SHOWN = 80
 
 
@@ -38,7 +40,7 @@ def resolve(security: Security, image_user: str, *, passwd: str, group: str) -> 
     :param image_user: the image's ``User``: ``user``, ``uid``, ``user:group``, ``uid:gid`` or a mixture, or empty.
     :param passwd: content of the image's /etc/passwd, empty if it has none.
     :param group: content of the image's /etc/group, empty if it has none.
-    :raises InvalidArgument: if a name is not in its file, or a group is given without a user.
+    :raises InvalidArgument: if a name is not in its file, a group is given without a user, or there are too many.
     """
     wanted, wanted_group = _wanted(security, image_user)
     accounts = _accounts(passwd)
@@ -55,7 +57,13 @@ def resolve(security: Security, image_user: str, *, passwd: str, group: str) -> 
     groups = [gid, *security.supplemental_groups]
     if security.groups_policy is GroupsPolicy.MERGE and account.name:
         groups += _memberships(group, account.name)
-    return User(uid=account.uid, gid=gid, groups=tuple(dict.fromkeys(groups)), home=account.home or "/")
+    groups = list(dict.fromkeys(groups))
+    if len(groups) > MAX_GROUPS:
+        raise InvalidArgument(
+            f"user {wanted[:_SHOWN]!r} has {len(groups)} groups, of the request and of the image's /etc/group;"
+            f" a process has at most {MAX_GROUPS}"
+        )
+    return User(uid=account.uid, gid=gid, groups=tuple(groups), home=account.home or "/")
 
 
 def number_of(text: str) -> int | None:

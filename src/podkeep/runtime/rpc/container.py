@@ -17,7 +17,7 @@ from podkeep.runtime.model import stop_signal
 from podkeep.runtime.model.records import Container, ContainerState
 from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.chunks import in_chunks
-from podkeep.runtime.rpc.convert.checks import path_text, seconds
+from podkeep.runtime.rpc.convert.checks import check_program, path_text, refuse_nul, seconds
 from podkeep.runtime.rpc.convert.class_resources import class_names
 from podkeep.runtime.rpc.convert.container import asking_annotations, container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
@@ -107,6 +107,8 @@ class ContainerRpc:
         return api.ContainerStatusResponse(status=status, info=info)
 
     async def exec_sync(self, request: api.ExecSyncRequest) -> api.ExecSyncResponse:
+        refuse_nul("cmd", *request.cmd)
+        check_program({"cmd": request.cmd})
         timeout = float(request.timeout) if request.timeout > 0 else None
         result = await self._containers.exec_sync(_required(request.container_id), tuple(request.cmd), timeout)
         return api.ExecSyncResponse(stdout=result.stdout, stderr=result.stderr, exit_code=result.exit_code)

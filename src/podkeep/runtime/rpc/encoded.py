@@ -3,25 +3,21 @@
 A list of 110 pods is mostly labels and annotations that were the same a second ago. What is kept is bounded, and
 belongs to the record it was made of: a changed record is another object, and a message goes with its record.
 
-A list that would be more than one message holds is told with less of the largest items: some pods with as many
-annotations as the Kubernetes API takes must not keep a kubelet from seeing the others.
+A list that would be more than one message holds is told with less of the largest items (``shortening.py``).
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
-
-from google.protobuf.message import Message
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from podkeep.runtime.rpc.chunks import FRAME, LIST_BYTES
+from podkeep.runtime.rpc.shortening import KEPT_CHARACTERS, Described, leave_out
 
 log = logging.getLogger(__name__)
 
-OF_KUBELETS = "io.kubernetes."
-"""What begins the labels and annotations that a kubelet finds its pods and containers by."""
 MAX_KEPT = 1024
 """Records whose messages are kept; beyond that all are made anew."""
 
@@ -39,7 +35,7 @@ Record = TypeVar("Record", bound=HasId)
 class Encoded(Generic[Record]):
     """What ``make`` returns of records, as bytes. Any thread may use it."""
 
-    def __init__(self, make: Callable[[Record], Message]) -> None:
+    def __init__(self, make: Callable[[Record], Described]) -> None:
         self._make = make
         self._kept: dict[str, tuple[weakref.ref[Record], bytes]] = {}
         self._logged = False
@@ -64,42 +60,45 @@ class Encoded(Generic[Record]):
 
         return gone
 
-    def repeated(self, records: Sequence[Record], *, most: int = LIST_BYTES) -> bytes:
-        """Return the messages of records as the repeated field number 1 of a message (protobuf's wire format).
-
-        :param most: bytes; if it is more, those that have more than their share are told without labels and annotations
-            but the kubelet's.
-        """
+    def within(self, records: Sequence[Record], most: int) -> list[bytes]:
+        """Return the encoded messages of records; if they have more than ``most`` bytes together, those that have more
+        than their share are without labels and annotations but the kubelet's, if need be without long ones of these."""
         messages = [self.of(record) for record in records]
-        if sum(len(data) + FRAME for data in messages) > most:
-            messages = self._shortened(records, messages, most // len(messages) - FRAME)
-        parts: list[bytes] = []
-        for data in messages:
-            parts += (b"\x0a", _varint(len(data)), data)
-        return b"".join(parts)
-
-    def _shortened(self, records: Iterable[Record], messages: Sequence[bytes], share: int) -> list[bytes]:
-        result, short = [], []
-        for record, data in zip(records, messages, strict=True):
-            if len(data) > share:
-                message: Any = self._make(record)
-                for texts in (message.annotations, message.labels):
-                    for key in [key for key in texts if not key.startswith(OF_KUBELETS)]:
-                        del texts[key]
-                short.append(record.id)
-                data = message.SerializeToString()
-            result.append(data)
+        if _size(messages) <= most:
+            return messages
+        share, short = most // len(messages) - FRAME, ""
+        for kept in KEPT_CHARACTERS:
+            for number, record in enumerate(records):
+                if len(messages[number]) > share:
+                    message = self._make(record)
+                    leave_out(message, kept)
+                    messages[number] = message.SerializeToString()
+                    short = short or record.id
+            if _size(messages) <= most:
+                break
         if not self._logged:
             self._logged = True
             log.warning(
-                "a list is more than a message holds: %d items are told without labels and annotations, such as %s",
-                len(short),
-                short[0],
+                "a list is more than a message holds: labels and annotations are left out, such as of %s", short
             )
-        return result
+        return messages
+
+    def repeated(self, records: Sequence[Record], *, most: int = LIST_BYTES) -> bytes:
+        """Return the messages of records as the repeated field number 1 of a message (protobuf's wire format).
+
+        :param most: bytes; see :meth:`within`.
+        """
+        parts: list[bytes] = []
+        for data in self.within(records, most):
+            parts += (b"\x0a", _varint(len(data)), data)
+        return b"".join(parts)
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def _size(messages: Sequence[bytes]) -> int:
+    return sum(len(data) + FRAME for data in messages)
 
 
 def _varint(number: int) -> bytes:

@@ -15,6 +15,7 @@ from podkeep.images.store.store import ImageStore
 from podkeep.runtime.model.state import State
 from podkeep.runtime.oci import users
 from podkeep.runtime.rpc.chunks import Fitting, in_chunks
+from podkeep.runtime.rpc.convert.checks import bounded
 from podkeep.runtime.rpc.pull_watch import PullWatch
 
 
@@ -39,7 +40,7 @@ class ImageRpc:
     def _chosen(self, wanted: api.ImageFilter) -> Sequence[Image]:
         if not wanted.image.image:
             return list(self._images.images())
-        found = self._images.find(wanted.image.image)
+        found = self._images.find(_required(wanted.image))
         return [] if found is None else [found]
 
     async def status(self, request: api.ImageStatusRequest) -> api.ImageStatusResponse:
@@ -76,7 +77,7 @@ class ImageRpc:
                     hint="remove the containers first",
                 )
             # No container can be made of it from here on; only then the files go, away from the event loop.
-            self._images.forget(image.id)
+            await self._images.withdraw([image])
             await asyncio.to_thread(self._images.collect)
         return api.RemoveImageResponse()
 
@@ -94,7 +95,7 @@ class ImageRpc:
 def _required(image: api.ImageSpec) -> str:
     if not image.image:
         raise InvalidArgument("image.image is required")
-    return image.image
+    return bounded("image.image", image.image)
 
 
 def _auth(config: api.AuthConfig) -> RegistryAuth:

@@ -14,7 +14,7 @@ from podkeep.runtime.lifecycle.sandboxes import Sandboxes, check_namespaces
 from podkeep.runtime.lifecycle.updates import Updates
 from podkeep.runtime.model.records import Sandbox, SandboxState
 from podkeep.runtime.model.state import State
-from podkeep.runtime.rpc.chunks import in_chunks
+from podkeep.runtime.rpc.chunks import LIST_BYTES, in_chunks
 from podkeep.runtime.rpc.container import status_message as container_status_message
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.namespaces import namespace_message
@@ -22,6 +22,7 @@ from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 from podkeep.runtime.rpc.convert.sandbox_update import changed_classes
 from podkeep.runtime.rpc.encoded import Encoded
+from podkeep.runtime.rpc.shortening import shorten_statuses
 
 
 class SandboxRpc:
@@ -91,7 +92,7 @@ class SandboxRpc:
             info["info"] = msgspec.json.encode(details).decode()
         # The newest first: the kubelet (EventedPLEG) takes the first of several attempts for the last one.
         containers = sorted(self._state.containers(sandbox.id), key=lambda item: item.status.created_at, reverse=True)
-        return api.PodSandboxStatusResponse(
+        answer = api.PodSandboxStatusResponse(
             status=status_message(sandbox),
             info=info,
             containers_statuses=[
@@ -101,6 +102,12 @@ class SandboxRpc:
             ],
             timestamp=time.time_ns(),
         )
+        shorten_statuses(answer.status, answer.containers_statuses, most=LIST_BYTES - _size(info))
+        return answer
+
+
+def _size(info: dict[str, str]) -> int:
+    return sum(len(text.encode()) for text in info.values())
 
 
 def _required(text: str) -> str:

@@ -140,12 +140,10 @@ class StatsRpc:
         return [self._targets.sandbox(sandbox, below[sandbox.id]) for sandbox in sandboxes]
 
     def _read_containers(self, targets: Sequence[ContainerTarget], into: _Repeated[api.ContainerStats]) -> None:
-        for reading in self._collector.containers(targets):
-            self._messages.fill_container(into.add(), reading)
+        self._messages.fill_containers(into, self._collector.containers(targets))
 
     def _read_sandboxes(self, targets: Sequence[SandboxTarget], into: _Repeated[api.PodSandboxStats]) -> None:
-        for reading in self._collector.sandboxes(targets):
-            self._messages.fill_sandbox(into.add(), reading)
+        self._messages.fill_sandboxes(into, self._collector.sandboxes(targets))
 
     def _read_metrics(self, targets: Sequence[SandboxTarget], into: _Repeated[api.PodSandboxMetrics]) -> None:
         file_system, name_of = self._collector.file_system(), cache(device_name)

@@ -10,7 +10,6 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Callable
-from contextlib import suppress
 
 from podkeep.base.errors import PodkeepError
 from podkeep.base.tasks import finished
@@ -68,18 +67,9 @@ async def _start(start: Start, size: Size | None) -> ExecProcess:
         await finished(starting)
     except asyncio.CancelledError:
         if starting.exception() is None:
-            await finished(asyncio.ensure_future(asyncio.to_thread(_end_unwanted, starting.result())))
+            await finished(asyncio.ensure_future(asyncio.to_thread(starting.result().discard)))
         raise
     return starting.result()
-
-
-def _end_unwanted(process: ExecProcess) -> None:
-    for fd in (process.stdin, process.stdout, process.stderr, process.terminal):
-        if fd >= 0:
-            os.close(fd)
-    process.kill()
-    with suppress(PodkeepError):  # that it never ran; nobody wanted it to
-        process.finish()
 
 
 async def _finish(process: ExecProcess) -> asyncio.Future[int]:
@@ -133,9 +123,10 @@ class _Session:
     async def run(self) -> None:
         """Pass everything on until the command has ended and its output is delivered."""
         loop = asyncio.get_running_loop()
-        pidfd = os.pidfd_open(self._process.runtime.pid)
-        loop.add_reader(pidfd, self._end, loop, pidfd)
+        pidfd = -1
         try:
+            pidfd = os.pidfd_open(self._process.runtime.pid)
+            loop.add_reader(pidfd, self._end, loop, pidfd)
             async with asyncio.TaskGroup() as group:
                 helpers = [group.create_task(self._watch_client())]
                 if self._streams.stdin is not None and self._input is not None:
@@ -152,8 +143,9 @@ class _Session:
             # They fail for one reason; the first one says it.
             raise errors.exceptions[0] from errors
         finally:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
+            if pidfd >= 0:
+                loop.remove_reader(pidfd)
+                os.close(pidfd)
             for descriptor in self._all:
                 descriptor.close()
 

@@ -242,7 +242,7 @@ class Tree:
         if entry.xattrs:
             mode, before = attributes.settled(rules.kept_xattrs(entry), mode, before=before, directory=True)
             self._names += sum(len(key) + len(value) + 2 * _ENTRY_BYTES for key, value in entry.xattrs.items())
-            attributes.encoded(before)  # refuses what would be too much
+            rules.check_directory(before, entry)
         directory.xattrs = before
         directory.mode = mode
         directory.implied = False
@@ -336,13 +336,16 @@ class Tree:
     def _walk(self, path: bytes) -> Directory:
         directory = self.root
         links = 0
-        for number, part in enumerate(path.split(b"/")):
+        parts = path.split(b"/")
+        for number, part in enumerate(parts):
             there = directory.entries.get(part)
             if isinstance(there, Directory):
                 directory = there
                 continue
             if there is None:
                 raise _Lost(errno.ENAMETOOLONG if len(part) > layout.MAX_NAME else errno.ENOENT, directory, number)
+            if not links:
+                self._budget.link(len(parts))
             try:
                 directory, links = self._follow(directory, there, links)
             except OSError as error:
@@ -364,7 +367,9 @@ class Tree:
                     raise OSError(errno.ELOOP, "")
                 if target.startswith(b"/"):
                     raise OSError(errno.EXDEV, "")
-                waiting.extend(reversed(target.split(b"/")))
+                further = target.split(b"/")
+                self._budget.link(len(further))
+                waiting.extend(reversed(further))
             elif there is None:
                 raise OSError(errno.ENOENT, "")
             else:

@@ -9,6 +9,7 @@ import re
 from decimal import Decimal
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.printable import quoted
 from podkeep.runtime.model.records import SandboxConfig
 from podkeep.runtime.network.cni.conflist import Json
 
@@ -18,7 +19,7 @@ _MIN_RATE, _MAX_RATE = 1000, 10**15
 """Bits per second; what Kubernetes accepts."""
 _BURST = 0xFFFFFFFF
 """The largest that the bandwidth plugin takes: no packet is too large for it."""
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([kMGTPE]|[KMGTPE]i|[mun]|[eE][+-]?[0-9]{1,2})?")
+_QUANTITY = re.compile(r"([0-9]{1,60}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})([kMGTPE]|[KMGTPE]i|[mun]|[eE][+-]?[0-9]{1,2})?")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
 
@@ -67,7 +68,7 @@ def rate(annotation: str, text: str) -> int:
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise InvalidArgument(f"annotation {annotation}: {text!r} is no quantity", hint="write it as 10M")
+        raise InvalidArgument(f"annotation {annotation}: {quoted(text)} is no quantity", hint="write it as 10M")
     number, suffix = Decimal(match[1]), match[2] or ""
     if suffix.endswith("i"):
         value = number * 1024 ** ("KMGTPE".index(suffix[0]) + 1)
@@ -76,7 +77,7 @@ def rate(annotation: str, text: str) -> int:
     else:
         value = number.scaleb(_DECIMAL[suffix])
     if not _MIN_RATE <= value <= _MAX_RATE:
-        raise InvalidArgument(f"annotation {annotation}: {text} is not between 1k and 1P bits per second")
+        raise InvalidArgument(f"annotation {annotation}: {quoted(text)} is not between 1k and 1P bits per second")
     return int(value)
 
 
@@ -87,7 +88,9 @@ def arguments(sandbox_id: str, config: SandboxConfig) -> tuple[tuple[str, str], 
     """
     for name, value in (("name", config.name), ("namespace", config.namespace), ("uid", config.uid)):
         if ";" in value or "=" in value:
-            raise InvalidArgument(f"config.metadata.{name}: {value!r}: CNI plugins cannot be told names with ; or =")
+            raise InvalidArgument(
+                f"config.metadata.{name}: {quoted(value)}: CNI plugins cannot be told names with ; or ="
+            )
     return (
         ("IgnoreUnknown", "1"),
         ("K8S_POD_NAMESPACE", config.namespace),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 from typing import TypeVar
 
+from podkeep.base import printable
 from podkeep.base.errors import InvalidArgument
 
 MAX_NAME_LENGTH = 1024
@@ -19,13 +19,20 @@ MAX_PATH_PARTS = 256
 """Parts of a path that the runtime makes or walks; those of Kubernetes have about ten."""
 MAX_SECONDS = 2_000_000
 """The longest wait, 23 days: poll(2) takes milliseconds in 31 bits."""
+MAX_ENTRIES = 1024
+"""Entries of a list that is kept with a sandbox or container and has some ten."""
+MAX_STRING_BYTES = 131_071
+"""Bytes of an argument or a variable of a program (execve(2), MAX_ARG_STRLEN, without the zero byte)."""
+MAX_STRINGS = 16_384
+"""Arguments, and variables, of a program: those of two images, or seven for each of 2000 Services, as a kubelet adds.
+OCI runtimes compare each variable with each other."""
+MAX_PROGRAM_BYTES = 6 << 20
+"""Bytes of the arguments and variables of a program with a zero byte and a pointer for each: the most that execve(2)
+takes, whatever the limit of the stack is."""
 MAX_METADATA_BYTES = 1 << 20
 """Bytes of the labels and annotations of one sandbox or container; Kubernetes allows 256 KiB of annotations."""
 _Enum = TypeVar("_Enum", bound=enum.IntEnum)
-_quoting = reprlib.Repr()
-_quoting.maxstring = 200
-quote = _quoting.repr
-"""How a caller's text is shown in an error: quoted, and cut in the middle if it is long."""
+quote = printable.quoted
 
 
 def enum_value(field: str, kind: type[_Enum], number: int) -> _Enum:
@@ -78,6 +85,35 @@ def _size(texts: Mapping[str, str]) -> int:
     return sum(len(key.encode()) + len(value.encode()) for key, value in texts.items())
 
 
+def check_count(field: str, items: Sized, most: int = MAX_STRINGS) -> None:
+    """Refuse a list that is kept, or whose entries are compared, before its entries are looked at."""
+    if len(items) > most:
+        raise InvalidArgument(f"{field}: {len(items)} entries; at most {most} are possible")
+
+
+def check_program(lists: Mapping[str, Sequence[str]]) -> None:
+    """Check the arguments and variables (``name=value``) of a program, by field, against what execve(2) takes.
+
+    :raises InvalidArgument: naming the field; such a program can never run.
+    """
+    total = 0
+    for field, items in lists.items():
+        check_count(field, items)
+        for item in items:
+            size = len(item) if len(item) > MAX_STRING_BYTES else len(item.encode())
+            if size > MAX_STRING_BYTES:
+                raise InvalidArgument(
+                    f"{field}: {quote(item)} has more than {MAX_STRING_BYTES} bytes",
+                    hint="put what is long into a file",
+                )
+            total += size + 9
+    if total > MAX_PROGRAM_BYTES:
+        raise InvalidArgument(
+            f"{', '.join(lists)}: no program starts with more than {MAX_PROGRAM_BYTES} bytes; these are {total}",
+            hint="put what is long into files",
+        )
+
+
 def path_text(field: str, path: str) -> str:
     """Return a path, or a part of one, whose length and depth can be walked."""
     if len([part for part in text(field, path).split("/") if part]) > MAX_PATH_PARTS:
@@ -94,6 +130,8 @@ def absolute(field: str, path: str) -> str:
 
 def token(field: str, text: str) -> str:
     """Return a word that is written into a pod's files, where a space or a new line would make it two."""
+    if len(text) > MAX_NAME_LENGTH:
+        raise InvalidArgument(f"{field}: {quote(text)} has more than {MAX_NAME_LENGTH} characters")
     if not text or any(character.isspace() or not character.isprintable() for character in text):
         raise InvalidArgument(f"{field}: {quote(text)} is empty or holds a space or control character")
     return text

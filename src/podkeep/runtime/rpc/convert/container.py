@@ -12,7 +12,9 @@ from podkeep.runtime.oci import cdi, resources
 from podkeep.runtime.rpc.convert.checks import (
     absolute,
     bounded,
+    check_count,
     check_metadata,
+    check_program,
     path_text,
     quote,
     refuse_no_name,
@@ -46,6 +48,10 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         raise InvalidArgument(f"config.log_path: {quote(config.log_path)}: conmon writes to no file with a colon")
     refuse_nul("config.command", *config.command)
     refuse_nul("config.args", *config.args)
+    check_count("config.envs", config.envs)
+    envs = tuple(_env(item) for item in config.envs)
+    variables = [f"{name}={value}" for name, value in envs]
+    check_program({"config.command": config.command, "config.args": config.args, "config.envs": variables})
     context = config.linux.security_context
     if context.privileged and not sandbox.privileged:
         raise InvalidArgument("security_context.privileged: the container's sandbox is not privileged")
@@ -57,7 +63,7 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         command=tuple(config.command),
         args=tuple(config.args),
         working_dir=absolute("config.working_dir", config.working_dir),
-        envs=tuple(_env(item) for item in config.envs),
+        envs=envs,
         mounts=tuple(mount_record(number, mount) for number, mount in enumerate(config.mounts)),
         devices=tuple(device_record(number, device) for number, device in enumerate(config.devices)),
         cdi_devices=cdi.requested((device.name for device in config.CDI_devices), config.annotations),

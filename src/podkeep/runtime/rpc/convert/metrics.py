@@ -13,6 +13,8 @@ from podkeep.runtime.stats.collector import FileSystem, SandboxMetrics
 from podkeep.runtime.stats.descriptors import BASE_LABELS, BY_NAME, DESCRIPTORS, OF_RDT
 from podkeep.runtime.stats.metrics import MetricSample
 
+MAX_VALUE = 2**64 - 1
+"""Of a UInt64Value; what the kernel holds of a larger limit is no limit at all."""
 _Metrics: TypeAlias = "RepeatedCompositeFieldContainer[api.Metric]"
 
 
@@ -53,4 +55,5 @@ def _fill(target: _Metrics, samples: Iterable[MetricSample], base: tuple[str, ..
         message.metric_type = api.COUNTER if BY_NAME[sample.name].counter else api.GAUGE
         message.label_values.extend(base)
         message.label_values.extend(sample.labels)
-        message.value.value = sample.value
+        # A limit is a text of the request, and one that the message cannot hold would fail the list of all pods.
+        message.value.value = min(max(sample.value, 0), MAX_VALUE)

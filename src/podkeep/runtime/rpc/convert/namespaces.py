@@ -9,7 +9,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.idmap import IdMap, IdMapping
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import NamespaceMode, SandboxConfig
-from podkeep.runtime.rpc.convert.checks import enum_value
+from podkeep.runtime.rpc.convert.checks import bounded, enum_value
 
 
 def namespace_options(options: api.NamespaceOption) -> records.NamespaceOptions:
@@ -24,7 +24,7 @@ def namespace_options(options: api.NamespaceOption) -> records.NamespaceOptions:
         network=enum_value("namespace_options.network", NamespaceMode, options.network),
         pid=enum_value("namespace_options.pid", NamespaceMode, options.pid),
         ipc=enum_value("namespace_options.ipc", NamespaceMode, options.ipc),
-        target_id=options.target_id,
+        target_id=bounded("namespace_options.target_id", options.target_id),
         userns=userns,
     )
 

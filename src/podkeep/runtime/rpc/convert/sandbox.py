@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
@@ -10,7 +12,16 @@ from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.network import ports
-from podkeep.runtime.rpc.convert.checks import absolute, cgroup_path, check_metadata, quote, refuse_no_name, token
+from podkeep.runtime.rpc.convert.checks import (
+    MAX_ENTRIES,
+    absolute,
+    cgroup_path,
+    check_count,
+    check_metadata,
+    quote,
+    refuse_no_name,
+    token,
+)
 from podkeep.runtime.rpc.convert.class_resources import class_names
 from podkeep.runtime.rpc.convert.namespaces import namespace_options
 from podkeep.runtime.rpc.convert.resources import resources_record
@@ -120,7 +131,12 @@ def _dns(config: api.PodSandboxConfig) -> records.Dns | None:
         return None
     given = config.dns_config
     return records.Dns(
-        servers=tuple(token("config.dns_config.servers", item) for item in given.servers),
-        searches=tuple(token("config.dns_config.searches", item) for item in given.searches),
-        options=tuple(token("config.dns_config.options", item) for item in given.options),
+        servers=_tokens("config.dns_config.servers", given.servers),
+        searches=_tokens("config.dns_config.searches", given.searches),
+        options=_tokens("config.dns_config.options", given.options),
     )
+
+
+def _tokens(field: str, items: Sequence[str]) -> tuple[str, ...]:
+    check_count(field, items, MAX_ENTRIES)
+    return tuple(token(field, item) for item in items)

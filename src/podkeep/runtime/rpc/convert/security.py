@@ -5,7 +5,7 @@ Whether the machine can enforce what they ask for is looked at when the containe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
@@ -13,7 +13,16 @@ from podkeep.runtime.model import records
 from podkeep.runtime.model.records import AppArmor, ProfileKind, Seccomp, SELinuxOptions
 from podkeep.runtime.oci import apparmor, capabilities, selinux
 from podkeep.runtime.oci.mounts import OF_RUNTIME, normal
-from podkeep.runtime.rpc.convert.checks import enum_value, identifier, path_text, quote, refuse_plain_text
+from podkeep.runtime.oci.users import MAX_GROUPS
+from podkeep.runtime.rpc.convert.checks import (
+    MAX_ENTRIES,
+    check_count,
+    enum_value,
+    identifier,
+    path_text,
+    quote,
+    refuse_plain_text,
+)
 
 
 def security_record(context: api.LinuxContainerSecurityContext, *, given: bool) -> records.Security:
@@ -39,7 +48,7 @@ def security_record(context: api.LinuxContainerSecurityContext, *, given: bool) 
         run_as_user=identifier("run_as_user", context.run_as_user.value) if context.HasField("run_as_user") else None,
         run_as_group=group,
         run_as_username=context.run_as_username,
-        supplemental_groups=tuple(identifier("supplemental_groups", group) for group in context.supplemental_groups),
+        supplemental_groups=_groups(context.supplemental_groups),
         groups_policy=enum_value(
             "security_context.supplemental_groups_policy", records.GroupsPolicy, context.supplemental_groups_policy
         ),
@@ -59,13 +68,20 @@ def check_names(asked: api.Capability) -> None:
     :raises InvalidArgument: naming the field and the name that is none.
     """
     for field in ("add_capabilities", "drop_capabilities", "add_ambient_capabilities"):
+        check_count(f"security_context.capabilities.{field}", getattr(asked, field), MAX_ENTRIES)
         try:
             capabilities.parse(getattr(asked, field))
         except InvalidArgument as error:
             raise InvalidArgument(f"security_context.capabilities.{field}: {error.message}", hint=error.hint) from error
 
 
-def _paths(field: str, paths: Iterable[str]) -> tuple[str, ...]:
+def _groups(given: Sequence[int]) -> tuple[int, ...]:
+    check_count("security_context.supplemental_groups", given, MAX_GROUPS)
+    return tuple(identifier("supplemental_groups", group) for group in given)
+
+
+def _paths(field: str, paths: Sequence[str]) -> tuple[str, ...]:
+    check_count(f"security_context.{field}", paths, MAX_ENTRIES)
     result = []
     for path in paths:
         if not path.startswith("/"):
@@ -79,7 +95,7 @@ def _paths(field: str, paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
-def _masked_paths(paths: Iterable[str]) -> tuple[str, ...]:
+def _masked_paths(paths: Sequence[str]) -> tuple[str, ...]:
     result = _paths("masked_paths", paths)
     if needed := OF_RUNTIME.intersection(result):
         raise InvalidArgument(
@@ -154,8 +170,7 @@ def check_sandbox_context(context: api.LinuxSandboxSecurityContext) -> None:
             f"security_context.run_as_group: {context.run_as_group.value} is given without a user",
             hint="set run_as_user",
         )
-    for group in context.supplemental_groups:
-        identifier("supplemental_groups", group)
+    _groups(context.supplemental_groups)
     enum_value("security_context.supplemental_groups_policy", records.GroupsPolicy, context.supplemental_groups_policy)
 
 

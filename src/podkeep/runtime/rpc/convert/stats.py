@@ -5,15 +5,25 @@ A value that is not known is not set, so that a client can tell it from 0; times
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup_files import Psi, PsiLine
 from podkeep.kernel.cgroup_stats import Memory, Usage
 from podkeep.kernel.netdev import Interface
 from podkeep.runtime.model.records import Container, Sandbox
+from podkeep.runtime.rpc.chunks import LIST_BYTES
 from podkeep.runtime.rpc.encoded import Encoded
 from podkeep.runtime.stats.collector import ContainerReading, SandboxReading
 from podkeep.runtime.stats.layers import LayerSize
 
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as _Repeated
+
+ATTRIBUTE_BYTES = LIST_BYTES // 4
+"""Of a list what labels, annotations and names of sandboxes may have, and what those of containers; the rest is for the
+values, some 500 bytes of a container."""
 DEFAULT_INTERFACE = "eth0"
 """What the kubelet and CNI call a pod's own interface."""
 
@@ -28,9 +38,35 @@ class StatsMessages:
         self._mountpoint = mountpoint
         self._containers, self._sandboxes = Encoded(_container_attributes), Encoded(_sandbox_attributes)
 
-    def fill_container(self, message: api.ContainerStats, reading: ContainerReading) -> None:
-        """Fill a new message; a container that has ended still has a writable layer."""
-        message.attributes.MergeFromString(self._containers.of(reading.container))
+    def fill_containers(
+        self, into: _Repeated[api.ContainerStats], readings: Sequence[ContainerReading], *, most: int = ATTRIBUTE_BYTES
+    ) -> None:
+        """Add a message for each container; one that has ended still has a writable layer.
+
+        :param most: bytes of all attributes; see :meth:`Encoded.within`.
+        """
+        attributes = self._containers.within([reading.container for reading in readings], most)
+        for reading, data in zip(readings, attributes, strict=True):
+            self._fill_container(into.add(), reading, data)
+
+    def fill_sandboxes(
+        self, into: _Repeated[api.PodSandboxStats], readings: Sequence[SandboxReading], *, most: int = ATTRIBUTE_BYTES
+    ) -> None:
+        """Add a message for each sandbox and the containers in it.
+
+        :param most: bytes of all attributes of sandboxes, and as many of containers.
+        """
+        inside = [container for reading in readings for container in reading.containers]
+        containers = iter(self._containers.within([item.container for item in inside], most))
+        sandboxes = self._sandboxes.within([reading.sandbox for reading in readings], most)
+        for reading, data in zip(readings, sandboxes, strict=True):
+            message = into.add()
+            self._fill_sandbox(message, reading, data)
+            for item in reading.containers:
+                self._fill_container(message.linux.containers.add(), item, next(containers))
+
+    def _fill_container(self, message: api.ContainerStats, reading: ContainerReading, attributes: bytes) -> None:
+        message.attributes.MergeFromString(attributes)
         usage, at = reading.usage, reading.at
         if usage is not None:
             _fill_cpu(message.cpu, usage, at, reading.nano_cores)
@@ -41,9 +77,8 @@ class StatsMessages:
             _fill_swap(message, usage.memory, at)
         _fill_layer(message.writable_layer, reading.layer, self._mountpoint, at)
 
-    def fill_sandbox(self, message: api.PodSandboxStats, reading: SandboxReading) -> None:
-        """Fill a new message with a sandbox and the containers in it."""
-        message.attributes.MergeFromString(self._sandboxes.of(reading.sandbox))
+    def _fill_sandbox(self, message: api.PodSandboxStats, reading: SandboxReading, attributes: bytes) -> None:
+        message.attributes.MergeFromString(attributes)
         linux, usage = message.linux, reading.usage
         _fill_cpu(linux.cpu, usage, reading.at, reading.nano_cores)
         _fill_memory(linux.memory, usage, reading.at)
@@ -55,8 +90,6 @@ class StatsMessages:
         linux.process.timestamp = reading.at
         if reading.tasks is not None:
             linux.process.process_count.value = reading.tasks
-        for container in reading.containers:
-            self.fill_container(linux.containers.add(), container)
 
 
 def _container_attributes(container: Container) -> api.ContainerAttributes:

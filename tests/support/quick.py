@@ -39,6 +39,7 @@ NEEDS_ROOT = frozenset(
         "runtime/test_cdi.py",
         "runtime/test_checkpoint.py",
         "runtime/test_copy_up.py",
+        "runtime/test_executor_lookups.py",
         "runtime/test_namespace_watch.py",
         "runtime/test_null_device.py",
         "runtime/test_oci_driver.py",

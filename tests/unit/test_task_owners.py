@@ -28,6 +28,7 @@ ALLOWED = {
         "cli/run.py",
         "cli/terminal.py",
         "images/store/checking.py",
+        "images/store/store.py",
         "images/store/workers.py",
         "runtime/streaming/budget.py",
         "runtime/streaming/exec.py",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.ids import Digest, ImageID
+from podkeep.images.formats.image import LayerKind
+from podkeep.images.messages import Available, AvailableLayer, NewLayer, StagedLayer, WantedLayer
 from podkeep.images.snapshots.choice import open_drivers
 from podkeep.images.store.catalog import Catalog
 from podkeep.images.store.database import BlobRecord, ImageDatabase, LayerRecord, NewImage
@@ -31,19 +32,19 @@ class Store:
         self.drivers = open_drivers(root, root / "mounted")
         self.layers = LayerStore(root, self.catalog, self.drivers, "directories")
 
-    def staged(self, layer: Digest, *, kind: str = "tar", title: str = "", content: str = "x") -> dict[str, Any]:
+    def staged(self, layer: Digest, *, kind: LayerKind = "tar", title: str = "", content: str = "x") -> NewLayer:
         """Return what a worker reports of a layer that it unpacked."""
         path = self.layers.driver.stage() / "0"
         path.mkdir()
         (path / (title or "file")).write_text(content)
         sizes = {"bytes": 4096, "inodes": 2, "data_bytes": 0}
-        made = {"driver": "directories", "metadata": "", "implied": ""}
-        return {"layer": layer, "kind": kind, "title": title, "digest": BLOB, "path": str(path), **sizes, **made}
+        made = StagedLayer(driver="directories", path=str(path), metadata="", implied="", **sizes)
+        return NewLayer(layer=layer, kind=kind, title=title, digest=BLOB, compression="none", staged=made)
 
     def put(self, layer: Digest, boot_id: str = "", *, driver: str = "directories") -> LayerRecord:
         """Put a layer into place and record it, for no image."""
         reported = self.staged(layer)
-        taken = self.layers.commit(reported, {}, Path(reported["path"]).parent, boot_id)
+        taken = self.layers.commit(reported, {}, directory_of(reported), boot_id)
         record = LayerRecord(id=layer, driver=driver, bytes=taken.bytes, inodes=taken.inodes, boot_id=boot_id)
         self.record(record)
         return record
@@ -72,9 +73,20 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened.database.close()
 
 
-def wanted(layer: str, kind: str = "tar", **more: str) -> dict[str, str]:
+def directory_of(reported: NewLayer) -> Path:
+    """Return the staging directory of the worker that reports a layer."""
+    assert reported.staged is not None
+    return Path(reported.staged.path).parent
+
+
+def wanted(layer: Digest | None, kind: LayerKind = "tar", title: str = "") -> WantedLayer:
     """Return a layer as a worker asks for it."""
-    return {"layer": layer, "kind": kind, "digest": BLOB, "compression": "none", "title": "", **more}
+    return WantedLayer(layer=layer, kind=kind, digest=BLOB, compression="none", title=title)
+
+
+def told(*layers: tuple[Digest | None, Digest | None]) -> Available:
+    """Return the store's answer: each layer that is here, or the file with the same content under another title."""
+    return Available(layers=tuple(AvailableLayer(layer=here, same_file=file) for here, file in layers))
 
 
 # who keeps a layer
@@ -92,7 +104,7 @@ def test_a_layer_that_nobody_needs_goes_with_its_record(store: Store) -> None:
 def test_a_layer_that_was_told_to_a_worker_stays_until_that_is_over(store: Store) -> None:
     store.put(A)
     leased: list[Digest] = []
-    assert store.layers.lease([wanted(A), wanted(B)], leased) == {"have": [A, ""], "twins": ["", ""]}
+    assert store.layers.lease([wanted(A), wanted(B)], leased) == told((A, None), (None, None))
     store.layers.collect()
     assert store.on_disk() == {A}
     store.layers.release(leased)
@@ -118,13 +130,13 @@ def test_of_two_who_hold_a_layer_the_last_lets_it_go(store: Store) -> None:
 def test_a_layer_that_is_here_is_not_put_into_place_again(store: Store) -> None:
     before = store.put(A)
     reported = store.staged(A, content="another")
-    assert store.layers.commit(reported, {}, Path(reported["path"]).parent, BOOT) == before
+    assert store.layers.commit(reported, {}, directory_of(reported), BOOT) == before
     assert (store.root / "layers" / A.replace(":", "-") / "file").read_text() == "x"
 
 
 def test_a_file_that_is_here_under_another_name_is_linked(store: Store) -> None:
     first = store.staged(A, kind="file", title="one", content="content")
-    staging = Path(first["path"]).parent
+    staging = directory_of(first)
     one = store.layers.commit(first, {}, staging, BOOT)
     assert (one.kind, one.title, one.blob, one.boot_id) == ("file", "one", BLOB, BOOT)
     two = store.layers.commit(store.staged(B, kind="file", title="two"), {A: one}, staging, BOOT)
@@ -136,11 +148,11 @@ def test_a_file_that_is_here_under_another_name_is_linked(store: Store) -> None:
 
 def test_a_worker_is_told_of_a_file_under_another_name(store: Store) -> None:
     reported = store.staged(A, kind="file", title="one")
-    record = store.layers.commit(reported, {}, Path(reported["path"]).parent, "")
+    record = store.layers.commit(reported, {}, directory_of(reported), "")
     store.record(record, blobs=(BlobRecord(digest=BLOB, compression="none", layer=A),))
     leased: list[Digest] = []
-    asked = wanted("", "file", title="two")
-    assert store.layers.lease([asked], leased) == {"have": [""], "twins": [A]}
+    asked = wanted(None, "file", title="two")
+    assert store.layers.lease([asked], leased) == told((None, A))
     assert leased == [A]
 
 
@@ -165,7 +177,7 @@ def test_a_layer_of_this_boot_or_one_that_was_synced_stays(store: Store) -> None
 
 def test_files_without_a_record_and_records_without_files_go(store: Store) -> None:
     reported = store.staged(A)
-    store.layers.commit(reported, {}, Path(reported["path"]).parent, BOOT)
+    store.layers.commit(reported, {}, directory_of(reported), BOOT)
     store.record(LayerRecord(id=B, bytes=1, inodes=1, boot_id=""))
     store.use(B)
     store.layers.recover(BOOT)
@@ -187,7 +199,7 @@ def test_a_layer_of_a_driver_that_is_not_known_stops_the_start(store: Store) -> 
 def test_strays_are_told_and_removed_only_if_that_is_asked_for(store: Store) -> None:
     store.put(A)
     reported = store.staged(C)
-    store.layers.commit(reported, {}, Path(reported["path"]).parent, BOOT)
+    store.layers.commit(reported, {}, directory_of(reported), BOOT)
     assert store.layers.strays(remove=False) == [f"directories: {C}"]
     assert store.on_disk() == {A, C}
     assert store.layers.strays(remove=True) == [f"directories: {C}"]

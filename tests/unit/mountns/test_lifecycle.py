@@ -122,7 +122,7 @@ def test_where_no_lock_can_be_made_a_namespace_is_joined(tmp_path: Path) -> None
         tmp_path,
         """
         started = lifecycle.start(pin)
-        given = Place(pin=Path(f"/proc/{os.getpid()}/ns/mnt"), may_make=False, source="--mount-namespace")
+        given = NamespaceRef(pin=Path(f"/proc/{os.getpid()}/ns/mnt"), may_make=False, source="--mount-namespace")
         error = refused(FailedPrecondition, membership.enter, given)
         assert "nothing would be hidden" in error.message, error
         subprocess.run(["mount", "-o", "remount,ro", "/run"], check=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 from podkeep.base import lockfile, reference
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.ids import Digest, ImageID
+from podkeep.base.tasks import finished
 from podkeep.images.formats import referrer_names
 from podkeep.images.formats.image import Image, RegistryAuth
 from podkeep.images.formats.openfile import OpenFile
@@ -189,13 +190,12 @@ class ImageStore:
         """
         leaving = Counter(image.id for image in images)
         self._catalog.leaving += leaving
-        task = asyncio.ensure_future(asyncio.to_thread(self.forget_images, images))
-
-        def end(_: object) -> None:
+        work = asyncio.ensure_future(asyncio.to_thread(self.forget_images, images))
+        try:
+            await finished(work)  # a caller that gives up does not end it
+        finally:
             self._catalog.leaving -= leaving
-
-        task.add_done_callback(end)
-        return await asyncio.shield(task)  # a caller that gives up does not end it
+        return work.result()
 
     def forget_images(self, images: Iterable[Image]) -> list[Image]:
         """Forget images that are still what they were when they were chosen; return those. Their files are still there.

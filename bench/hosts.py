@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _UNIFIED = "/sys/fs/cgroup/unified"
 _MAKE = f"""
 mount --make-rshared /
-# crun refuses hybrid machines; podkeep mends that where it hides its mounts, and the host is to be the same for both.
+# crun refuses hybrid machines; podkeep fixes that where it hides its mounts, and the host is to be the same for both.
 if mountpoint --quiet {_UNIFIED}; then umount --lazy {_UNIFIED}; fi
 echo ready
 exec cat

@@ -36,7 +36,7 @@ async def require_runtime_here(client: CriClient, own: int) -> None:
     """Return if the runtime is in the mount namespace ``own``.
 
     :param own: inode of the mount namespace that the agent mounts volumes in.
-    :raises FailedPrecondition: naming both inodes, and what mends it, if it is in another one.
+    :raises FailedPrecondition: naming both inodes, and what fixes it, if it is in another one.
     :raises Unavailable: if it does not answer.
     """
     answer = await client.runtime.Status(api_pb2.StatusRequest(verbose=True))

@@ -103,7 +103,7 @@ class DataLoss(PodkeepError):
 
 
 class Internal(PodkeepError):
-    """podkeep or the machine failed in a way the caller cannot mend by changing the request."""
+    """podkeep or the machine failed in a way the caller cannot fix by changing the request."""
 
 
 class KernelCallError(Internal):

@@ -1,4 +1,4 @@
-"""``podkeep doctor``: what this machine has and lacks, and the command that mends it.
+"""``podkeep doctor``: what this machine has and lacks, and the command that fixes it.
 
 Owns: the order of the checks and the exit status. The checks are in ``podkeep.cli.diagnosis``.
 """
@@ -18,7 +18,7 @@ from podkeep.cli.invocation import Invocation, pass_invocation
 @click.pass_context
 @pass_invocation
 def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
-    """Say what this machine lacks, and the command that mends it.
+    """Say what this machine lacks, and the command that fixes it.
 
     Ends with status 1 if something is missing without which pods do not run. Changes nothing.
     """

@@ -34,7 +34,7 @@ VERBS = {
     "attach": Verb(module="podkeep.cli.attach", help="Show what a container writes, and write to it."),
     "classes": Verb(module="podkeep.cli.classes", help="List QoS classes, change those of pods, check their files."),
     "config": Verb(module="podkeep.cli.config", help="Check and show the configuration."),
-    "doctor": Verb(module="podkeep.cli.doctor", help="Say what this machine lacks, and the command that mends it."),
+    "doctor": Verb(module="podkeep.cli.doctor", help="Say what this machine lacks, and the command that fixes it."),
     "exec": Verb(module="podkeep.cli.exec", help="Run a command in a container."),
     "image": Verb(module="podkeep.cli.image", help="Pull, list, save, check and remove images."),
     "logs": Verb(module="podkeep.cli.logs", help="Print the log of a container."),

@@ -60,7 +60,7 @@ def to_enter(invocation: Invocation, told: Publication | None) -> NamespaceRef:
     """Return where who wants to see container mounts goes: to the runtime, also if something else is pinned by now.
 
     :param told: what the runtime that runs says of itself; None: none runs.
-    :raises FailedPrecondition: if there is nowhere to go, with the command that mends it.
+    :raises FailedPrecondition: if there is nowhere to go, with the command that fixes it.
     """
     from podkeep.mountns import pin
     from podkeep.mountns.namespace_ref import NamespaceRef
@@ -109,7 +109,7 @@ def own_pin(invocation: Invocation) -> Path:
 
 
 def _require_pinned(invocation: Invocation, place: NamespaceRef, told: Publication | None) -> None:
-    """:raises FailedPrecondition: if nothing is pinned at ``place``, with the command that mends it."""
+    """:raises FailedPrecondition: if nothing is pinned at ``place``, with the command that fixes it."""
     from podkeep.mountns import lifecycle, making, pin
 
     if place.pin is None or pin.is_pinned(place.pin):
@@ -121,10 +121,10 @@ def _require_pinned(invocation: Invocation, place: NamespaceRef, told: Publicati
         raise FailedPrecondition("mountns.enabled is false: daemons hide no mounts", hint=as_it_is)
     if place.may_make:
         making.require_free(lifecycle.resolved(place.pin))
-        mend = "start the runtime, which makes it: `podkeep runtime`; or `podkeep mountns start`, to stay"
+        fix = "start the runtime, which makes it: `podkeep runtime`; or `podkeep mountns start`, to stay"
     else:
-        mend = started_by(place.source)
-    raise FailedPrecondition(f"no mount namespace is pinned at {place.pin}", hint=mend)
+        fix = started_by(place.source)
+    raise FailedPrecondition(f"no mount namespace is pinned at {place.pin}", hint=fix)
 
 
 def started_by(source: str) -> str:

@@ -81,7 +81,7 @@ class Report:
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}   {printable(text)}" for name, text in rows]
         for item in self.mismatches:
-            lines += [printable(item.message), f"mend: {printable(item.hint)}"]
+            lines += [printable(item.message), f"fix: {printable(item.hint)}"]
         return lines
 
     def _rows(self) -> Iterator[tuple[str, str]]:
@@ -113,8 +113,8 @@ class Report:
 def _reaches(state: lifecycle.Status) -> str:
     if state.is_shared:
         return state.propagation
-    mend = f"nsenter --mount={state.pin} mount --make-rshared /"
-    return f"{state.propagation}: containers do not see what is mounted here, so no daemon starts; `{mend}`"
+    fix = f"nsenter --mount={state.pin} mount --make-rshared /"
+    return f"{state.propagation}: containers do not see what is mounted here, so no daemon starts; `{fix}`"
 
 
 def _follows(host: str, state: lifecycle.Status) -> str:

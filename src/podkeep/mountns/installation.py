@@ -329,11 +329,11 @@ def _needed(root: Path) -> list[str]:
         files = [part.path for part in stays if UNIT in execstart.read(name, [part]).names("Requires")]
         if not files:
             continue
-        mend = f"take that out of {', '.join(files)}"
+        fix = f"take that out of {', '.join(files)}"
         if name == "podkeep.service":
-            mend += ", or write that unit anew with `podkeep --set mountns.enabled=false runtime unit`"
+            fix += ", or write that unit anew with `podkeep --set mountns.enabled=false runtime unit`"
         sentences.append(
-            f"{_SERVICE} is left: {name} does not start without it ({', '.join(files)}); {mend}, "
+            f"{_SERVICE} is left: {name} does not start without it ({', '.join(files)}); {fix}, "
             "then `podkeep mountns uninstall` again"
         )
     return sentences

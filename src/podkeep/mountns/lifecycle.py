@@ -4,7 +4,7 @@ Owns: the lock, the order of the steps, and the decision whether anybody needs t
 (``membership``). Called by ``podkeep mountns``, by the unit, and by daemons that need the namespace and find none: that
 one is *on demand*, and who leaves it last removes it. ``start`` makes one to stay, or lets one on demand stay.
 
-A start or a stop that was killed at any point is mended by the next one: nothing counts as made until it is pinned.
+A start or a stop that was killed at any point is fixed by the next one: nothing counts as made until it is pinned.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether the daemons that mount things for containers are in one mount namespace, and what to do when they are not.
 
-Owns: the comparison, and the words for it: both inodes, who is who, what does not work, what mends it. Does not own:
+Owns: the comparison, and the words for it: both inodes, who is who, what does not work, what fixes it. Does not own:
 finding the daemons (``daemons``), joining (``membership``). Called by the runtime for its Status, by the agent before
 it starts a pod, and by ``podkeep doctor``. It only reads, and it blocks: not for the event loop.
 
@@ -34,7 +34,7 @@ _UNIT_DIRECTORIES = tuple(
 class Mismatch:
     """Two mount namespaces that should be one. ``theirs`` is 0 where there is none; ``who`` names who is in ``theirs``.
 
-    ``message`` says what does not work, with both inodes; ``hint`` is what mends it.
+    ``message`` says what does not work, with both inodes; ``hint`` is what fixes it.
     """
 
     mine: int
@@ -136,7 +136,7 @@ def judge(situation: Situation) -> list[Mismatch]:
         if kubelet.inode != mine:
             lost = _lost_upwards() if kubelet.pid in situation.upstream else _lost_both_ways()
             wrong.append((kubelet.inode, str(kubelet), f"{kubelet} is in {label(kubelet.inode)}, but {here}: {lost}"))
-    hint = mend(situation) if wrong else ""
+    hint = fix(situation) if wrong else ""
     return [Mismatch(mine=mine, theirs=theirs, who=who, message=said, hint=hint) for theirs, who, said in wrong]
 
 
@@ -154,7 +154,7 @@ def _lost_both_ways() -> str:
     )
 
 
-def mend(situation: Situation) -> str:
+def fix(situation: Situation) -> str:
     """Return what brings all of them into one namespace, in the order in which it works.
 
     Pods go first: their mounts are in the namespace they were made in and do not come along.
@@ -192,7 +192,7 @@ def require_same(mine: int, theirs: int, *, hidden: bool | None, who: str = AGEN
     :param mine: inode of the caller's namespace; ``theirs`` that of the runtime.
     :param hidden: whether the runtime hides its mounts; None: it does not say.
     :param who: the caller's name, for the message.
-    :raises FailedPrecondition: naming both inodes and what mends it.
+    :raises FailedPrecondition: naming both inodes and what fixes it.
     """
     if mine == theirs:
         return

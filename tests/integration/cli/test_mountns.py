@@ -265,9 +265,9 @@ def test_kubensmnt_names_one_that_is_not_podkeeps_to_remove(made: Host) -> None:
     assert inside(made, "readlink", "/proc/self/ns/mnt", env=environment).stdout == f"mnt:[{inode}]\n"
     assert "not podkeep's" in made.run("stop", status=1, env=environment).stderr
     gone = {**os.environ, "KUBENSMNT": "/nonexistent/mnt"}
-    mend = "start what makes it (`systemctl start kubens`), or unset KUBENSMNT"
-    assert f"hint: {mend}\n" in inside(made, "true", status=125, env=gone).stderr
-    assert f"none; {mend}\n" in made.run("status", status=1, env=gone).stdout
+    fix = "start what makes it (`systemctl start kubens`), or unset KUBENSMNT"
+    assert f"hint: {fix}\n" in inside(made, "true", status=125, env=gone).stderr
+    assert f"none; {fix}\n" in made.run("status", status=1, env=gone).stdout
     assert "hint: unset KUBENSMNT" in made.run("start", status=1, env=gone).stderr
 
 

@@ -1,4 +1,4 @@
-"""Daemons that end up in different mount namespaces: it is seen, told with both inodes, and mended as it is told.
+"""Daemons that end up in different mount namespaces: it is seen, told with both inodes, and fixed as it is told.
 
 Every case is forced on real daemons. A kubelet is stood in for by a copy of sleep(1) of that name: where it is, is
 real, what it does is not. What an unmodified kubelet does to pods from another namespace is written in docs/kubelet.md.
@@ -536,7 +536,7 @@ def test_the_doctor_sees_each_daemon(mortal: Mortal, stack: ExitStack) -> None:
     assert found["mounts of the host"]["detail"] == "seen inside: / is shared on the host"
     for name in (runtime, f"kubelet (pid {kubelet})"):
         assert found[name] == {
-            "name": name, "level": "ok", "detail": f"in mnt:[{inode}], the pinned one", "why": "", "mend": ""
+            "name": name, "level": "ok", "detail": f"in mnt:[{inode}], the pinned one", "why": "", "fix": ""
         }  # fmt: skip
     assert found[CONDITION]["level"] == "ok"
     new = remake(daemon)
@@ -545,7 +545,7 @@ def test_the_doctor_sees_each_daemon(mortal: Mortal, stack: ExitStack) -> None:
     assert found["mount namespace"]["level"] == "warning"
     assert found["mount namespace"]["detail"] in message
     assert f"mnt:[{new}] is pinned" in found["mount namespace"]["detail"]
-    assert found["mount namespace"]["mend"] in message
+    assert found["mount namespace"]["fix"] in message
     assert found[CONDITION]["level"] == "warning", "pods run"
 
 
@@ -587,7 +587,7 @@ def test_the_doctor_where_nothing_is_hidden(mortal: Mortal) -> None:
 
 
 def test_a_runtime_that_was_stopped_is_in_nobodys_way(mortal: Mortal) -> None:
-    """What mends comes in steps, and each is over when its command is."""
+    """What fixes comes in steps, and each is over when its command is."""
     daemon = mortal.daemon
     daemon.run("mountns", "start", check=True)
     for _ in range(3):

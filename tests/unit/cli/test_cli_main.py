@@ -154,4 +154,4 @@ def test_doctor_reports_json() -> None:
     findings = json.loads(done.stdout)
     assert {"kernel", "crun", "seccomp profile"} <= {finding["name"] for finding in findings}
     assert done.returncode == (1 if any(finding["level"] == "missing" for finding in findings) else 0)
-    assert all(finding["mend"] for finding in findings if finding["level"] != "ok")
+    assert all(finding["fix"] for finding in findings if finding["level"] != "ok")

@@ -39,7 +39,7 @@ def test_kernel(release: str, level: Level) -> None:
 def test_user_namespaces(limit: int | None, level: Level) -> None:
     found = machine.user_namespaces(limit, 110)
     assert found.level is level
-    assert ("sysctl -w user.max_user_namespaces=" in found.mend) == (limit in {0, 109})
+    assert ("sysctl -w user.max_user_namespaces=" in found.fix) == (limit in {0, 109})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_user_ids_that_users_leave_to_pods(count: int, level: Level, detail: str
     granted = parse(f"bob:65536:{count}\n", "/etc/subuid")
     found = machine.user_ids(default_range(3).without(granted))
     assert (found.level, found.detail) == (level, detail)
-    assert ("agent.max_pods is 3" in found.why) == ("/etc/subuid" in found.mend) == (level is not Level.OK)
+    assert ("agent.max_pods is 3" in found.why) == ("/etc/subuid" in found.fix) == (level is not Level.OK)
 
 
 def test_cgroups() -> None:
@@ -70,7 +70,7 @@ def test_cgroups() -> None:
 
 def test_other_facts() -> None:
     assert machine.forwarding(1).level is Level.OK
-    assert machine.forwarding(0).mend == "sysctl -w net.ipv4.ip_forward=1"
+    assert machine.forwarding(0).fix == "sysctl -w net.ipv4.ip_forward=1"
     assert machine.user(1000).level is Level.MISSING
     assert machine.resources(frozenset()).level is Level.WARNING
 
@@ -81,7 +81,7 @@ def test_directory_that_pods_cannot_reach_into(tmp_path: Path) -> None:
     closed.chmod(0o700)
     found = machine.directory("runtime.run", closed / "run" / "absent")
     assert found.level is Level.MISSING
-    assert found.mend.endswith(f" {closed}")
+    assert found.fix.endswith(f" {closed}")
     assert machine.directory("runtime.run", Path("/run/podkeep-absent")).level is Level.OK
 
 
@@ -104,7 +104,7 @@ def test_program_that_is_not_there(tmp_path: Path) -> None:
     found = {item.name: item for item in programs.examine(config.Config(runtime=absent))}
     assert found["crun"].level is Level.OK
     assert found["conmon"].level is Level.MISSING
-    assert found["conmon"].mend == "install it, or set runtime.conmon to where it is"
+    assert found["conmon"].fix == "install it, or set runtime.conmon to where it is"
     assert found["catatonit"].level is Level.WARNING
     assert found["seccomp profile"].level is Level.MISSING
 
@@ -124,8 +124,8 @@ def test_asking_for_versions_leaves_nothing(tmp_path: Path) -> None:
 def test_every_default_path_has_a_package() -> None:
     runtime = config.RuntimeConfig()
     for path in (runtime.handlers["crun"].path, runtime.conmon, runtime.catatonit, runtime.seccomp_profile):
-        assert programs.mend(path, "key").startswith("apt-get install ")
-    assert programs.mend("/opt/conmon", "runtime.conmon") == "install it, or set runtime.conmon to where it is"
+        assert programs.fix(path, "key").startswith("apt-get install ")
+    assert programs.fix("/opt/conmon", "runtime.conmon") == "install it, or set runtime.conmon to where it is"
 
 
 def test_only_the_default_handler_is_required(tmp_path: Path) -> None:
@@ -149,19 +149,19 @@ def test_handlers() -> None:
     [apart] = daemon.conditions(
         [api_pb2.RuntimeCondition(type="MountNamespaceInSync", reason="Mismatch", message="apart; hint: a; then b")]
     )
-    assert (apart.level, apart.detail, apart.mend) == (Level.WARNING, "Mismatch: apart", "a; then b")
+    assert (apart.level, apart.detail, apart.fix) == (Level.WARNING, "Mismatch: apart", "a; then b")
 
 
 def test_report() -> None:
     found = [
         finding.ok("crun", "1.8.1"),
-        finding.missing("conmon", "absent", why="needed", mend="apt-get install conmon"),
+        finding.missing("conmon", "absent", why="needed", fix="apt-get install conmon"),
     ]
     assert finding.report(found).splitlines() == [
         "ok       crun    1.8.1",
         "missing  conmon  absent",
         "                 why: needed",
-        "                 mend: apt-get install conmon",
+        "                 fix: apt-get install conmon",
         "1 ok, 0 warning, 1 missing",
     ]
 
@@ -198,7 +198,7 @@ def test_file_system_that_cannot_be_idmapped_is_found(tmp_path: Path) -> None:
     refused = found[f"idmapped mount in {ramfs}"]
     assert refused["level"] == "missing"
     assert "EINVAL" in refused["detail"]
-    assert "ext4" in refused["mend"]
+    assert "ext4" in refused["fix"]
     assert found["overlay on idmapped layers"]["level"] == "missing"
     assert found["idmapped tmpfs"]["level"] == "ok"
 

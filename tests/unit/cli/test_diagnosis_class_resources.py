@@ -36,7 +36,7 @@ def test_nothing_is_said_of_what_is_not_configured() -> None:
 def test_resctrl_that_the_kernel_has_is_to_be_mounted(tmp_path: Path) -> None:
     file = Path(written(tmp_path / "rdt.yaml", RDT))
     found = class_resources.rdt(file, tmp_path / "resctrl", tmp_path, filesystems="nodev\tresctrl\n")
-    assert (found.level, found.mend) == (Level.WARNING, f"mount -t resctrl resctrl {tmp_path}/resctrl")
+    assert (found.level, found.fix) == (Level.WARNING, f"mount -t resctrl resctrl {tmp_path}/resctrl")
     found = class_resources.rdt(file, tmp_path / "resctrl", tmp_path, filesystems="nodev\ttmpfs\n")
     assert found.level is Level.WARNING
     assert "no resctrl" in found.detail
@@ -46,7 +46,7 @@ def test_hardware_that_must_be_there_and_is_not_keeps_the_runtime_from_starting(
     file = Path(written(tmp_path / "rdt.yaml", "options: {l3: {optional: false}}\n" + RDT))
     found = class_resources.rdt(file, tmp_path / "resctrl", tmp_path, filesystems="")
     assert found.level is Level.MISSING
-    assert found.mend
+    assert found.fix
 
 
 def test_classes_that_resctrl_can_give_are_in_order(tmp_path: Path, resctrl: Mount) -> None:
@@ -60,7 +60,7 @@ def test_hardware_that_can_only_monitor_is_not_to_be_mounted_once_more(tmp_path:
     found = class_resources.rdt(file, resctrl(MONITORING_ONLY).path, tmp_path, filesystems="nodev\tresctrl\n")
     assert found.level is Level.WARNING
     assert "can only monitor" in found.detail
-    assert "rdt_config" in found.mend
+    assert "rdt_config" in found.fix
 
 
 def test_groups_of_others_take_closids(tmp_path: Path, resctrl: Mount) -> None:
@@ -86,9 +86,9 @@ def test_weights_need_bfq(tmp_path: Path) -> None:
     if any(Devices().scheduler(number) == "bfq" for number in Devices().numbers()):
         assert found.level is Level.OK
     else:
-        text = "class light has weights, and no disk that they are for heeds any"
+        text = "class light has weights, and no disk that they are for respects any"
         assert (found.level, found.detail) == (Level.WARNING, text)
-        assert "echo bfq" in found.mend
+        assert "echo bfq" in found.fix
 
 
 def test_devices_that_are_not_there(tmp_path: Path) -> None:
@@ -121,4 +121,4 @@ def test_files_that_no_cgroup_has() -> None:
         Level.WARNING,
         f"cgroups of this machine, of version {cgroups.version}, have no pids.maxx",
     )
-    assert 'class_resources.types."tasks"' in found.mend
+    assert 'class_resources.types."tasks"' in found.fix

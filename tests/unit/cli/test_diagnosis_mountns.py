@@ -32,19 +32,19 @@ def test_a_namespace_that_is_not_there_is_made_or_missed() -> None:
     assert mountns.hidden(absent, may_make=True).level is Level.OK
     assert mountns.hidden(absent, may_make=False).level is Level.MISSING
     gone = Mismatch(mine=7, theirs=0, who=str(PIN), message="it is gone", hint="make it anew")
-    assert mountns.hidden(report(inode=None, mismatches=(gone,)), may_make=True).mend == "make it anew"
+    assert mountns.hidden(report(inode=None, mismatches=(gone,)), may_make=True).fix == "make it anew"
 
 
 def test_both_guarantees_need_propagation() -> None:
     assert [item.level for item in mountns.propagation(report())] == [Level.OK]
     private = mountns.propagation(report(host="private", inside="shared"))
     assert [item.level for item in private] == [Level.WARNING]
-    assert private[0].mend.startswith("mount --make-rshared /; remove the pods")
+    assert private[0].fix.startswith("mount --make-rshared /; remove the pods")
     late = mountns.propagation(report(inside="shared"))
     assert "was not shared when the namespace was made" in late[0].why
     literal = mountns.propagation(report(inside="private,slave"))
     assert [item.level for item in literal] == [Level.OK, Level.MISSING]
-    assert literal[1].mend == f"nsenter --mount={PIN} mount --make-rshared /"
+    assert literal[1].fix == f"nsenter --mount={PIN} mount --make-rshared /"
 
 
 def test_a_namespace_that_is_not_shared_is_not_good() -> None:
@@ -64,7 +64,7 @@ def test_netns_is_a_mount_point_before_somebody_makes_it_one() -> None:
 def test_a_drop_in_that_is_stale_is_shown_with_its_command() -> None:
     stale = Finding(unit="kubelet.service", message="it has another command now", hint="podkeep mountns install")
     (found,) = mountns.drop_ins([stale])
-    assert (found.level, found.name, found.mend) == (Level.WARNING, "kubelet.service", "podkeep mountns install")
+    assert (found.level, found.name, found.fix) == (Level.WARNING, "kubelet.service", "podkeep mountns install")
 
 
 def test_other_runtimes_are_named_and_no_fault() -> None:
@@ -78,10 +78,10 @@ def test_other_runtimes_are_named_and_no_fault() -> None:
 
 
 def test_the_runtime_whose_pin_is_gone_is_still_the_one_that_is_configured() -> None:
-    gone = report(inode=None, mismatches=(Mismatch(mine=7, theirs=0, who=str(PIN), message="gone", hint="mend"),))
+    gone = report(inode=None, mismatches=(Mismatch(mine=7, theirs=0, who=str(PIN), message="gone", hint="fix"),))
     inside = [Daemon(name=name, pid=pid, inode=7) for pid, name in enumerate((RUNTIME, AGENT), 5)]
     pin, *found = mountns.daemons(gone, inside, hides=True)
-    assert (pin.level, pin.mend) == (Level.WARNING, "mend")
+    assert (pin.level, pin.fix) == (Level.WARNING, "fix")
     assert [(item.level, item.detail) for item in found] == [(Level.OK, "in mnt:[7]")] * 2
 
 
@@ -91,4 +91,4 @@ def test_where_there_is_none_status_says_who_makes_it() -> None:
     assert any("`systemctl start kubens`" in line for line in replace(absent, may_make=False).lines())
     gone = Mismatch(mine=7, theirs=0, who=str(PIN), message="it is gone", hint="make it anew")
     assert replace(absent, enabled=False).lines()[-1] == "namespace   none"
-    assert replace(absent, mismatches=(gone,)).lines()[-3:] == ["namespace   none", "it is gone", "mend: make it anew"]
+    assert replace(absent, mismatches=(gone,)).lines()[-3:] == ["namespace   none", "it is gone", "fix: make it anew"]

@@ -38,5 +38,5 @@ def test_a_firewall_that_drops_what_is_forwarded(commands: str, level: Level) ->
     assert found.level is level
     if level is Level.WARNING:
         assert "ip filter FORWARD" in found.detail
-        mended = forwarding(listed(commands + ";" + found.mend.replace("nft ", "")), "podkeep0")
-        assert mended.level is Level.OK
+        fixed = forwarding(listed(commands + ";" + found.fix.replace("nft ", "")), "podkeep0")
+        assert fixed.level is Level.OK

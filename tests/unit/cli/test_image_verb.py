@@ -156,12 +156,12 @@ def test_the_report_names_what_mends_a_damage() -> None:
         "  in r:1",
         "  in r:2",
         "checked 1 image, 2 layers, 2 documents, 2 KiB: 1 damage",
-        "to mend it: podkeep image verify --repair r:1 r:2 && podkeep image pull r:1 r:2",
+        "to fix it: podkeep image verify --repair r:1 r:2 && podkeep image pull r:1 r:2",
     ]
     damage.kept = "in use by x"
     assert "remove the pods" in verify.report([damage], summary)
     stray = podkeep_pb2.VerifyDamage(object="x", problem="no image has it")
-    assert verify.report([stray], summary).endswith("to mend it: podkeep image verify --repair")
+    assert verify.report([stray], summary).endswith("to fix it: podkeep image verify --repair")
     damage.kept, damage.repaired = "", True
     assert verify.report([damage], summary).endswith("to have them again: podkeep image pull r:1 r:2")
     assert verify.report([], podkeep_pb2.VerifySummary()).endswith("0 B: all well")

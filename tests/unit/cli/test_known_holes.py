@@ -63,13 +63,13 @@ def found(said: str, path: str = "/nonexistent/runtime") -> dict[str, Finding]:
 
 def test_a_hole_that_podkeep_closes_is_told_and_is_no_warning() -> None:
     item = found("crun version 1.8.1\ncommit: f8a0\n")["crun CVE-2026-88265"]
-    assert (item.level, item.mend) == (Level.OK, "")
+    assert (item.level, item.fix) == (Level.OK, "")
     assert "harmless here: podkeep refuses such volumes" in item.detail
 
 
 def test_a_hole_that_it_does_not_close_is_a_warning_with_what_fixes_it() -> None:
     item = found("runc version 1.2.7\n")["runc CVE-2025-31133"]
-    assert (item.level, item.mend) == (Level.WARNING, "runc 1.2.8, 1.3.3, 1.4.0 or newer")
+    assert (item.level, item.fix) == (Level.WARNING, "runc 1.2.8, 1.3.3, 1.4.0 or newer")
     assert found("crun version 1.30\n") == {}
     assert found("conmon version 2.1.6\ncommit: unknown\n") == {}
 
@@ -81,9 +81,9 @@ def test_what_the_distribution_has_fixed_is_seen_in_the_changelog_of_its_package
     assert "the changelog of runc" in fixed.detail
     open_still = judge(hole, "1.1.5+ds1", Package(name="runc", changelog="  * CVE-2024-216260: another\n"))
     assert open_still.level is Level.WARNING
-    assert "does not name it" in open_still.mend
+    assert "does not name it" in open_still.fix
     untold = judge(hole, "1.1.5+ds1", Package(name="runc"))
-    assert "may have it in runc already: apt changelog runc" in untold.mend
+    assert "may have it in runc already: apt changelog runc" in untold.fix
 
 
 def test_debian_and_ubuntu_say_which_kernel_theirs_is_made_from() -> None:
@@ -94,7 +94,7 @@ def test_debian_and_ubuntu_say_which_kernel_theirs_is_made_from() -> None:
     assert known_holes.of_kernel("6.5.0-40-none", "#40-Ubuntu SMP", "Ubuntu 6.8.0-40.40-generic 6.8.12\n") == []
     (item,) = known_holes.of_kernel("6.7.1", "#1 SMP", "")
     assert item.name == "kernel CVE-2024-1086"
-    assert "apt changelog linux-image-6.7.1" in item.mend
+    assert "apt changelog linux-image-6.7.1" in item.fix
 
 
 @pytest.mark.parametrize("said", ["", "crun", "crun version", "crun version x.y", "crun version 1", "1.2.3", "\0\n"])

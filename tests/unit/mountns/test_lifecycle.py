@@ -96,16 +96,22 @@ def test_who_waits_for_a_lock_that_goes_begins_anew(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
         r"""
+        def opened(pid, inode):
+            for path in Path(f"/proc/{pid}/fd").iterdir():
+                try:
+                    if os.stat(path).st_ino == inode:
+                        return True
+                except FileNotFoundError:
+                    continue
+            return False
+
         body = "with lifecycle.locked(pin.parent, make=True): print(open(pin.parent / 'n').read(), flush=True)"
         with lifecycle.locked(pin.parent, make=True):
             waiting = [spawn(body) for _ in range(3)]
             lock = os.stat(pin.parent / lifecycle.LOCK_NAME).st_ino
             # They wait once they have it open.
             for process in waiting:
-                while not any(
-                    os.path.exists(path) and os.stat(path).st_ino == lock
-                    for path in Path(f"/proc/{process.pid}/fd").iterdir()
-                ):
+                while not opened(process.pid, lock):
                     os.sched_yield()
             lifecycle.start_locked(pin, on_demand=False)
             (pin.parent / "n").write_text("now")
@@ -410,9 +416,9 @@ def test_a_start_that_was_killed_is_mended_by_the_next(tmp_path: Path, failpoint
         f"failpoint = 'mountns.{failpoint}'\n"
         + """
 before = mountinfo.read()
-for mend in ("start", "stop", "stop again"):
+for fix in ("start", "stop", "stop again"):
     killed_at(failpoint, "lifecycle.start(pin, on_demand=True)")
-    if mend == "start":
+    if fix == "start":
         lifecycle.start(pin)
         (itself,) = mounted(pin.parent)
         assert itself.propagation == ("unbindable",), itself
@@ -427,16 +433,16 @@ for mend in ("start", "stop", "stop again"):
 
 
 @pytest.mark.parametrize("failpoint", STOP)
-@pytest.mark.parametrize("mend", ["start", "stop"])
-def test_a_stop_that_was_killed_is_mended_by_the_next(tmp_path: Path, failpoint: str, mend: str) -> None:
+@pytest.mark.parametrize("fix", ["start", "stop"])
+def test_a_stop_that_was_killed_is_mended_by_the_next(tmp_path: Path, failpoint: str, fix: str) -> None:
     on_a_scratch_machine(
         tmp_path,
-        f"failpoint, mend = 'mountns.{failpoint}', '{mend}'\n"
+        f"failpoint, fix = 'mountns.{failpoint}', '{fix}'\n"
         + """
 before = mountinfo.read()
 lifecycle.start(pin)
 killed_at(failpoint, "lifecycle.stop(pin)")
-if mend == "start":
+if fix == "start":
     assert lifecycle.start(pin).made
     assert lifecycle.status(pin).propagation == "shared,slave"
 lifecycle.stop(pin)

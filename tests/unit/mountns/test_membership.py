@@ -157,11 +157,11 @@ assert (own(), os.listdir("/proc/self/fd")) == (here, fds)
 assert error.message.startswith(f"{where.source}: / is private,slave in the mount namespace at "), error
 print(error.hint.split("`")[1])
 '''
-mend = fresh(body)
+fix = fresh(body)
 # Who wants to look may.
 assert fresh("membership.enter(where, to_mount=False); print(own())") == str(inode)
 assert lifecycle.status(pin) == before
-subprocess.run(mend.split(), check=True)
+subprocess.run(fix.split(), check=True)
 assert lifecycle.status(pin).propagation == "shared,slave"
 assert fresh("membership.enter(where); print(own())") == str(inode)
 shell.communicate(b"")

@@ -1,4 +1,4 @@
-"""What is said when daemons are in different mount namespaces, and in which order it is mended."""
+"""What is said when daemons are in different mount namespaces, and in which order it is fixed."""
 
 from __future__ import annotations
 

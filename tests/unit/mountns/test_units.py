@@ -243,8 +243,8 @@ def test_the_helper_runs_nothing_where_there_is_no_namespace(tmp_path: Path, set
 
 @pytest.mark.requirement("M33")
 def test_the_helper_names_what_mends_it(tmp_path: Path) -> None:
-    mend = f"systemctl start {units.service_of(DEFAULT_PIN)}"
-    assert mend in helped(tmp_path, "nsenterCmns true").stderr
+    fix = f"systemctl start {units.service_of(DEFAULT_PIN)}"
+    assert fix in helped(tmp_path, "nsenterCmns true").stderr
     for setup in ("", "mkdir /run/other; touch /run/other/mnt; "):
         elsewhere = helped(tmp_path, f"{setup}KUBENSMNT=/run/other/mnt nsenterCmns true").stderr
         assert "KUBENSMNT" in elsewhere

@@ -55,20 +55,20 @@ def rdt(file: Path, mount: Path, root: Path, *, filesystems: str) -> Finding:
         plan = planning.plan(configuration.load(file), resctrl, ControlGroups(resctrl, Notes(root, mount)))
     except PodkeepError as error:
         why = f"{_REFUSED}{f'; {absent}' if absent and absent not in error.message else ''}"
-        return finding.missing(name, error.message, why=why, mend=error.hint or f"podkeep classes check {file}")
+        return finding.missing(name, error.message, why=why, fix=error.hint or f"podkeep classes check {file}")
     if absence and resctrl.is_mounted():
-        return finding.warning(name, absent, why=_NOT_OFFERED, mend=absence.hint)
+        return finding.warning(name, absent, why=_NOT_OFFERED, fix=absence.hint)
     if absent and "resctrl" in filesystems.split():
-        return finding.warning(name, absent, why=_NOT_OFFERED, mend=f"mount -t resctrl resctrl {mount}")
+        return finding.warning(name, absent, why=_NOT_OFFERED, fix=f"mount -t resctrl resctrl {mount}")
     if absent:
         detail = "no resctrl: neither this kernel nor this processor can allocate caches or memory bandwidth"
-        mend = (
+        fix = (
             "on hardware that can: boot a kernel with CONFIG_X86_CPU_RESCTRL; else leave class_resources.rdt_config out"
         )
-        return finding.warning(name, detail, why=_NOT_OFFERED, mend=mend)
+        return finding.warning(name, detail, why=_NOT_OFFERED, fix=fix)
     if plan.unavailable:
         detail = "; ".join(f"{class_name}: {why}" for class_name, why in plan.unavailable.items())
-        return finding.warning(name, detail, why="these classes are not offered", mend=f"podkeep classes check {file}")
+        return finding.warning(name, detail, why="these classes are not offered", fix=f"podkeep classes check {file}")
     return finding.ok(name, ", ".join(plan.classes) or "no classes")
 
 
@@ -85,24 +85,24 @@ def _blockio(file: Path) -> list[Finding]:
         plugin = BlockIo(classes, Cgroups(), devices)
         offers, described = plugin.offers(), plugin.describe()["classes"]
     except PodkeepError as error:
-        mend = error.hint or f"podkeep classes check {file}"
-        return [finding.missing(name, error.message, why=_REFUSED, mend=mend)]
+        fix = error.hint or f"podkeep classes check {file}"
+        return [finding.missing(name, error.message, why=_REFUSED, fix=fix)]
     if not classes.classes:
-        return [finding.warning(name, f"{file} has no classes", why="no pod can ask for any", mend=f"edit {file}")]
+        return [finding.warning(name, f"{file} has no classes", why="no pod can ask for any", fix=f"edit {file}")]
     if Level.CONTAINER not in offers:
-        mend = "boot a kernel with CONFIG_BLK_CGROUP, or leave class_resources.blockio_config out"
-        return [finding.warning(name, plugin.why_not(Level.CONTAINER), why=_NOT_OFFERED, mend=mend)]
+        fix = "boot a kernel with CONFIG_BLK_CGROUP, or leave class_resources.blockio_config out"
+        return [finding.warning(name, plugin.why_not(Level.CONTAINER), why=_NOT_OFFERED, fix=fix)]
     found = []
     for class_name, meaning in described.items():
         try:
             plugin.check(Level.CONTAINER, class_name)
         except PodkeepError as error:
             detail = error.message.removeprefix(f"{name}: ")
-            found.append(finding.warning(name, detail, why="what asks for it is refused", mend=error.hint))
+            found.append(finding.warning(name, detail, why="what asks for it is refused", fix=error.hint))
             continue
-        mend = f"podkeep classes check {file}"
+        fix = f"podkeep classes check {file}"
         for text in meaning.get("warnings", ()):
-            found.append(finding.warning(name, f"{class_name}: {text}", why="the class limits less here", mend=mend))
+            found.append(finding.warning(name, f"{class_name}: {text}", why="the class limits less here", fix=fix))
     return found or [finding.ok(name, ", ".join(offers[Level.CONTAINER].classes))]
 
 
@@ -117,22 +117,22 @@ def _custom(classes: ClassResourcesConfig) -> list[Finding]:
     try:
         types = custom.load(classes, cgroups)
     except PodkeepError as error:
-        mend = error.hint or "podkeep config check"
-        return [finding.missing("class resources", error.message, why=_REFUSED, mend=mend)]
+        fix = error.hint or "podkeep config check"
+        return [finding.missing("class resources", error.message, why=_REFUSED, fix=fix)]
     found, files = [], _files_of_cgroups(cgroups)
     for item in types:
         name, offers = f"{_PREFIX} {item.name}", item.offers()
         if lacking := _lacking(classes.types[item.name], files):
             detail = f"cgroups of this machine, of version {cgroups.version}, have no {', '.join(lacking)}"
-            mend = f'podkeep config show, and correct class_resources.types."{item.name}"'
-            found.append(finding.warning(name, detail, why="what is put into such a class fails", mend=mend))
+            fix = f'podkeep config show, and correct class_resources.types."{item.name}"'
+            found.append(finding.warning(name, detail, why="what is put into such a class fails", fix=fix))
         elif offers:
             [*_, offer] = offers.values()
             found.append(finding.ok(name, ", ".join(offer.classes)))
         else:
             why = next(why for level in Level if (why := item.why_not(level)) and not why.startswith("it is for"))
-            mend = f'mend that, or leave class_resources.types."{item.name}" out'
-            found.append(finding.warning(name, why, why=_NOT_OFFERED, mend=mend))
+            fix = f'fix that, or leave class_resources.types."{item.name}" out'
+            found.append(finding.warning(name, why, why=_NOT_OFFERED, fix=fix))
     return found
 
 

@@ -40,7 +40,7 @@ def apparmor(enabled: bool, *, switched_off: bool, parser: str | None) -> Findin
         return finding.ok("AppArmor", "not in this kernel: pods that name a profile are refused")
     if parser is None:
         why = "the default profile cannot be loaded: pods that ask for RuntimeDefault are refused, others run without"
-        return finding.warning("AppArmor", f"enabled, without {PARSER}", why=why, mend="apt-get install apparmor")
+        return finding.warning("AppArmor", f"enabled, without {PARSER}", why=why, fix="apt-get install apparmor")
     return finding.ok("AppArmor", f"enabled, {parser}")
 
 
@@ -58,5 +58,5 @@ def _cgroup_driver(driver: str) -> Finding:
         try:
             systemd.require()
         except FailedPrecondition as error:
-            return finding.missing("cgroup driver", driver, why=error.message, mend=error.hint)
+            return finding.missing("cgroup driver", driver, why=error.message, fix=error.hint)
     return finding.ok("cgroup driver", driver)

@@ -37,7 +37,7 @@ def examine(invocation: Invocation) -> list[Finding]:
 
 
 def _unreachable(error: PodkeepError, start: str) -> Finding:
-    return finding.warning("runtime", error.message, why="ps, logs, exec and image need it", mend=start)
+    return finding.warning("runtime", error.message, why="ps, logs, exec and image need it", fix=start)
 
 
 def conditions(reported: Sequence[api_pb2.RuntimeCondition]) -> list[Finding]:
@@ -50,11 +50,11 @@ def _condition(condition: api_pb2.RuntimeCondition) -> Finding:
         return finding.ok(condition.type, "true")
     message, _, hint = condition.message.partition("; hint: ")
     said = f"{condition.reason}: {message}" if message else condition.reason or "false"
-    mend = hint or "read the runtime's log"
+    fix = hint or "read the runtime's log"
     if condition.type in _REQUIRED:
         why = "the runtime reports that it cannot run pods"
-        return finding.missing(condition.type, said, why=why, mend=mend)
-    return finding.warning(condition.type, said, why="the runtime reports that not everything works", mend=mend)
+        return finding.missing(condition.type, said, why=why, fix=fix)
+    return finding.warning(condition.type, said, why="the runtime reports that not everything works", fix=fix)
 
 
 def handlers(reported: Sequence[api_pb2.RuntimeHandler]) -> list[Finding]:
@@ -72,4 +72,4 @@ def _handler(handler: api_pb2.RuntimeHandler) -> Finding:
     if features["user_namespaces"]:
         return finding.ok(name, detail)
     why = "pods with hostUsers: false are refused with this handler"
-    return finding.warning(name, detail, why=why, mend="use a handler whose OCI runtime maps mounts, such as crun")
+    return finding.warning(name, detail, why=why, fix="use a handler whose OCI runtime maps mounts, such as crun")

@@ -19,13 +19,13 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing looked at. ``why`` and ``mend`` (a command, or what to change) are empty when it is in order."""
+    """One thing looked at. ``why`` and ``fix`` (a command, or what to change) are empty when it is in order."""
 
     name: str
     level: Level
     detail: str
     why: str = ""
-    mend: str = ""
+    fix: str = ""
 
     def as_json(self) -> dict[str, str]:
         """Return the finding as values for JSON."""
@@ -37,8 +37,8 @@ class Finding:
         found = [f"{self.level.value:<9}{self.name:<{width}}  {self.detail}"]
         if self.why:
             found.append(f"{indent}why: {self.why}")
-        if self.mend:
-            found.append(f"{indent}mend: {self.mend}")
+        if self.fix:
+            found.append(f"{indent}fix: {self.fix}")
         return found
 
 
@@ -47,14 +47,14 @@ def ok(name: str, detail: str) -> Finding:
     return Finding(name=name, level=Level.OK, detail=detail)
 
 
-def missing(name: str, detail: str, *, why: str, mend: str) -> Finding:
+def missing(name: str, detail: str, *, why: str, fix: str) -> Finding:
     """Return a finding without which pods do not run."""
-    return Finding(name=name, level=Level.MISSING, detail=detail, why=why, mend=mend)
+    return Finding(name=name, level=Level.MISSING, detail=detail, why=why, fix=fix)
 
 
-def warning(name: str, detail: str, *, why: str, mend: str) -> Finding:
+def warning(name: str, detail: str, *, why: str, fix: str) -> Finding:
     """Return a finding that limits what pods may ask for."""
-    return Finding(name=name, level=Level.WARNING, detail=detail, why=why, mend=mend)
+    return Finding(name=name, level=Level.WARNING, detail=detail, why=why, fix=fix)
 
 
 def report(findings: Sequence[Finding]) -> str:

@@ -42,6 +42,6 @@ def forwarding(objects: list[dict[str, Any]], bridge: str) -> Finding:
                 _NAME,
                 f"dropped by policy of nftables chain {where}",
                 why="pods reach nothing outside, and are reached by nobody",
-                mend="; ".join(f"nft insert rule {where} {side} {bridge} accept" for side in ("iifname", "oifname")),
+                fix="; ".join(f"nft insert rule {where} {side} {bridge} accept" for side in ("iifname", "oifname")),
             )
     return finding.ok(_NAME, "no firewall in the way")

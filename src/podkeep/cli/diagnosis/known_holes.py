@@ -255,10 +255,10 @@ def judge(hole: Hole, shown: str, package: Package | None) -> Finding:
         return finding.ok(name, f"{shown}: {hole.what}; harmless here: podkeep {hole.podkeep}")
     update = f"{program} {', '.join(hole.fixed)} or newer" if hole.fixed else "no release fixes it yet"
     why = hole.podkeep or "nothing on podkeep's side keeps it from being used"
-    return finding.warning(name, f"{shown}: {hole.what}", why=why, mend=_mend(update, package))
+    return finding.warning(name, f"{shown}: {hole.what}", why=why, fix=_fix(update, package))
 
 
-def _mend(update: str, package: Package | None) -> str:
+def _fix(update: str, package: Package | None) -> str:
     if package is None:
         return update
     if package.changelog is None:
@@ -271,7 +271,7 @@ def _unknown(name: str, said: str) -> Finding:
         f"{name} version",
         f"not understood: {said!r}",
         why="versions with known holes cannot be told",
-        mend="compare it with the security advisories of the project",
+        fix="compare it with the security advisories of the project",
     )
 
 

@@ -57,21 +57,21 @@ def directory(name: str, path: Path) -> Finding:
     """Judge whether a pod's root, a user without privileges outside, can reach into ``path``."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if os.geteuid() == 0 and not os.access(existing, os.W_OK):
-        mend = f"set {name} to a directory that can be written; findmnt --target {existing}"
-        return finding.missing(name, f"{path}: cannot be written", why="what pods need is made there", mend=mend)
+        fix = f"set {name} to a directory that can be written; findmnt --target {existing}"
+        return finding.missing(name, f"{path}: cannot be written", why="what pods need is made there", fix=fix)
     closed = [parent for parent in (*reversed(path.parents), path) if parent.is_dir() and not _is_open(parent)]
     if not closed:
         return finding.ok(name, str(path))
     why = "the OCI runtime works there as the pod's root, whom the machine takes for a user without privileges"
-    mend = f"chmod o+x {' '.join(str(parent) for parent in closed)}"
-    return finding.missing(name, f"{path}: closed to other users", why=why, mend=mend)
+    fix = f"chmod o+x {' '.join(str(parent) for parent in closed)}"
+    return finding.missing(name, f"{path}: closed to other users", why=why, fix=fix)
 
 
 def beside_kubelets(config: Config, found: Sequence[Kubelet]) -> list[Finding]:
     """Judge whether the agent shares a directory or a cgroup with a kubelet that runs."""
     why = "`podkeep run` refuses to make pods that a kubelet would take apart"
     return [
-        finding.missing("kubelet", refusal.message, why=why, mend=refusal.hint)
+        finding.missing("kubelet", refusal.message, why=why, fix=refusal.hint)
         for refusal in kubelets.conflicts(config, found)
     ]
 
@@ -91,21 +91,19 @@ def user(uid: int) -> Finding:
     """Judge the user that asks."""
     if uid == 0:
         return finding.ok("user", "root")
-    return finding.missing("user", f"UID {uid}", why="only root can run pods here", mend="sudo podkeep doctor")
+    return finding.missing("user", f"UID {uid}", why="only root can run pods here", fix="sudo podkeep doctor")
 
 
 def kernel(release: str) -> Finding:
     """Judge the kernel by its version; whether it can do what is needed is tried elsewhere."""
     match = re.match(r"(\d+)\.(\d+)", release)
     number = (int(match[1]), int(match[2])) if match else (0, 0)
-    mend = "on Debian 12: apt-get install linux-image-amd64, and reboot"
+    fix = "on Debian 12: apt-get install linux-image-amd64, and reboot"
     if number < IDMAPPED_OVERLAY:
-        return finding.missing("kernel", release, why="images cannot be idmapped before Linux 5.19", mend=mend)
+        return finding.missing("kernel", release, why="images cannot be idmapped before Linux 5.19", fix=fix)
     if number < IDMAPPED_TMPFS:
         why = "tmpfs, so Secrets and ConfigMaps, cannot be idmapped before Linux 6.3"
-        return finding.warning(
-            "kernel", release, why=why, mend="on Debian 12: install a kernel from bookworm-backports"
-        )
+        return finding.warning("kernel", release, why=why, fix="on Debian 12: install a kernel from bookworm-backports")
     return finding.ok("kernel", release)
 
 
@@ -113,21 +111,21 @@ def user_namespaces(limit: int | None, pods: int) -> Finding:
     """Judge the limit on user namespaces against the number of pods."""
     name = "user.max_user_namespaces"
     if limit is None:
-        mend = "boot a kernel with CONFIG_USER_NS"
-        return finding.missing(name, "not there", why="this kernel has no user namespaces", mend=mend)
+        fix = "boot a kernel with CONFIG_USER_NS"
+        return finding.missing(name, "not there", why="this kernel has no user namespaces", fix=fix)
     if limit >= pods:
         return finding.ok(name, str(limit))
     report = finding.missing if limit == 0 else finding.warning
     why = f"each pod with hostUsers: false needs one, and agent.max_pods is {pods}"
-    return report(name, str(limit), why=why, mend=f"sysctl -w {name}={max(pods, 15000)}")
+    return report(name, str(limit), why=why, fix=f"sysctl -w {name}={max(pods, 15000)}")
 
 
 def _user_ids(pods: int) -> Finding:
     try:
         return user_ids(userns.default_range(pods).without(subordinate_ids.read()))
     except (PodkeepError, OSError) as error:
-        shown, mend = (error.message, error.hint) if isinstance(error, PodkeepError) else (str(error), "")
-        return finding.missing(_USER_IDS, shown, why="no pod with hostUsers: false gets IDs", mend=mend)
+        shown, fix = (error.message, error.hint) if isinstance(error, PodkeepError) else (str(error), "")
+        return finding.missing(_USER_IDS, shown, why="no pod with hostUsers: false gets IDs", fix=fix)
 
 
 def user_ids(id_range: userns.IdRange) -> Finding:
@@ -139,15 +137,15 @@ def user_ids(id_range: userns.IdRange) -> Finding:
         return finding.ok(_USER_IDS, shown)
     report = finding.warning if blocks else finding.missing
     why = f"each pod with hostUsers: false needs one for itself, and agent.max_pods is {id_range.blocks}"
-    mend = f"give users fewer IDs in {' and '.join(subordinate_ids.FILES)}"
-    return report(_USER_IDS, f"{shown}; {shortage}", why=why, mend=mend)
+    fix = f"give users fewer IDs in {' and '.join(subordinate_ids.FILES)}"
+    return report(_USER_IDS, f"{shown}; {shortage}", why=why, fix=fix)
 
 
 def _cgroups() -> Finding:
     try:
         layout = cgroups.detect()
     except FailedPrecondition as error:
-        return finding.missing("cgroups", error.message, why="containers are kept in cgroups", mend=error.hint)
+        return finding.missing("cgroups", error.message, why="containers are kept in cgroups", fix=error.hint)
     if layout.version == 2:
         controllers = (layout.hierarchies[0] / "cgroup.controllers").read_text().split()
         return cgroup_layout(version=2, hybrid=False, controllers=controllers)
@@ -165,10 +163,8 @@ def cgroup_layout(*, version: int, hybrid: bool, controllers: Iterable[str]) -> 
     shown = "version 1, with a version 2 tree beside it (hybrid)" if hybrid else f"version {version}"
     if absent:
         why = f"no controller {', '.join(absent)}: limits on it cannot be set"
-        mend = (
-            "boot with cgroup_enable=memory" if "memory" in absent else "boot with systemd.unified_cgroup_hierarchy=1"
-        )
-        return finding.warning("cgroups", shown, why=why, mend=mend)
+        fix = "boot with cgroup_enable=memory" if "memory" in absent else "boot with systemd.unified_cgroup_hierarchy=1"
+        return finding.warning("cgroups", shown, why=why, fix=fix)
     if hybrid:
         shown += "; the runtime hides that tree from its containers"
     return finding.ok("cgroups", shown)
@@ -204,8 +200,8 @@ def forwarding(value: int | None) -> Finding:
     if value == 1:
         return finding.ok("net.ipv4.ip_forward", "1")
     why = "pods reach this machine and each other, but nothing beyond"
-    mend = "sysctl -w net.ipv4.ip_forward=1"
-    return finding.warning("net.ipv4.ip_forward", "0" if value == 0 else "not there", why=why, mend=mend)
+    fix = "sysctl -w net.ipv4.ip_forward=1"
+    return finding.warning("net.ipv4.ip_forward", "0" if value == 0 else "not there", why=why, fix=fix)
 
 
 def resources(capabilities: frozenset[str]) -> Finding:
@@ -213,5 +209,5 @@ def resources(capabilities: frozenset[str]) -> Finding:
     if "CAP_SYS_RESOURCE" in capabilities:
         return finding.ok("CAP_SYS_RESOURCE", "granted")
     why = "oom_score_adj of containers is not lowered, and privileged containers run without this capability"
-    mend = "start podkeep outside of the container or service that drops it"
-    return finding.warning("CAP_SYS_RESOURCE", "not granted", why=why, mend=mend)
+    fix = "start podkeep outside of the container or service that drops it"
+    return finding.warning("CAP_SYS_RESOURCE", "not granted", why=why, fix=fix)

@@ -44,8 +44,8 @@ def examine(config: Config) -> list[Finding]:
                 [*found, *_probes(root, userns), layers(config)] if os.access(existing_parent(root), os.W_OK) else found
             )
     except PodkeepError as error:
-        mend = error.hint or "sysctl -w user.max_user_namespaces=15000"
-        return [finding.missing("user namespaces", error.message, why="none can be made", mend=mend)]
+        fix = error.hint or "sysctl -w user.max_user_namespaces=15000"
+        return [finding.missing("user namespaces", error.message, why="none can be made", fix=fix)]
 
 
 def _leave_mount_namespace() -> None:
@@ -58,31 +58,31 @@ def _probes(root: Path, userns: int) -> Iterator[Finding]:
     elsewhere = "put runtime.root on ext4, xfs or btrfs (docs/configuration.md), or boot Linux 6.3 or newer"
     why_root = "files of a pod with its own user namespace would belong to nobody"
     with _directory(root) as top:
-        yield _try(f"idmapped mount {where}", lambda: _try_directory(top, userns), why=why_root, mend=elsewhere)
+        yield _try(f"idmapped mount {where}", lambda: _try_directory(top, userns), why=why_root, fix=elsewhere)
         why_overlay = "images cannot be mounted for a pod with its own user namespace"
-        yield _try("overlay on idmapped layers", lambda: _try_overlay(top, userns), why=why_overlay, mend=elsewhere)
+        yield _try("overlay on idmapped layers", lambda: _try_overlay(top, userns), why=why_overlay, fix=elsewhere)
 
 
 def _probe_tmpfs(userns: int) -> Iterator[Finding]:
     why_tmpfs = "Secrets, ConfigMaps and emptyDirs in memory cannot be mounted for such a pod"
-    yield _try("idmapped tmpfs", lambda: _try_tmpfs(userns), why=why_tmpfs, mend=_NEW_KERNEL)
+    yield _try("idmapped tmpfs", lambda: _try_tmpfs(userns), why=why_tmpfs, fix=_NEW_KERNEL)
 
 
 def layers(config: Config) -> Finding:
     """Say how layers of images will be kept, in the root directory's file system, and why not better."""
     name, wanted = "image layers", config.images.snapshot_driver
-    mend = "boot Linux 6.12 or newer, with runtime.root on a disk"
+    fix = "boot Linux 6.12 or newer, with runtime.root on a disk"
     with _directory(Path(config.runtime.root)) as top:
         try:
             choice = choose(top, wanted)
         except FailedPrecondition as error:
-            return finding.missing(name, error.message, why="the runtime does not start", mend=error.hint or mend)
+            return finding.missing(name, error.message, why="the runtime does not start", fix=error.hint or fix)
     if choice.driver == EROFS:
         return finding.ok(name, "erofs: as file system images, nothing is unpacked")
     if not choice.why_not:
         return finding.ok(name, f"{choice.driver}: as configured (images.snapshot_driver)")
     why = "every file of an image is written when it is pulled, which takes several times as long"
-    return finding.warning(name, f"{choice.driver}: {choice.why_not}", why=why, mend=mend)
+    return finding.warning(name, f"{choice.driver}: {choice.why_not}", why=why, fix=fix)
 
 
 def existing_parent(path: Path) -> Path:
@@ -96,16 +96,16 @@ def _directory(root: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def _try(name: str, probe: Callable[[], int], *, why: str, mend: str) -> Finding:
+def _try(name: str, probe: Callable[[], int], *, why: str, fix: str) -> Finding:
     """Judge by the owner that a file of UID 0 has through the mount that ``probe`` makes."""
     try:
         owner = probe()
     except (PodkeepError, OSError) as error:
         said = error.message if isinstance(error, KernelCallError) else str(error)
-        return finding.missing(name, said, why=why, mend=mend)
+        return finding.missing(name, said, why=why, fix=fix)
     if owner != _HOST_ID:
         said = f"accepted, but the owner 0 appears as {owner} and not as {_HOST_ID}"
-        return finding.missing(name, said, why=why, mend=mend)
+        return finding.missing(name, said, why=why, fix=fix)
     return finding.ok(name, "works")
 
 

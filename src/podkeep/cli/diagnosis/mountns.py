@@ -44,7 +44,7 @@ def examine(invocation: Invocation) -> list[Finding]:
         host = _host_mounts(report.state.pin)
     except PodkeepError as error:
         why = "the runtime does not start"
-        return [finding.missing(_NAME, error.message, why=why, mend=error.hint or "podkeep mountns status")]
+        return [finding.missing(_NAME, error.message, why=why, fix=error.hint or "podkeep mountns status")]
     hides = told.hidden if told is not None else report.enabled
     if not hides:
         return [shown(told, report.state), *daemons(report, sync.daemons(), hides=False), *_units()]
@@ -74,7 +74,7 @@ def shown(told: Publication | None, state: Status) -> Finding:
         return finding.ok(_NAME, said)
     said += f", and {sync.label(state.inode)} is pinned at {state.pin}"
     why = "of no use to podkeep; a kubelet in it would not see what the runtime mounts"
-    return finding.warning(_NAME, said, why=why, mend="podkeep mountns uninstall; podkeep mountns stop")
+    return finding.warning(_NAME, said, why=why, fix="podkeep mountns uninstall; podkeep mountns stop")
 
 
 def hidden(report: Report, *, may_make: bool) -> Finding:
@@ -86,8 +86,8 @@ def hidden(report: Report, *, may_make: bool) -> Finding:
     said = f"no mount namespace is pinned at {state.pin} ({report.source})"
     if report.mismatches or not may_make:
         why = "a daemon that is started now does not get to where the others are"
-        mend = report.mismatches[0].hint if report.mismatches else mountns_place.started_by(report.source)
-        return finding.missing(_NAME, said, why=why, mend=mend)
+        fix = report.mismatches[0].hint if report.mismatches else mountns_place.started_by(report.source)
+        return finding.missing(_NAME, said, why=why, fix=fix)
     return finding.ok(_NAME, f"hidden; {said} yet: the runtime makes one when it starts")
 
 
@@ -99,18 +99,18 @@ def propagation(report: Report) -> list[Finding]:
     found = []
     if not contents.is_shared(report.host):
         why = "what it mounts from now on (a disk, an NFS share) is not seen by the runtime, nor in any volume"
-        mend = "mount --make-rshared /"
-        mend += f"; {_AGAIN}" if state.inode is not None else ""
-        found.append(finding.warning(name, f"the host's / is {report.host}", why=why, mend=mend))
+        fix = "mount --make-rshared /"
+        fix += f"; {_AGAIN}" if state.inode is not None else ""
+        found.append(finding.warning(name, f"the host's / is {report.host}", why=why, fix=fix))
     elif state.inode is not None and not state.follows_host:
         why = "the host's / was not shared when the namespace was made: what the host mounts is not seen inside"
-        found.append(finding.warning(name, f"/ is {state.propagation} inside", why=why, mend=_AGAIN))
+        found.append(finding.warning(name, f"/ is {state.propagation} inside", why=why, fix=_AGAIN))
     else:
         found.append(finding.ok(name, f"seen inside: / is {report.host} on the host"))
     if state.inode is not None and not state.is_shared:
         why = "containers do not see what is mounted there (HostToContainer, Bidirectional); no daemon starts"
-        mend = f"nsenter --mount={state.pin} mount --make-rshared /"
-        found.append(finding.missing("mounts inside", f"/ is {state.propagation}", why=why, mend=mend))
+        fix = f"nsenter --mount={state.pin} mount --make-rshared /"
+        found.append(finding.missing("mounts inside", f"/ is {state.propagation}", why=why, fix=fix))
     return found
 
 
@@ -119,21 +119,21 @@ def netns(host: Iterable[str], state: Status) -> list[Finding]:
     if state.inode is None or str(netns_directory.resolved()) in set(host):
         return []
     why = "the next `ip netns add` on the host covers what is pinned there inside, as CRI-O and containerd do"
-    return [finding.warning(_NETNS, "no mount point on the host", why=why, mend=_AGAIN)]
+    return [finding.warning(_NETNS, "no mount point on the host", why=why, fix=_AGAIN)]
 
 
 def _units() -> list[Finding]:
     try:
         return drop_ins(installation.findings())
     except PodkeepError as error:
-        mend = error.hint or "podkeep mountns install"
-        return [finding.warning("drop-ins", error.message, why="they cannot be compared with their units", mend=mend)]
+        fix = error.hint or "podkeep mountns install"
+        return [finding.warning("drop-ins", error.message, why="they cannot be compared with their units", fix=fix)]
 
 
 def drop_ins(found: Sequence[UnitFinding]) -> list[Finding]:
     """Judge the drop-ins that wrap units' commands."""
     why = "the unit does not do what its file says"
-    return [finding.warning(item.unit, item.message, why=why, mend=item.hint) for item in found]
+    return [finding.warning(item.unit, item.message, why=why, fix=item.hint) for item in found]
 
 
 def daemons(report: Report, found: Sequence[Daemon], *, hides: bool) -> list[Finding]:
@@ -145,18 +145,18 @@ def daemons(report: Report, found: Sequence[Daemon], *, hides: bool) -> list[Fin
     for item in report.mismatches:
         if item.who == str(report.state.pin):
             why = "who is started or restarted now ends up apart from who runs"
-            results.append(finding.warning("mount namespace", item.message, why=why, mend=item.hint))
+            results.append(finding.warning("mount namespace", item.message, why=why, fix=item.hint))
     for daemon in found:
         where = _where(daemon, report.state)
         mismatch = apart.get(str(daemon))
         if mismatch is not None:
             why = "pods get volumes that are empty, or mounts are not seen"
-            results.append(finding.warning(str(daemon), mismatch.message, why=why, mend=mismatch.hint))
+            results.append(finding.warning(str(daemon), mismatch.message, why=why, fix=mismatch.hint))
         elif hides and daemon.name == RUNTIME and daemon.inode not in good:
             detail = f"{where}, another one than {report.state.pin}'s"
             why = "its pods and those of the configured runtime do not see each other's mounts"
-            mend = "give both the same mountns.pin, if they are to share volumes"
-            results.append(finding.warning(str(daemon), detail, why=why, mend=mend))
+            fix = "give both the same mountns.pin, if they are to share volumes"
+            results.append(finding.warning(str(daemon), detail, why=why, fix=fix))
         elif hides and daemon.name not in {KUBELET, AGENT} and daemon.inode not in good:
             join = " ".join(["podkeep mountns install", *filter(None, [daemon.unit])])
             note = f"its containers and podkeep's do not see each other's mounts; `{join}` would join them"

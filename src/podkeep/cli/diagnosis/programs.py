@@ -116,8 +116,8 @@ def _examine_own_certificates(config: Config) -> list[Finding]:
             except OSError as error:
                 why = "we prove ourselves to this registry with it"
                 reason = f"{registry.cert_file} cannot be used: {error.strerror or error}"
-                mend = "name a certificate and its key (PEM, not encrypted), or leave the keys out"
-                found.append(finding.missing(name, reason, why=why, mend=mend))
+                fix = "name a certificate and its key (PEM, not encrypted), or leave the keys out"
+                found.append(finding.missing(name, reason, why=why, fix=fix))
             else:
                 found.append(finding.ok(name, registry.cert_file))
     return found
@@ -132,10 +132,8 @@ def _examine_credentials(config: Config) -> list[Finding]:
             docker_config.parse(Path(path).read_bytes())
         except (OSError, InvalidArgument) as error:
             reason = error.message if isinstance(error, InvalidArgument) else error.strerror or str(error)
-            mend = "name a file like docker's config.json, or leave the key out"
-            found.append(
-                finding.warning(name, f"{path}: {reason}", why="pulls get their credentials from it", mend=mend)
-            )
+            fix = "name a file like docker's config.json, or leave the key out"
+            found.append(finding.warning(name, f"{path}: {reason}", why="pulls get their credentials from it", fix=fix))
         else:
             found.append(finding.ok(name, path))
     if config.images.credential_providers:
@@ -152,8 +150,8 @@ def _examine_credentials(config: Config) -> list[Finding]:
                 found.append(finding.ok(name, provider.path))
             else:
                 why = f"it is asked for credentials for {', '.join(provider.match_images)}"
-                mend = "put it there, or leave it out of images.credential_providers"
-                found.append(finding.warning(name, f"{provider.path} cannot be run", why=why, mend=mend))
+                fix = "put it there, or leave it out of images.credential_providers"
+                found.append(finding.warning(name, f"{provider.path} cannot be run", why=why, fix=fix))
     return found
 
 
@@ -165,7 +163,7 @@ def _examine_ca_file(name: str, path: str) -> Finding:
             name,
             f"{path} cannot be used: {error.strerror or error}",
             why="certificates of this registry are checked against it",
-            mend="name a file of certificates (PEM), or leave the key out",
+            fix="name a file of certificates (PEM), or leave the key out",
         )
     return finding.ok(name, path)
 
@@ -180,7 +178,7 @@ def _examine_streaming(config: StreamingConfig) -> list[Finding]:
         tls_context(config)
     except PodkeepError as error:
         why = "the server of Exec, Attach and PortForward proves itself with it"
-        return [finding.missing(name, error.message, why=why, mend=error.hint)]
+        return [finding.missing(name, error.message, why=why, fix=error.hint)]
     return [finding.ok(name, config.tls_cert)]
 
 
@@ -191,7 +189,7 @@ def _examine_program(program: Program, *, holes: bool) -> list[Finding]:
     except (PodkeepError, OSError) as error:
         report = finding.missing if program.required else finding.warning
         reason = error.message.partition(": ")[2] if isinstance(error, PodkeepError) else str(error)
-        return [report(name, f"cannot be run: {reason}", why=program.why, mend=mend(program.path, program.key))]
+        return [report(name, f"cannot be run: {reason}", why=program.why, fix=fix(program.path, program.key))]
     said = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
     found = finding.ok(name, version(said))
     return [found, *(known_holes.of_program(program.path, said) if holes else [])]
@@ -211,7 +209,7 @@ def version(text: str) -> str:
     return match[0] if match else "present, no version told"
 
 
-def mend(path: str, key: str) -> str:
+def fix(path: str, key: str) -> str:
     """Return what to do about a program or file that is missing; ``key`` names it in the configuration."""
     package = _PACKAGES.get(path)
     return f"apt-get install {package}" if package else f"install it, or set {key} to where it is"
@@ -225,5 +223,5 @@ def _examine_seccomp(config: Config) -> Finding:
         "seccomp profile",
         f"no file {path}",
         why="it is the profile that containers get by default (RuntimeDefault)",
-        mend=mend(path, "runtime.seccomp_profile"),
+        fix=fix(path, "runtime.seccomp_profile"),
     )

@@ -70,7 +70,7 @@ def command(invocation: Invocation, images: tuple[str, ...], repair: bool, quiet
 
 
 def report(damages: list[VerifyDamage], summary: VerifySummary) -> str:
-    """Return what was found, as lines for people, with the commands that mend it."""
+    """Return what was found, as lines for people, with the commands that fix it."""
     lines = []
     for damage in damages:
         state = "removed" if damage.repaired else "damaged"
@@ -96,15 +96,15 @@ def report(damages: list[VerifyDamage], summary: VerifySummary) -> str:
         )
     broken = [damage for damage in damages if not damage.repaired]
     if broken:
-        lines.append("to mend it: " + mending(broken))
+        lines.append("to fix it: " + fixing(broken))
     gone = sorted({name for damage in damages if damage.repaired for name in damage.names})
     if gone:
         lines.append("to have them again: " + shlex.join(["podkeep", "image", "pull", *gone]))
     return "\n".join(map(printable, lines))
 
 
-def mending(damages: list[VerifyDamage]) -> str:
-    """Return the command that mends ``damages``."""
+def fixing(damages: list[VerifyDamage]) -> str:
+    """Return the command that fixes ``damages``."""
     if any(damage.kept for damage in damages):
         return "remove the pods that use them, then podkeep image verify --repair"
     if any(not damage.images for damage in damages):

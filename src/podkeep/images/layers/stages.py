@@ -20,7 +20,7 @@ _SWITCH_SECONDS = 0.0005
 pieces take."""
 
 
-def quicken() -> None:
+def set_switch_interval() -> None:
     """Have threads of this process hand over to each other sooner."""
     sys.setswitchinterval(_SWITCH_SECONDS)
 

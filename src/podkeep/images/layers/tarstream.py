@@ -360,7 +360,7 @@ def _check_global(records: dict[str, bytes]) -> None:
     """Refuse a global header that changes what is unpacked: POSIX applies it to all entries, Go's reader to none."""
     for key in records:
         if key in _GLOBAL_KEYS or key.startswith(("SCHILY.xattr.", "GNU.sparse.")):
-            raise TarError(f"a global header changes {key}, which not everybody heeds")
+            raise TarError(f"a global header changes {key}, which not everybody respects")
 
 
 def _one_name(pax: bytes, gnu: bytes, short: bytes) -> bytes:

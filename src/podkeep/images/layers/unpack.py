@@ -103,7 +103,7 @@ def _unpack(request: UnpackRequest, rest: bytes) -> Unpacked:
     os.umask(0)
     seccomp.allow_files_only()
     failpoints.reach("unpack-confined")
-    stages.quicken()
+    stages.set_switch_interval()
     pull = stages.Ahead(_measured(_reader(rest), request)).pull
     aside = stages.Aside(hashing.update)
     bounds = Bounds(inodes=request.max_inodes, bytes=request.max_bytes, memory=request.max_memory)

@@ -3,7 +3,7 @@
 A layer may hold ``tmp/x`` and no entry for ``tmp``. Its tree has a directory there nevertheless, and overlayfs shows
 the topmost directory's owner and mode: not those that a lower layer gave it. (containerd unpacks a layer with its
 parents in view and copies them; a tree that images share cannot have them.) So there is one more tree on top, with
-nothing in it but those directories, as the layers beneath have them. And overlayfs pays no heed to a layer's root being
+nothing in it but those directories, as the layers beneath have them. And overlayfs ignores that a layer's root being
 opaque: the layers beneath are left out.
 
 Owns ``<root>/implied/``, which says what directories of a layer no entry came for, and ``<root>/parents/``, the trees

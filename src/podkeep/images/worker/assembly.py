@@ -93,7 +93,7 @@ class Assembly:
     def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, NewLayer]:
         """Unpack ``jobs`` and return what became of each.
 
-        :raises PodkeepError: the first error no other source could mend; the process is expected to end then.
+        :raises PodkeepError: the first error no other source could fix; the process is expected to end then.
         """
         self._sources = sources
         for job in dict.fromkeys(jobs):

@@ -266,7 +266,7 @@ def _checked(layer: SavedLayer, pieces: Iterator[bytes]) -> Iterator[bytes]:
     if left or found != layer.digest:
         raise DataLoss(
             f"layer {layer.id} is damaged: expected digest {layer.digest}, the content has {found}",
-            hint="`podkeep image verify` says which images have it and what mends them",
+            hint="`podkeep image verify` says which images have it and what fixes them",
         )
 
 

@@ -132,7 +132,7 @@ class CustomResource(ClassResource):
         :raises FailedPrecondition: if it is not.
         """
         if why := self._cannot_run():
-            raise FailedPrecondition(problem(self._name, why), hint="mend that, or leave the type out")
+            raise FailedPrecondition(problem(self._name, why), hint="fix that, or leave the type out")
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         """Return ``config`` as it is: nothing of it stands for these types."""

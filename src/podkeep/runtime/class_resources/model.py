@@ -98,7 +98,7 @@ class ClassResource(Protocol):
         """Return the OCI configuration of a container with what says its class; pure, ``config`` is left as it is."""
 
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        """Put ``target`` into a class, wholly; applying a class again mends what somebody else changed.
+        """Put ``target`` into a class, wholly; applying a class again fixes what somebody else changed.
 
         :param previous: the class it has; None: none yet. If this fails, that is what stays in force.
         :raises PodkeepError: if the kernel, or the hook of the type, refuses.

@@ -218,7 +218,7 @@ class ClassResources:
             for name in sorted(classes):
                 item = self._catalog.types.get(name)
                 if item is None:
-                    text = "%s is released from a class of %s by nobody: the type is not configured any more"
+                    text = "%s keeps its class of %s: the type is no longer configured"
                     log.warning(text, target.name, name)
                     continue
                 try:

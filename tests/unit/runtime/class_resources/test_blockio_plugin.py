@@ -286,7 +286,7 @@ Classes:
     expected = [
         "line 4: /dev/nothing-here* matches no block device",
         f"the weight of {loop.path} has no effect: its scheduler is not bfq",
-        "what asks for the class is refused, as no disk heeds its weights; choose a scheduler that does:"
+        "what asks for the class is refused, as no disk respects its weights; choose a scheduler that does:"
         f" `echo bfq > /sys/block/{loop.path.removeprefix('/dev/')}/queue/scheduler`",
     ]
     with caplog.at_level(logging.WARNING):

@@ -228,7 +228,7 @@ def test_release_gives_every_type_its_turn_and_can_be_repeated(caplog: pytest.Lo
     classes.release(CONTAINER, held)
     classes.release(CONTAINER, held)
     assert shelves[0].where == {}
-    assert "released from a class of gone by nobody: the type is not configured any more" in caplog.text
+    assert "keeps its class of gone: the type is no longer configured" in caplog.text
 
 
 def test_verify_says_what_is_not_in_force() -> None:

@@ -61,7 +61,7 @@ def warnings(resolved: Limits, ability: Ability) -> list[str]:
     """
     found = [*resolved.warnings, *limits.without_effect(resolved, ability)]
     if hint := limits.unheeded(resolved, ability):
-        found.append(f"what asks for the class is refused, as no disk heeds its weights; {hint}")
+        found.append(f"what asks for the class is refused, as no disk respects its weights; {hint}")
     return found
 
 

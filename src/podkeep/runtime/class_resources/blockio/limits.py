@@ -151,7 +151,7 @@ def wanted(limits: Limits, ability: Ability) -> dict[str, dict[str, str]]:
 
 
 def without_effect(limits: Limits, ability: Ability) -> list[str]:
-    """Return a warning for every weight of a named device that no scheduler heeds."""
+    """Return a warning for every weight of a named device that no scheduler respects."""
     return [
         f"the weight of {device.name} has no effect: its scheduler is not bfq"
         for device, _ in _weighed(limits)
@@ -160,14 +160,14 @@ def without_effect(limits: Limits, ability: Ability) -> list[str]:
 
 
 def unheeded(limits: Limits, ability: Ability) -> str:
-    """Return what mends that no disk heeds a weight of a class that has some, which is refused then; else nothing.
+    """Return what fixes that no disk respects a weight of a class that has some, which is refused then; else nothing.
 
     :param ability: with all disks. Weights for disks that are not here are none.
     """
-    weighed, heeding = [device for device, _ in _weighed(limits)], ability.bfq | ability.cost
+    weighed, respecting = [device for device, _ in _weighed(limits)], ability.bfq | ability.cost
     if limits.weight is None and not weighed:
         return ""
-    if any(device.number in heeding for device in weighed) or (limits.weight is not None and heeding):
+    if any(device.number in respecting for device in weighed) or (limits.weight is not None and respecting):
         return ""
     name = weighed[0].name.removeprefix("/dev/") if weighed else "vda"
     return f"choose a scheduler that does: `echo bfq > /sys/block/{name}/queue/scheduler`"

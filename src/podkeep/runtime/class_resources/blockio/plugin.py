@@ -104,7 +104,7 @@ class BlockIo(ClassResource):
         if level is Level.POD and (reason := self._not_pods(class_)):
             raise FailedPrecondition(problem(BLOCKIO, f"class {class_name} {reason}"))
         if class_.weighs and (hint := limits.unheeded(self._resolve(class_name), self._machine_ability())):
-            text = f"class {class_name} has weights, and no disk that they are for heeds any"
+            text = f"class {class_name} has weights, and no disk that they are for respects any"
             raise FailedPrecondition(problem(BLOCKIO, text), hint=hint)
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -314,7 +314,7 @@ class BlockIo(ClassResource):
             time.sleep(_PAUSE_S)
 
     def _is_beyond(self, write: Write, number: int) -> bool:
-        """Say whether a write failed because the disk went away, or its scheduler that heeds weights."""
+        """Say whether a write failed because the disk went away, or its scheduler that respects weights."""
         if number == errno.EOPNOTSUPP:
             return write.file in limits.WEIGHT_FILES
         return number in _GONE and not self._devices.exists(write.key)
@@ -332,11 +332,11 @@ class BlockIo(ClassResource):
     def _present(self, content: limits.Content) -> limits.Content:
         """Leave out devices that are gone, and weights that went with a device's scheduler."""
         return {
-            file: {key: value for key, value in lines.items() if key == limits.DEFAULT or self._heeds(file, key)}
+            file: {key: value for key, value in lines.items() if key == limits.DEFAULT or self._respects(file, key)}
             for file, lines in content.items()
         }
 
-    def _heeds(self, file: str, number: str) -> bool:
+    def _respects(self, file: str, number: str) -> bool:
         if file in {limits.BFQ_WEIGHT, limits.BFQ_WEIGHT_DEVICE_V1}:
             return self._devices.scheduler(number) == "bfq"
         return self._devices.exists(number)

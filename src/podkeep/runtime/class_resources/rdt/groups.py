@@ -77,7 +77,7 @@ class ControlGroups:
             for name, lines in wanted.items():
                 self._read_back(name, lines)
 
-    def mend(self, name: str, lines: Sequence[str]) -> bool:
+    def fix(self, name: str, lines: Sequence[str]) -> bool:
         """Give a group back what somebody else changed since :meth:`establish`; cheap if nobody did.
 
         :returns: whether it was missing, and so has no tasks.

@@ -155,7 +155,7 @@ class Rdt(ClassResource):
 
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
         with _as_rdt():
-            self._mend(class_name)
+            self._fix(class_name)
             self._members[target.id] = target, class_name
             try:
                 self._move(target, class_name, previous)
@@ -200,7 +200,7 @@ class Rdt(ClassResource):
         threads = partial(tasks.threads_of_process, pid)
         with _as_rdt():
             if not self._resctrl.exists(Group(name=class_name)):
-                self._mend(class_name)
+                self._fix(class_name)
             try:
                 tasks.move(self._resctrl, Group(name=class_name), threads, all_of_them=True)
                 self._monitoring.join(class_name, target.id, threads)
@@ -209,10 +209,10 @@ class Rdt(ClassResource):
                     raise
                 log.warning("%s: a command runs outside class %s, which is gone: %s", target.name, class_name, error)
 
-    def _mend(self, class_name: str) -> None:
+    def _fix(self, class_name: str) -> None:
         """Put right what somebody else changed; who was in a group that is gone is in the default one."""
         lines = self._classes.lines.get(class_name)
-        if lines is None or not self._groups.mend(class_name, lines):
+        if lines is None or not self._groups.fix(class_name, lines):
             return
         for member, of_class in list(self._members.values()):
             if of_class == class_name:

@@ -264,7 +264,7 @@ def test_what_somebody_else_changed_is_mended(mounted: Mounted, tmp_path: Path) 
     found = groups.differences("gold", GOLD_AND_SILVER["gold"])
 
     for name, lines in GOLD_AND_SILVER.items():
-        groups.mend(name, lines)
+        groups.fix(name, lines)
 
     assert found == ["L3 of cache 0 is 1 instead of ff000"]
     assert mounted.schemata("gold")["L3"] == {0: "ff000", 1: "ff000"}

@@ -132,7 +132,8 @@ pod_logs = "{self.base / "logs"}"
         environment = {**os.environ, **self.environment}
         with self.log.open("ab") as log:
             command = self.command("runtime", "--log-level", "debug", *self.options)
-            command[2] = self.module
+            if self.module != "podkeep":
+                command[command.index(sys.executable) + 2] = self.module
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + TIMEOUT_S
         while not self.listens():

@@ -40,7 +40,7 @@ class ImageRpc:
     def _chosen(self, wanted: api.ImageFilter) -> Sequence[Image]:
         if not wanted.image.image:
             return list(self._images.images())
-        found = self._images.find(_required(wanted.image))
+        found = self._images.find(wanted.image.image)
         return [] if found is None else [found]
 
     async def status(self, request: api.ImageStatusRequest) -> api.ImageStatusResponse:

@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -255,14 +255,19 @@ def _records(state: Path) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _settled_namespaces(daemon: int) -> tuple[str, ...]:
-    """Return what is held when nothing is under way: those of a new pod are closed a moment after the answer."""
+def _settled(look: Callable[[], tuple[str, ...]], is_passing: Callable[[str], bool]) -> tuple[str, ...]:
+    """Return the names that ``look`` finds when nothing is under way: none that ``is_passing``, or 2 s have gone by."""
     deadline = time.monotonic() + 2
     while True:
-        held = _held_namespaces(daemon)
-        if all(name.startswith("mnt:") for name in held) or time.monotonic() > deadline:
-            return held
+        found = look()
+        if not any(map(is_passing, found)) or time.monotonic() > deadline:
+            return found
         time.sleep(0.01)
+
+
+def _settled_namespaces(daemon: int) -> tuple[str, ...]:
+    """Return what is held when nothing is under way: those of a new pod are closed a moment after the answer."""
+    return _settled(lambda: _held_namespaces(daemon), lambda name: not name.startswith("mnt:"))
 
 
 def _settled_processes(run: str) -> tuple[str, ...]:
@@ -271,12 +276,11 @@ def _settled_processes(run: str) -> tuple[str, ...]:
     The first process of a container that was just started is crun until it executes its program; crun, executed from a
     descriptor, is named by its number.
     """
-    deadline = time.monotonic() + 2
-    while True:
-        found = sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/"))
-        if not any(name.isdigit() for name in found) or time.monotonic() > deadline:
-            return tuple(found)
-        time.sleep(0.01)
+
+    def named() -> tuple[str, ...]:
+        return tuple(sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/")))
+
+    return _settled(named, str.isdigit)
 
 
 def _held_namespaces(daemon: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What becomes of an artifact's layer, by its media type, its annotations and the node's policy. Pure.
+"""How an artifact's layer is kept, by its media type, its annotations and the node's policy. Pure.
 
 Owns: which types are archives, which layers are files and what names those may have, and ``[images.media_types]`` and
 ``[images.artifact_types]``. Does not own: images, whose configuration says what their layers are (``selection.py``),

@@ -63,7 +63,7 @@ def only_program(source: str, *args: str, rootfs: str, cgroup: str) -> Config:
 
 
 def setting(section: str, /, **fields: Any) -> Edit:
-    """Set fields of a section such as ``process``, ``linux`` or ``annotations``; one that is None is left as it is."""
+    """Set fields of a section such as ``process``, ``linux`` or ``annotations``; fields that are None are not set."""
     given = {name: value for name, value in fields.items() if value is not None}
     return lambda config: {**config, section: {**config.get(section, {}), **given}} if given else config
 

@@ -169,7 +169,7 @@ def remove_entry(parent: int, name: bytes | str, *, most: int | None = None) -> 
 
 
 def _insist(directory: int, name: bytes | str, remove: Callable[[], None], *, into: int | None = None) -> None:
-    """Remove an entry, or move it to another directory; if that is not permitted, again without flags that forbid it."""
+    """Remove an entry, or move it to another directory; if that is refused, again without the flags that forbid it."""
     try:
         remove()
     except PermissionError as error:

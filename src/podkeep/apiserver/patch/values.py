@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, cast
+
+_Value = TypeVar("_Value")
 
 
-def copy(value: Any) -> Any:
+def copy(value: _Value) -> _Value:
     """Return a value that shares no list and no object with ``value``."""
     if isinstance(value, dict):
-        return {key: copy(item) for key, item in value.items()}
+        return cast(_Value, {key: copy(item) for key, item in value.items()})
     if isinstance(value, list):
-        return [copy(item) for item in value]
+        return cast(_Value, [copy(item) for item in value])
     return value
 
 

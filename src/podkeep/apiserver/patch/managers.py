@@ -150,7 +150,8 @@ def track_update(old: dict[str, Any] | None, new: dict[str, Any], write_: Write)
     """Return ``new`` with the ``managedFields`` that an update (or creation, patch) of ``old`` to it makes.
 
     A request may change ``managedFields`` itself: what ``new`` has counts, one empty entry clears them, none means
-    those of ``old`` (through a subresource always). An object that has none is not tracked before it is applied.
+    those of ``old`` (through a subresource always). An object that has none is not tracked before it is applied, nor one
+    whose lists have items without their keys.
     """
     given = new.get("metadata", {}).get("managedFields")
     after = _bare(new)
@@ -159,7 +160,10 @@ def track_update(old: dict[str, Any] | None, new: dict[str, Any], write_: Write)
     managed = _current(old, None if write_.subresource else given)
     if old is not None and not managed:
         return after
-    return _with_managed(after, _updated(_bare(old or {}), after, managed, write_))
+    try:
+        return _with_managed(after, _updated(_bare(old or {}), after, managed, write_))
+    except PatchError:
+        return after  # what is wrong with a list is told by validation, in the words of its kind
 
 
 def apply(live: dict[str, Any] | None, config: dict[str, Any], write_: Write, *, force: bool) -> dict[str, Any]:

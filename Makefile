@@ -10,6 +10,9 @@ SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
 RESULTS := .cache/results
 SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
 
+# Tests start thousands of Python programs: each would compile the whole of podkeep again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test parity reference nested attack quick watch shell trace check proto packages requirements backed bench pins clean
 

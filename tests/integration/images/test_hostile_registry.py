@@ -235,7 +235,7 @@ def test_error_answers(
     where: str, status: int, kind: type[PodkeepError], text: str, busybox: Layout, open_store: OpenStore
 ) -> None:
     said = b'{"errors":[{"code":"TESTED","message":"said so"}]}'
-    answer = Answer(status=status, body=said)
+    answer = Answer(status=status, body=said, headers={"Retry-After": "0"})
     with HostileRegistry(busybox, lambda path, _headers: answer if f"/{where}/" in path else None) as registry:
         error = _pull(open_store, registry)
     assert type(error) is kind

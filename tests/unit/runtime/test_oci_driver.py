@@ -122,6 +122,12 @@ def test_a_background_process_that_keeps_the_outputs_is_not_waited_for(
     # The others end by themselves: nobody reads what they write.
 
 
+@pytest.fixture
+def short_kill_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An OCI runtime that does not end with its command is killed after a tenth of a second, not after 2 s."""
+    monkeypatch.setattr(exec_, "KILL_TIMEOUT_S", 0.1)
+
+
 @pytest.mark.parametrize("command", ["sleep 3600", "exec cat /dev/zero", "while :; do echo a; echo b >&2; done"])
 def test_a_command_that_takes_too_long_is_killed(tmp_path: Path, command: str) -> None:
     begun = time.monotonic()
@@ -132,6 +138,7 @@ def test_a_command_that_takes_too_long_is_killed(tmp_path: Path, command: str) -
     assert not still_running(int((tmp_path / "exec.pid").read_text()))
 
 
+@pytest.mark.usefixtures("short_kill_timeout")
 def test_a_runtime_that_never_noted_a_pid_is_killed(tmp_path: Path) -> None:
     with pytest.raises(DeadlineExceeded):
         run("sleep 60", tmp_path, timeout=0.2)
@@ -185,6 +192,7 @@ def test_exec_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("short_kill_timeout")
 def test_a_terminal_that_does_not_come_is_said_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +414,7 @@ class _NoMemory(Allowance):
         raise MemoryError(wanted)
 
 
+@pytest.mark.usefixtures("short_kill_timeout")
 def test_a_command_is_killed_also_if_reading_it_fails(tmp_path: Path) -> None:
     started, script = tmp_path / "started", tmp_path / "runtime"
     script.write_text(f"#!/bin/sh\necho $$ >{started}; head -c 200000 /dev/zero; exec sleep 1000\n")
@@ -424,7 +433,7 @@ def no_descriptor() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.fixture
-def sleeping(tmp_path: Path) -> Driver:
+def sleeping(tmp_path: Path, short_kill_timeout: None) -> Driver:
     script = tmp_path / "runtime"
     script.write_text("#!/bin/sh\nexec sleep 1000\n")
     script.chmod(0o700)

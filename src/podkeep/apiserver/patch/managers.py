@@ -150,8 +150,8 @@ def track_update(old: dict[str, Any] | None, new: dict[str, Any], write_: Write)
     """Return ``new`` with the ``managedFields`` that an update (or creation, patch) of ``old`` to it makes.
 
     A request may change ``managedFields`` itself: what ``new`` has counts, one empty entry clears them, none means
-    those of ``old`` (through a subresource always). An object that has none is not tracked before it is applied, nor one
-    whose lists have items without their keys.
+    those of ``old`` (through a subresource always). An object that has none is not tracked before it is applied,
+    nor one whose lists have items without their keys.
     """
     given = new.get("metadata", {}).get("managedFields")
     after = _bare(new)

@@ -440,7 +440,7 @@ def test_admission_changes_and_refuses(tmp_path: Path) -> None:
         assert metadata(created)["labels"] == {"admitted": "yes"}
         await registry.update(at(CONFIG_MAPS), config_map(a="1"), ME)
         await registry.delete(at(CONFIG_MAPS), DeleteOptions(), ME)
-        assert (await refused(registry.create(at(NODES), {"metadata": {"name": "n"}}, ME))).code == 403
+        assert (await refused(registry.create(at(NODES, ""), {"metadata": {"name": "n"}}, ME))).code == 403
         assert admission.seen == [
             (Operation.CREATE, "a"),
             (Operation.UPDATE, "a"),

@@ -8,21 +8,19 @@ are beside these (``loading.py``, which calls :func:`load`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from podkeep.base.config import ClassResourcesConfig, CustomClass, CustomType
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
-from podkeep.base.undo import UndoStack
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources import cgroup_values, names
 from podkeep.runtime.class_resources.cgroup_values import CgroupValues
 from podkeep.runtime.class_resources.hook import Action, Hook
-from podkeep.runtime.class_resources.model import ClassResource, Level, Offer, Target, problem
+from podkeep.runtime.class_resources.model import ClassResource, Level, Offer, Target, named, problem
 
 _GONE = CustomClass()
 """What is known of a class that the configuration no longer has."""
@@ -138,42 +136,26 @@ class CustomResource(ClassResource):
         """Return ``config`` as it is: nothing of it stands for these types."""
         return config
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        """Write the files of the class, then call the hook; an error of either takes back both.
-
-        :raises FailedPrecondition: if there is no such class or file, or the hook says no.
-        :raises DeadlineExceeded: if the hook takes too long.
-        :raises KernelCallError: if the kernel refuses a value.
-        """
-        with _named(self._name):
-            self._apply(target, class_name, self._meaning(class_name).cgroup, previous)
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        self._put(target, class_name, self._meaning(class_name).cgroup, previous)
 
     def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
-        """Let a class that the configuration no longer has mean what was written for it."""
-        if previous is None or previous in self._definition.classes:
+        if previous is None:
             return super().way_back(target, class_name, previous)
         wrote = self._values.wrote(target.cgroup, self._name)
-        return lambda: self._apply(target, previous, wrote, class_name)
+        return partial(self._put, target, previous, wrote, class_name)
 
-    def _apply(self, target: Target, class_name: str, files: Mapping[str, str], previous: str | None) -> None:
-        with UndoStack() as undo:
-            back = self._values.apply(target.cgroup, self._name, files)
-            undo.push(f"put back files of {target.cgroup}", back)
-            if self._hook is not None:
-                # Whatever it did until it failed is its own to take back, when it is told what is in force.
-                if previous is None:
-                    undo.push(f"release {target.name}", partial(self._call, Action.RELEASE, target, class_name))
-                else:
-                    again = partial(self._call, Action.APPLY, target, previous, previous=class_name)
-                    undo.push(f"give {target.name} back class {previous}", again)
-                self._call(Action.APPLY, target, class_name, previous=previous)
+    def _put(self, target: Target, class_name: str, files: Mapping[str, str], previous: str | None) -> None:
+        """Write the files of a class, then call the hook."""
+        self._values.apply(target.cgroup, self._name, files)
+        self._call(Action.APPLY, target, class_name, previous=previous)
 
     def verify(self, target: Target, class_name: str) -> None:
         """Compare what the files read with what they read when they were written, and ask the hook.
 
         :raises FailedPrecondition: saying which file is different, or what the hook says.
         """
-        with _named(self._name):
+        with named(self._name):
             meaning = self._meaning(class_name)
             if wrong := self._values.wrong(target.cgroup, self._name, meaning.cgroup):
                 raise FailedPrecondition(f"{target.name} is not in class {class_name}: {wrong}")
@@ -184,7 +166,7 @@ class CustomResource(ClassResource):
 
         :raises PodkeepError: if the hook says no; the files are put back all the same.
         """
-        with _named(self._name):
+        with named(self._name):
             try:
                 self._call(Action.RELEASE, target, class_name)
             finally:
@@ -218,13 +200,3 @@ class CustomResource(ClassResource):
             "parameters": dict(self._known(class_name).parameters),
         }
         self._hook.call(action, target, told)
-
-
-@contextmanager
-def _named(type_name: str) -> Iterator[None]:
-    """Give errors the beginning that names the type."""
-    try:
-        yield
-    except PodkeepError as error:
-        error.message = problem(type_name, error.message)
-        raise

@@ -7,10 +7,14 @@ several are applied (``registry.py``). See docs/class-resources.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+from podkeep.base.errors import PodkeepError
+from podkeep.base.undo import UndoStack
 from podkeep.kernel.procfs import ProcessId
 
 RDT = "rdt"
@@ -103,6 +107,14 @@ class ClassResource(Protocol):
         :param previous: the class it has; None: none yet. If this fails, that is what stays in force.
         :raises PodkeepError: if the kernel, or the hook of the type, refuses.
         """
+        with named(self.name), UndoStack() as undo:
+            if class_name != previous:
+                back = f"put {target.name} back into {f'class {previous}' if previous else 'no class'} of {self.name}"
+                undo.push(back, self.way_back(target, class_name, previous))
+            self.put(target, class_name, previous)
+
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        """Do what :meth:`apply` promises; half of it may be done if this raises."""
 
     def verify(self, target: Target, class_name: str) -> None:
         """Check that ``target`` is in the class and the class is in force.
@@ -114,13 +126,13 @@ class ClassResource(Protocol):
         """Take ``target`` out of its class, if it still lives, and give back what was made for it; safe to repeat."""
 
     def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
-        """Return what takes back the change from ``previous`` to ``class_name``; asked for before :meth:`apply`.
+        """Return what takes back the change from ``previous`` to ``class_name``, or half of it; asked for before.
 
         ``previous`` may be a class that is not configured any more: what it meant is what can be seen of it now.
         """
         if previous is None:
-            return lambda: self.release(target, class_name)
-        return lambda: self.apply(target, previous, previous=class_name)
+            return partial(self.release, target, class_name)
+        return partial(self.put, target, previous, class_name)
 
     def entering(self, target: Target, class_name: str) -> Callable[[int], None] | None:
         """Return what puts a process, by its ID, into the class of a container in which it is about to run a command.
@@ -159,3 +171,14 @@ class ClassResource(Protocol):
 def problem(type_name: str, text: str) -> str:
     """Return the message of an error of a type; its beginning can be searched for (KEP-3008, Monitoring)."""
     return f"class resource {type_name}: {text}"
+
+
+@contextmanager
+def named(type_name: str) -> Iterator[None]:
+    """Let the message of every error begin as that of :func:`problem` does."""
+    try:
+        yield
+    except PodkeepError as error:
+        if not error.message.startswith(problem(type_name, "")):
+            error.message = problem(type_name, error.message)
+        raise

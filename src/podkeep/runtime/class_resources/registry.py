@@ -136,16 +136,9 @@ class ClassResources:
 
         :raises PodkeepError: if a type refuses; the others are undone then.
         """
-        if not classes:
-            return
-        with self._working_on(target), UndoStack() as undo:
-            for name in sorted(classes):
-                wanted = classes[name]
-                item = self._catalog.type_with(target.level, name, wanted)
-                item.apply(target, wanted)
-                undo.push(f"release {target.name} from {name}={wanted}", partial(item.release, target, wanted))
-                failpoints.reach(f"class.applied.{name}")
-            self._note(target, classes)
+        if classes:
+            with self._working_on(target), UndoStack() as undo:
+                self._put(target, {}, classes, undo, done="applied")
 
     def change(self, target: Target, current: Mapping[str, str], wanted: Mapping[str, str]) -> Callable[[], None]:
         """Change the classes of ``wanted``, resolved names, and leave those of other types; all of them or none.
@@ -160,24 +153,27 @@ class ClassResources:
             with self._working_on(target):
                 self._catalog.check_change(target.level, current, wanted)
                 try:
-                    for name in sorted(wanted):
-                        self._change(target, name, wanted[name], current.get(name), undo)
+                    self._put(target, current, wanted, undo, done="changed")
                 except BaseException:
                     undo.run()
                     raise
-                self._note(target, {**current, **wanted})
         return partial(self._take_back, target, current, undo)
 
-    def _change(self, target: Target, name: str, new: str, old: str | None, undo: UndoStack) -> None:
-        item = self._catalog.type_with(target.level, name, new)
-        way_back = item.way_back(target, new, old)
-        if old is not None:
-            undo.push(f"take back commands in {target.name}", lambda: self._give_commands(item, target, old))
-        # First: what they start from now on has the class, and what they started before is found, here or there.
-        self._give_commands(item, target, new)
-        item.apply(target, new, previous=old)
-        undo.push(f"take back {name}={new} of {target.name}", way_back)
-        failpoints.reach(f"class.changed.{name}")
+    def _put(
+        self, target: Target, current: Mapping[str, str], wanted: Mapping[str, str], undo: UndoStack, *, done: str
+    ) -> None:
+        for name in sorted(wanted):
+            new, old = wanted[name], current.get(name)
+            item = self._catalog.type_with(target.level, name, new)
+            way_back = item.way_back(target, new, old)
+            if old is not None:
+                undo.push(f"take back commands in {target.name}", partial(self._give_commands, item, target, old))
+            # First: what they start from now on has the class, and what they started before is found, here or there.
+            self._give_commands(item, target, new)
+            item.apply(target, new, previous=old)
+            undo.push(f"take back {name}={new} of {target.name}", way_back)
+            failpoints.reach(f"class.{done}.{name}")
+        self._note(target, {**current, **wanted})
 
     def _give_commands(self, item: ClassResource, target: Target, class_name: str) -> None:
         if (step := item.entering(target, class_name)) is not None:
@@ -250,35 +246,33 @@ class ClassResources:
         :param change: the classes of a change that nobody finished.
         :raises PodkeepError: the first error of a type; every type gets its turn.
         """
-        in_force = dict(classes)
+        in_force, failed = dict(classes), list[PodkeepError]()
         with self._working_on(target):
             self._note(target, classes)
-            failed: PodkeepError | None = None
             for name in sorted({*classes, *change}):
                 try:
                     if self._restore(target, name, classes.get(name), change.get(name)):
                         in_force[name] = change[name]
                 except PodkeepError as error:
                     log.warning("%s: %s", target.name, error)
-                    failed = failed or error
+                    failed.append(error)
             self._note(target, in_force)
-            if failed is not None:
-                raise failed
+        if failed:
+            raise failed[0]
         return in_force
 
     def _restore(self, target: Target, name: str, wanted: str | None, other: str | None) -> bool:
         """Put ``target`` back into class ``wanted`` of a type; return whether it is in ``other`` instead."""
-        item = self._catalog.types.get(name)
-        if item is None or (wanted is not None and not self._catalog.has(target.level, name, wanted)):
-            if item is not None and other is not None and self._catalog.has(target.level, name, other):
-                log.info("%s: %s is gone, so a change to %s=%s is finished", target.name, wanted, name, other)
-                item.apply(target, other, previous=wanted)
-                item.verify(target, other)
-                return True
-            reason = "" if item is None else item.why_not(target.level)
-            state = f"not offered: {reason}" if reason else "not configured any more"
-            log.warning("%s keeps class %s of %s, which is %s", target.name, wanted, name, state)
-            return False
+        item, has = self._catalog.types.get(name), partial(self._catalog.has, target.level, name)
+        finish = False
+        if item is None or (wanted is not None and not has(wanted)):
+            if item is None or other is None or not has(other):
+                reason = "" if item is None else item.why_not(target.level)
+                state = f"not offered: {reason}" if reason else "not configured any more"
+                log.warning("%s keeps class %s of %s, which is %s", target.name, wanted, name, state)
+                return False
+            log.info("%s: %s is gone, so a change to %s=%s is finished", target.name, wanted, name, other)
+            wanted, other, finish = other, wanted, True
         if wanted is None:
             assert other is not None
             log.info("%s: taking back an unfinished change to %s=%s", target.name, name, other)
@@ -287,13 +281,12 @@ class ClassResources:
         if other is None:
             try:
                 item.verify(target, wanted)
+                return False
             except PodkeepError as error:
                 log.info("%s is put back into %s=%s: %s", target.name, name, wanted, error)
-            else:
-                return False
-        item.apply(target, wanted, previous=other)
+        item.apply(target, wanted, previous=other or wanted)
         item.verify(target, wanted)
-        return False
+        return finish
 
     def replace(self, new: ClassResources) -> None:
         """Put another configuration into force, for what is in a class already, too; all of it or nothing.
@@ -310,7 +303,7 @@ class ClassResources:
             touched: list[Assignment] = []
             with UndoStack() as undo:
                 # The first to be pushed is the last to be undone: when the former types are in force again.
-                undo.push("give everything what its classes meant", lambda: _reapply_all(old, touched))
+                undo.push("give everything what its classes meant", partial(_reapply_all, old, touched))
                 for name, item_type in coming.types.items():
                     before = old.types.get(name)
                     item_type.activate(self._used(name), previous=before)
@@ -378,14 +371,13 @@ def _ended(target: Target) -> bool:
 def _reapply(catalog: Catalog, assignment: Assignment) -> None:
     """Give what is in a class what it means in ``catalog``; what ended meanwhile is left alone."""
     target = assignment.target
-    for name, class_name in sorted(assignment.classes.items()):
-        if not catalog.has(target.level, name, class_name):
-            continue
-        try:
-            catalog.types[name].apply(target, class_name, previous=class_name)
-        except PodkeepError:
-            if not _ended(target):
-                raise
+    try:
+        for name, class_name in sorted(assignment.classes.items()):
+            if catalog.has(target.level, name, class_name):
+                catalog.types[name].apply(target, class_name, previous=class_name)
+    except PodkeepError:
+        if not _ended(target):
+            raise
 
 
 def _reapply_all(catalog: Catalog, assignments: Iterable[Assignment]) -> None:

@@ -46,7 +46,7 @@ class Named(ClassResource):
     def edit(self, _class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         return config
 
-    def apply(self, _target: Target, _class_name: str, *, previous: str | None = None) -> None:
+    def put(self, _target: Target, _class_name: str, _previous: str | None) -> None:
         pass
 
     def verify(self, _target: Target, _class_name: str) -> None:

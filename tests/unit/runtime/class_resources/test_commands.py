@@ -43,7 +43,7 @@ class Refusing(ClassResource):
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         return config
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
         if class_name == "never":
             raise FailedPrecondition(problem(self.name, "never"))
 

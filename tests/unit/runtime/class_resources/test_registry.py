@@ -47,7 +47,7 @@ class Noted(ClassResource):
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         return {**config, self.name: class_name}
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
         if class_name in self.refused:
             raise KernelCallError("write(shelf)", 22)
         self.log.append(f"{self.name}{self.version} apply {target.id} {previous}->{class_name}")

@@ -18,7 +18,6 @@ from typing import Any
 
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, KernelCallError
-from podkeep.base.undo import UndoStack
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources.blockio import configuration, explain, limits
 from podkeep.runtime.class_resources.blockio.configuration import Class, Configuration
@@ -116,41 +115,31 @@ class BlockIo(ClassResource):
         resources = {**(linux.get("resources") or {}), "blockIO": block_io}
         return {**config, "linux": {**linux, "resources": resources}}
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        """Write the limits of a class, clear those of any other, and read them back.
-
-        All that the files say is replaced, or put back after a failure.
-
-        :raises InvalidArgument: if there is no such class.
-        :raises FailedPrecondition: if the cgroup lacks a file, or the kernel made something else of a value.
-        :raises Internal: if the kernel refuses.
-        """
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        """Write the limits of the class, clear those of any other, and read them back."""
         resolved = self._resolve(class_name)
         ability = self._ability(resolved, target.cgroup)
-        then = limits.wanted(resolved, ability)
         self._warn(class_name, [*resolved.warnings, *limits.without_effect(resolved, ability)])
         self._require_files(target, resolved, ability)
-        self._write(target, class_name, then)
+        self._write(target, class_name, limits.wanted(resolved, ability))
 
     def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
-        """Return what takes a change back; a class that is not configured any more is what the files say now."""
-        if previous is None or previous in self._configuration.classes:
+        if previous is None:
             return super().way_back(target, class_name, previous)
-        files = limits.wanted(_NOTHING, self._ability(_NOTHING, target.cgroup))
-        return partial(self._write, target, previous, self._read(target.cgroup, files))
+        return partial(self._write, target, previous, self._read(target.cgroup, self._nothing(target)))
+
+    def _nothing(self, target: Target) -> limits.Content:
+        """Return what the files of a cgroup say without a class."""
+        return limits.wanted(_NOTHING, self._ability(_NOTHING, target.cgroup))
 
     def _write(self, target: Target, class_name: str, then: limits.Content) -> None:
-        """Let files say ``then``; they say what they said before if this fails."""
         try:
-            with UndoStack() as undo:
-                before = self._read(target.cgroup, then)
-                undo.push(f"put back block I/O of {target.name}", partial(self._carry_out, target.cgroup, before))
-                # Usually the OCI runtime has written all of it: then what was read says so already.
-                if before != then:
-                    then = self._carry_out(target.cgroup, then)
-                    self._require_same(target, then)
+            # Usually the OCI runtime has written all of it: then what is read says so already.
+            if self._read(target.cgroup, then) != then:
+                then = self._carry_out(target.cgroup, then)
+                self._require_same(target, then)
         except KernelCallError as error:
-            raise Internal(problem(BLOCKIO, f"{target.name}, class {class_name}: {error.message}")) from error
+            raise Internal(f"{target.name}, class {class_name}: {error.message}") from error
         with self._lock:
             self._applied[target.id] = (class_name, then)
 
@@ -175,8 +164,7 @@ class BlockIo(ClassResource):
         if not self._cgroups.exists(target.cgroup):
             return
         try:
-            nothing = limits.wanted(_NOTHING, self._ability(_NOTHING, target.cgroup))
-            self._carry_out(target.cgroup, nothing)
+            self._carry_out(target.cgroup, self._nothing(target))
         except KernelCallError as error:
             if error.errno not in _GONE | {errno.ENOENT} or self._cgroups.exists(target.cgroup):
                 raise Internal(problem(BLOCKIO, f"{target.name}: {error.message}")) from error

@@ -9,8 +9,7 @@ runc puts the first process into a group that it finds, and no version of either
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
-from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Origin, Target, problem
+from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Origin, Target, named
 from podkeep.runtime.class_resources.rdt import allocation, configuration, explain, planning, tasks
 from podkeep.runtime.class_resources.rdt.allocation import Plan
 from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups
@@ -59,7 +58,7 @@ def load(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> ClassRes
     groups = ControlGroups(resctrl, notes)
     if not config.rdt_config and not notes:
         return None
-    with _as_rdt():
+    with named(RDT):
         if config.rdt_config:
             classes = _plan(Path(config.rdt_config), resctrl, groups)
         else:
@@ -109,7 +108,7 @@ class Rdt(ClassResource):
         return self._classes.why_not
 
     def check(self, level: Level, class_name: str) -> None:
-        with _as_rdt():
+        with named(RDT):
             self._resctrl.check()
 
     def denies_annotation(self, class_name: str, origin: Origin) -> bool:
@@ -125,7 +124,7 @@ class Rdt(ClassResource):
         return {**config, "linux": {**linux, "intelRdt": {"closID": class_name}}}
 
     def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
-        with _as_rdt():
+        with named(RDT):
             if planning.absence(self._resctrl):
                 return
             plan = self._classes.plan
@@ -145,7 +144,7 @@ class Rdt(ClassResource):
             log.warning("class resource rdt: what an earlier daemon left is not tidied up: %s", error)
 
     def deactivate(self) -> None:
-        with _as_rdt():
+        with named(RDT):
             if not self._notes or planning.absence(self._resctrl):
                 return
             self._groups.remove_unused(self._notes.groups)
@@ -153,18 +152,13 @@ class Rdt(ClassResource):
                 self._groups.give_back_default(self._classes.everything)
                 self._notes.note_default(False)
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        with _as_rdt():
-            self._fix(class_name)
-            self._members[target.id] = target, class_name
-            try:
-                self._move(target, class_name, previous)
-            except BaseException:
-                self._move_back(target, class_name, previous)
-                raise
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        self._fix(class_name)
+        self._members[target.id] = target, class_name
+        self._move(target, class_name, previous)
 
     def verify(self, target: Target, class_name: str) -> None:
-        with _as_rdt():
+        with named(RDT):
             group = Group(name=class_name)
             if not self._resctrl.exists(group):
                 raise FailedPrecondition(f"resctrl group {class_name} of {target.name} is gone")
@@ -178,7 +172,7 @@ class Rdt(ClassResource):
 
     def release(self, target: Target, class_name: str) -> None:
         self._members.pop(target.id, None)
-        with _as_rdt():
+        with named(RDT):
             if not self._resctrl.exists(DEFAULT_GROUP):
                 return
             if self._resctrl.exists(Group(name=class_name)):
@@ -198,7 +192,7 @@ class Rdt(ClassResource):
     def _enter(self, target: Target, class_name: str, pid: int) -> None:
         """Put a process into the class; what it starts will be in it as well."""
         threads = partial(tasks.threads_of_process, pid)
-        with _as_rdt():
+        with named(RDT):
             if not self._resctrl.exists(Group(name=class_name)):
                 self._fix(class_name)
             try:
@@ -238,23 +232,6 @@ class Rdt(ClassResource):
         tasks.move(self._resctrl, Group(name=class_name), threads, all_of_them=previous is None)
         self._monitoring.watch(class_name, target.id, threads)
 
-    def _move_back(self, target: Target, class_name: str, previous: str | None) -> None:
-        """Put a container back where it was; what fails now is only logged, because an error is on its way already."""
-        if previous == class_name:
-            return
-        if previous is None:
-            self._members.pop(target.id, None)
-        else:
-            self._members[target.id] = target, previous
-        try:
-            if previous is not None:
-                self._move(target, previous, class_name)
-            else:
-                self._monitoring.forget(target.id)
-                tasks.move(self._resctrl, DEFAULT_GROUP, self._threads(target))
-        except PodkeepError as error:
-            log.warning("%s could not be put back into %s: %s", target.name, previous or "the default group", error)
-
     def _remove_retired(self) -> None:
         """Remove the groups of classes that the configuration does not have any more, after their last task.
 
@@ -262,14 +239,3 @@ class Rdt(ClassResource):
         """
         if retired := self._notes.groups.keys() - self._classes.lines.keys():
             self._groups.remove_unused(retired)
-
-
-@contextmanager
-def _as_rdt() -> Iterator[None]:
-    """Let every error begin with what it is about."""
-    try:
-        yield
-    except PodkeepError as error:
-        if not error.message.startswith(problem(RDT, "")):
-            error.message = problem(RDT, error.message)
-        raise

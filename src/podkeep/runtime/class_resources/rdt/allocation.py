@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
+from podkeep.runtime.class_resources.model import Origin
 from podkeep.runtime.class_resources.rdt import bitmask, partitioning, schemata
 from podkeep.runtime.class_resources.rdt.configuration import (
     ROOT_CLASS,
@@ -55,8 +56,8 @@ class ClassPlan:
     name: str
     partition: str
     values: Values
-    deny_pod_annotation: bool = False
-    deny_container_annotation: bool = False
+    denied: frozenset[Origin] = frozenset()
+    """Whose annotations may not ask for it."""
 
     @property
     def schemata(self) -> tuple[str, ...]:
@@ -164,7 +165,7 @@ def _why_not(configuration: Configuration, partition: PartitionConfig, each: Cla
     """
     present = {Kind.L2: hardware.l2, Kind.L3: hardware.l3, Kind.MB: hardware.mb}
     for kind, found in present.items():
-        asked = each.request.names(kind) or partition.request.names(kind)
+        asked = each.request.of(kind) or partition.request.of(kind)
         if found or not asked:
             continue
         optional = configuration.optional.get(kind)
@@ -212,13 +213,7 @@ def _class_plan(
         values["MB"] = {
             number: _bandwidth(partition.request, each.request, hardware.mb, number) for number in hardware.mb.ids
         }
-    return ClassPlan(
-        name=each.name,
-        partition=partition.name,
-        values=values,
-        deny_pod_annotation=each.deny_pod_annotation,
-        deny_container_annotation=each.deny_container_annotation,
-    )
+    return ClassPlan(name=each.name, partition=partition.name, values=values, denied=each.denied)
 
 
 def _mask(request: PerCache[CacheValue] | None, base: int, cache: Cache, resource: str, number: int) -> int:
@@ -301,15 +296,12 @@ def _strange_ids(configuration: Configuration, hardware: Hardware) -> Iterator[s
         known[Kind.MB] = hardware.mb.ids
     for partition in configuration.partitions:
         for request in (partition.request, *(each.request for each in partition.classes)):
-            asked: dict[Kind, PerCache[CacheValue] | PerCache[BandwidthValue]] = {**request.caches}
-            if request.mb:
-                asked[Kind.MB] = request.mb
-            for kind, per_cache in asked.items():
-                strange = sorted(set(per_cache.by_id) - set(known.get(kind, per_cache.by_id)))
-                if strange:
+            for kind, ids in known.items():
+                asked = request.of(kind)
+                if asked is not None and (strange := sorted(set(asked.by_id) - set(ids))):
                     yield (
-                        f"{per_cache.where}: cache {', '.join(map(str, strange))} is not there;"
-                        f" this machine has {', '.join(map(str, known[kind]))}"
+                        f"{asked.where}: cache {', '.join(map(str, strange))} is not there;"
+                        f" this machine has {', '.join(map(str, ids))}"
                     )
 
 

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhausted
@@ -40,42 +41,45 @@ Wanted = Mapping[str, Sequence[str]]
 class ControlGroups:
     """The control groups of one resctrl file system. One thread at a time changes them."""
 
-    def __init__(self, resctrl: Resctrl, notes: Notes) -> None:
-        self._resctrl, self._notes = resctrl, notes
+    def __init__(self, resctrl: Resctrl, root: Path) -> None:
+        """:param root: the runtime's persistent directory, which says what groups are its own."""
+        self.resctrl, self.notes = resctrl, Notes(root, resctrl.root)
 
     def ours(self) -> set[str]:
         """Return the groups that this runtime has made and that are still there.
 
         :raises ResctrlError: if the kernel refuses.
         """
-        noted = self._notes.groups
-        return {name for name in self._resctrl.groups() & noted.keys() if self._is_noted(name, noted[name])}
+        noted = self.notes.groups
+        return {name for name in self.resctrl.groups() & noted.keys() if self._is_noted(name, noted[name])}
 
-    def establish(self, wanted: Wanted) -> None:
+    def establish(self, wanted: Wanted, unlimited: Sequence[str] = ()) -> None:
         """Make what is there be what is wanted; if that fails, everything is as it was.
 
-        :param wanted: with :data:`DEFAULT` also what the default group may use, which is left alone without.
+        :param wanted: with :data:`DEFAULT` also what the default group may use.
+        :param unlimited: what the default group gets back without, if it was changed before.
         :raises ResourceExhausted: if the hardware has no CLOSID or RMID left.
         :raises FailedPrecondition: if another program has the lock, a group is pseudo-locked, or the kernel keeps
             something else than was written.
         :raises ResctrlError: with what the kernel says.
         """
-        with self._resctrl.locked(), UndoStack() as undo:
+        restricts, changed = DEFAULT in wanted, self.notes.default_changed
+        if changed and not restricts:
+            wanted = {**wanted, DEFAULT: unlimited}
+        with self.resctrl.locked(), UndoStack() as undo:
             self._settle()
             for name in sorted(self.ours() - wanted.keys()):
                 if living := self._remove_unused(name, undo):
                     log.warning("resctrl group %s has no class any more and stays: %d tasks are in it", name, living)
-            for name in sorted(wanted.keys() - {DEFAULT} - self._resctrl.groups()):
+            for name in sorted(wanted.keys() - {DEFAULT} - self.resctrl.groups()):
                 self._create(name, undo)
             failpoints.reach("rdt.groups.made")
-            if DEFAULT in wanted:
-                undo.push(
-                    "note the default group of resctrl", partial(self._notes.note_default, self._notes.default_changed)
-                )
-                self._notes.note_default(True)
+            undo.push("note the default group of resctrl", partial(self.notes.note_default, changed))
+            self.notes.note_default(changed or restricts)
             self._write(wanted, undo)
             for name, lines in wanted.items():
                 self._read_back(name, lines)
+            self.notes.note_default(restricts)
 
     def fix(self, name: str, lines: Sequence[str]) -> bool:
         """Give a group back what somebody else changed since :meth:`establish`; cheap if nobody did.
@@ -93,101 +97,92 @@ class ControlGroups:
         if not changed:
             return False
         log.warning("resctrl group %s is put right: %s", name or "/", "; ".join(changed))
-        with self._resctrl.locked(), UndoStack() as undo:
-            if name != DEFAULT and name not in self._resctrl.groups():
+        with self.resctrl.locked(), UndoStack() as undo:
+            if name != DEFAULT and name not in self.resctrl.groups():
                 missing = True
                 self._create(name, undo)
             self._write({name: lines}, undo)
             self._read_back(name, lines)
         return missing
 
-    def give_back_default(self, lines: Sequence[str]) -> None:
-        """Give the default group what it had before :meth:`establish` changed it.
-
-        :raises PodkeepError: as :meth:`establish`.
-        """
-        with self._resctrl.locked(), UndoStack() as undo:
-            self._write({DEFAULT: lines}, undo)
-            self._read_back(DEFAULT, lines)
-
     def differences(self, name: str, lines: Sequence[str]) -> list[str]:
         """Return in what a group is not as wanted, in words; empty: it is.
 
         :raises ResctrlError: if it is missing.
         """
-        return schemata.differences(tuple(lines), self._resctrl.schemata(name), step=self._bandwidth_step)
+        return schemata.differences(tuple(lines), self.resctrl.schemata(name), step=self._bandwidth_step)
 
     def remove_unused(self, names: Collection[str]) -> None:
         """Remove those of the groups that are ours and have no task; the others stay.
 
         :raises PodkeepError: if the kernel refuses.
         """
-        with self._resctrl.locked(), UndoStack() as undo:
+        with self.resctrl.locked(), UndoStack() as undo:
             for name in sorted(self.ours() & set(names)):
                 self._remove_unused(name, undo)
 
     def _settle(self) -> None:
         """Complete the notes of groups that a daemon which was killed was about to make, or had removed."""
-        there = self._resctrl.groups()
-        for name, identity in self._notes.groups.items():
+        there = self.resctrl.groups()
+        for name, identity in self.notes.groups.items():
             if name not in there:
-                self._notes.forget(name)
+                self.notes.forget(name)
             elif not identity:
-                self._notes.note(name, self._resctrl.identity(Group(name=name)))
+                self.notes.note(name, self.resctrl.identity(Group(name=name)))
 
     def _is_noted(self, name: str, identity: str) -> bool:
         try:
-            return identity in {"", self._resctrl.identity(Group(name=name))}
+            return identity in {"", self.resctrl.identity(Group(name=name))}
         except ResctrlError:
             return False  # it was removed meanwhile
 
     def _remove_unused(self, name: str, undo: UndoStack) -> int:
         """Remove a group and return 0, or return how many tasks keep it."""
         group = Group(name=name)
-        if living := tasks.in_use(self._resctrl, group):
+        if living := tasks.in_use(self.resctrl, group):
             return living
-        before = self._resctrl.schemata(name).splitlines()
+        before = self.resctrl.schemata(name).splitlines()
         undo.push(f"make resctrl group {name} again", partial(self._recreate, name, before))
-        self._resctrl.remove(group)
-        self._notes.forget(name)
+        self.resctrl.remove(group)
+        self.notes.forget(name)
         log.info("removed resctrl group %s", name)
         return 0
 
     def _recreate(self, name: str, lines: Sequence[str]) -> None:
         with UndoStack() as undo:
-            if name not in self._resctrl.groups():
+            if name not in self.resctrl.groups():
                 self._create(name, undo)
-            self._resctrl.write_schemata(name, lines)
+            self.resctrl.write_schemata(name, lines)
 
     def _create(self, name: str, undo: UndoStack) -> None:
         group = Group(name=name)
-        self._notes.note(name)
+        self.notes.note(name)
         undo.push(f"remove resctrl group {name}", partial(self._discard, name))
         failpoints.reach("rdt.group.noted")
         try:
             self._make(group)
         except ResctrlError as error:
             # Nothing of ours is there, whoever made one of this name meanwhile.
-            self._notes.forget(name)
+            self.notes.forget(name)
             if error.errno == errno.EEXIST:
                 return
-            raise explain_creation(error, name, self._resctrl) from error
-        self._notes.note(name, self._resctrl.identity(group))
+            raise explain_creation(error, name, self.resctrl) from error
+        self.notes.note(name, self.resctrl.identity(group))
         log.info("made resctrl group %s", name)
 
     def _make(self, group: Group) -> None:
         """Make a control group, at the cost of a monitoring group of ours if there is no RMID for it."""
         try:
-            self._resctrl.create(group)
+            self.resctrl.create(group)
         except ResctrlError as error:
-            if not (_lacks_rmid(error) and Monitoring(self._resctrl).give_up(self.ours(), group.name)):
+            if not (_lacks_rmid(error) and Monitoring(self.resctrl).give_up(self.ours(), group.name)):
                 raise
-            self._resctrl.create(group)
+            self.resctrl.create(group)
 
     def _discard(self, name: str) -> None:
-        if name in self._notes.groups:
-            self._resctrl.remove(Group(name=name))
-            self._notes.forget(name)
+        if name in self.notes.groups:
+            self.resctrl.remove(Group(name=name))
+            self.notes.forget(name)
 
     def _write(self, wanted: Wanted, undo: UndoStack) -> None:
         """Write schemata; those that only give something up go first, so that nothing is shared on the way.
@@ -197,17 +192,17 @@ class ControlGroups:
         """
         for name in wanted:
             self._check_mode(name)
-        before = {name: self._resctrl.schemata(name) for name in wanted}
+        before = {name: self.resctrl.schemata(name) for name in wanted}
         pending = [name for name, lines in wanted.items() if schemata.differences(tuple(lines), before[name])]
         pending.sort(key=lambda name: (gains(before[name], wanted[name]), name))
         while pending:
             refused: list[tuple[str, ResctrlError]] = []
             for name in pending:
                 # Before the attempt: with mba_MBps a command that fails may have changed something.
-                restore = partial(self._resctrl.write_schemata, name, before[name].splitlines())
+                restore = partial(self.resctrl.write_schemata, name, before[name].splitlines())
                 undo.push(f"restore resctrl group {name or '/'}", restore)
                 try:
-                    self._resctrl.write_schemata(name, wanted[name])
+                    self.resctrl.write_schemata(name, wanted[name])
                 except ResctrlError as error:
                     if error.errno != errno.EINVAL:
                         raise
@@ -220,12 +215,12 @@ class ControlGroups:
     @cached_property
     def _bandwidth_step(self) -> int:
         """How far from what was written the kernel may show a bandwidth."""
-        text = self._resctrl.info().get("MB/bandwidth_gran", "").strip()
+        text = self.resctrl.info().get("MB/bandwidth_gran", "").strip()
         return int(text) if text.isdecimal() else 1
 
     def _check_mode(self, name: str) -> None:
         with suppress(ResctrlError):  # a kernel without modes
-            if (mode := self._resctrl.mode(name)).startswith(PSEUDO_LOCK):
+            if (mode := self.resctrl.mode(name)).startswith(PSEUDO_LOCK):
                 raise FailedPrecondition(
                     f"resctrl group {name or '/'} is {mode}", hint="give the class another name, or remove that group"
                 )

@@ -7,7 +7,7 @@ Pure. Does not own: the keys around them (``configuration.py``), or what they be
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -88,7 +88,8 @@ class CacheValue:
 
     def written(self, access: Access) -> Proportion | None:
         """Return what is written for ``access``."""
-        return {Access.UNIFIED: self.unified, Access.CODE: self.code, Access.DATA: self.data}[access]
+        found: Proportion | None = getattr(self, access)
+        return found
 
     def effective(self, access: Access) -> Proportion:
         """Return what holds for ``access``: what is written for it, or else ``unified``."""
@@ -97,11 +98,8 @@ class CacheValue:
     @property
     def is_everything(self) -> bool:
         """Does it ask for no limit?"""
-        return all(
-            isinstance(share, Share) and share.low <= 1 and share.high == 100
-            for share in (self.unified, self.code, self.data)
-            if share is not None
-        )
+        shares = [self.effective(access) for access in Access]
+        return all(isinstance(share, Share) and share.low <= 1 and share.high == 100 for share in shares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,14 +142,7 @@ def cache_request(node: Node) -> PerCache[CacheValue]:
 
     :raises InvalidArgument: if it is anything else.
     """
-    if not node.is_mapping:
-        return PerCache(where=place(node), by_id={}, rest=_cache_value(node))
-    by_id, rest = _split(node)
-    return PerCache(
-        where=place(node),
-        by_id={cache: _cache_value(value) for cache, value in by_id.items()},
-        rest=None if rest is None else _cache_value(rest),
-    )
+    return _per_cache(node, _cache_value)
 
 
 def bandwidth_request(node: Node) -> PerCache[BandwidthValue]:
@@ -159,14 +150,7 @@ def bandwidth_request(node: Node) -> PerCache[BandwidthValue]:
 
     :raises InvalidArgument: if it is anything else.
     """
-    if not node.is_mapping:
-        return PerCache(where=place(node), by_id={}, rest=_bandwidth_value(node))
-    by_id, rest = _split(node)
-    return PerCache(
-        where=place(node),
-        by_id={cache: _bandwidth_value(value) for cache, value in by_id.items()},
-        rest=None if rest is None else _bandwidth_value(rest),
-    )
+    return _per_cache(node, _bandwidth_value)
 
 
 def bits_inside(share: Bits, base: int, *, what: str) -> int:
@@ -185,13 +169,15 @@ def bits_inside(share: Bits, base: int, *, what: str) -> int:
         raise share.error(f"{what}: {error}", hint=hint) from error
 
 
-def _split(node: Node) -> tuple[dict[int, Node], Node | None]:
-    """Return what is written for caches that are named, and for all others."""
-    by_id: dict[int, Node] = {}
-    rest: Node | None = None
+def _per_cache(node: Node, read: Callable[[Node], T]) -> PerCache[T]:
+    """Read what is written for all caches, or for those that are named and for all others."""
+    if not node.is_mapping:
+        return PerCache(where=place(node), by_id={}, rest=read(node))
+    named: dict[int, Node] = {}
+    others: Node | None = None
     for key, value in node.entries().items():
         if key == ALL:
-            rest = value
+            others = value
             continue
         try:
             ids = bitmask.numbers(key, below=_UINT32)
@@ -200,13 +186,14 @@ def _split(node: Node) -> tuple[dict[int, Node], Node | None]:
             if key in list(Access):
                 hint = f"write {key} below a cache ID, or below {ALL!r}"
             raise value.error(f"not cache IDs: {error}", hint=hint) from error
-        if len(by_id) > bitmask.MAX_NUMBERS:
+        if len(named) > bitmask.MAX_NUMBERS:
             raise value.error(f"more than {bitmask.MAX_NUMBERS} caches are named")
         for cache in ids:
-            if cache in by_id:
-                raise value.error(f"cache {cache} is there twice, first in line {by_id[cache].line}")
-            by_id[cache] = value
-    return by_id, rest
+            if cache in named:
+                raise value.error(f"cache {cache} is there twice, first in line {named[cache].line}")
+            named[cache] = value
+    by_id = {cache: read(value) for cache, value in named.items()}
+    return PerCache(where=place(node), by_id=by_id, rest=None if others is None else read(others))
 
 
 def _cache_value(node: Node) -> CacheValue:
@@ -261,14 +248,18 @@ def _bandwidth_value(node: Node) -> BandwidthValue:
 
 
 def _mbps(node: Node, text: str) -> int:
-    digits = text.removesuffix(_MBPS).strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and 0 < int(digits) < _UINT32):
+    value = _decimal(text.removesuffix(_MBPS))
+    if value is None or not 0 < value < _UINT32:
         raise node.error(f"{text!r} is not 1 to {_UINT32 - 1} {_MBPS}")
-    return int(digits)
+    return value
 
 
 def _percent(node: Node, text: str) -> int:
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= 100):
-        raise node.error(f"{digits!r} is no whole percentage of 0 to 100")
-    return int(digits)
+    value = _decimal(text)
+    if value is None or value > 100:
+        raise node.error(f"{text.strip()!r} is no whole percentage of 0 to 100")
+    return value
+
+
+def _decimal(text: str) -> int | None:
+    return int(text) if bitmask.is_number(text.strip()) else None

@@ -1,19 +1,21 @@
 """What a type of class resources is (KEP-3008): the interface that every type implements, and its words.
 
-Owns: names and values that the registry, the types and the RPCs share. Does not own: any type, or the order in which
-several are applied (``registry.py``). See docs/class-resources.md.
+Owns: names and values that the registry, the types and the RPCs share, and what types and classes may be called: a
+class is like the value of a label, a type like its key, so it may have the prefix of a vendor (KEP-3008, Pod Spec).
+Does not own: any type, or the order in which several are applied (``registry.py``). See docs/class-resources.md.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.undo import UndoStack
 from podkeep.kernel.procfs import ProcessId
 
@@ -28,6 +30,13 @@ QOS = "qos"
 
 DEFAULT_CLASS = "default"
 """Reserved: the class that the node chose. No configuration may name a class so."""
+BUILT_IN = frozenset({RDT, BLOCKIO, OOM, QOS})
+"""Types that podkeep brings along."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_NAME_RULE = "use at most 63 letters, digits, -, _ and ., the first and the last of them a letter or digit"
+_TYPE_RULE = f"{_NAME_RULE}; a vendor's domain and / may go before, as in vendor.example/thing"
 
 
 class Level(enum.StrEnum):
@@ -78,9 +87,8 @@ class ClassResource(Protocol):
     A type derives from this class, and has what does nothing here only if it has something to do.
     """
 
-    @property
-    def name(self) -> str:
-        """Return the type's name, such as ``rdt`` or ``vendor.example/thing``."""
+    name: str
+    """Such as ``rdt`` or ``vendor.example/thing``."""
 
     def offers(self) -> Mapping[Level, Offer]:
         """Return what is offered now; a level that is missing is not supported, or has no class."""
@@ -182,3 +190,32 @@ def named(type_name: str) -> Iterator[None]:
         if not error.message.startswith(problem(type_name, "")):
             error.message = problem(type_name, error.message)
         raise
+
+
+def check_class(name: str, *, key: str) -> None:
+    """Check the name of a class.
+
+    :param key: where it stands, for the message: ``class_resources.oom``.
+    :raises InvalidArgument: if it is not like a label's value, or reserved.
+    """
+    if name == DEFAULT_CLASS:
+        hint = "call it otherwise, and name it in container_defaults or pod_defaults of [class_resources]"
+        raise InvalidArgument(
+            f"{key}: no class may be called {name!r}: the name stands for the node's choice", hint=hint
+        )
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(f"{key}: {name!r} is no name of a class", hint=_NAME_RULE)
+
+
+def check_type(name: str, *, key: str) -> None:
+    """Check the name of a type that a configuration defines.
+
+    :param key: where it stands, for the message.
+    :raises InvalidArgument: if it is not like a label's key, or one of podkeep's own.
+    """
+    if name in BUILT_IN:
+        raise InvalidArgument(f"{key}: {name!r} is a type of podkeep's own", hint="give yours another name")
+    prefix, separator, rest = name.rpartition("/")
+    labels = prefix.split(".") if separator else []
+    if len(prefix) > 253 or not all(_DNS_LABEL.fullmatch(label) for label in labels) or not _NAME.fullmatch(rest):
+        raise InvalidArgument(f"{key}: {name!r} is no name of a type", hint=_TYPE_RULE)

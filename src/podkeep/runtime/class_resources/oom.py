@@ -20,8 +20,7 @@ from typing import Any
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.class_resources import names
-from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Offer, Target, problem
+from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Offer, Target, check_class, problem
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +182,6 @@ def check(classes: Mapping[str, int]) -> None:
     :raises InvalidArgument: naming the class that cannot be.
     """
     for name, score in classes.items():
-        names.check_class(name, key="class_resources.oom")
+        check_class(name, key="class_resources.oom")
         if score not in _RANGE:
             raise InvalidArgument(f"class_resources.oom.{name}: {score} is not between -1000 and 1000")

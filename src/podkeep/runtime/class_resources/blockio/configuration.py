@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base import quantity
-from podkeep.runtime.class_resources import names, yamlfile
+from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.blockio import patterns
+from podkeep.runtime.class_resources.model import check_class
 from podkeep.runtime.class_resources.yamlfile import Node
 
 
@@ -109,7 +110,7 @@ def _configuration(root: Node) -> Configuration:
     fields = root.fields((_CLASSES,))
     found: dict[str, Class] = {}
     for name, node in fields[_CLASSES].entries().items() if _CLASSES in fields else ():
-        names.check_class(name, key=f"{node.source}:{node.line}: {_CLASSES}")
+        check_class(name, key=f"{node.source}:{node.line}: {_CLASSES}")
         found[name] = Class(name=name, rules=tuple(_rule(item) for item in node.items()))
     return Configuration(source=root.source, classes=dict(sorted(found.items())))
 

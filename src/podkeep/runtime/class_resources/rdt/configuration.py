@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.runtime.class_resources import names, yamlfile
-from podkeep.runtime.class_resources.model import Origin
+from podkeep.runtime.class_resources import yamlfile
+from podkeep.runtime.class_resources.model import Origin, check_class
 from podkeep.runtime.class_resources.rdt import partitioning
 from podkeep.runtime.class_resources.rdt.proportions import (
     Access,
@@ -156,7 +156,7 @@ def _class(name: str, node: Node) -> ClassConfig:
     if name in {"", ROOT_CLASS}:
         name = ROOT_CLASS
     else:
-        names.check_class(name, key=here.where)
+        check_class(name, key=here.where)
         if name in _RESERVED:
             raise here.error(f"{name!r} is a name of resctrl's own", hint="give the class another name")
     fields = node.fields({*_ALLOCATIONS.values(), "kubernetes"})

@@ -230,11 +230,12 @@ def _bandwidth_value(node: Node) -> BandwidthValue:
     hint = (
         'write a list of one or two limits: ["50%"], or ["50%", "1000MBps"] where resctrl may be mounted with mba_MBps'
     )
-    if not node.is_list or not node.items():
+    entries = node.items() if node.is_list else []
+    if not entries:
         raise node.error("must be a list of limits", hint=hint)
     percent: int | None = None
     mbps: int | None = None
-    for entry in node.items():
+    for entry in entries:
         text = entry.text().strip()
         if text.endswith("%") and percent is None:
             percent = _percent(entry, text[:-1])

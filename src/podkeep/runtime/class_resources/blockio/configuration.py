@@ -90,23 +90,17 @@ class Configuration:
     """By name, sorted."""
 
 
-def load(file: Path) -> Configuration:
-    """Read the file.
+def load(path: Path) -> Configuration:
+    """Read a file; :func:`read` says what it may raise."""
+    return read(yamlfile.load(path))
 
+
+def read(root: Node) -> Configuration:
+    """Return what a file says.
+
+    :param root: its tree.
     :raises InvalidArgument: naming file and line, if it cannot be read or says something that cannot be meant.
     """
-    return _configuration(yamlfile.load(file))
-
-
-def parse(text: str, *, source: str) -> Configuration:
-    """Read the text of a file that is called ``source`` in messages.
-
-    :raises InvalidArgument: as :func:`load`.
-    """
-    return _configuration(yamlfile.parse(text, source=source))
-
-
-def _configuration(root: Node) -> Configuration:
     fields = root.fields((_CLASSES,))
     found: dict[str, Class] = {}
     for name, node in fields[_CLASSES].entries().items() if _CLASSES in fields else ():

@@ -94,23 +94,16 @@ class Configuration:
 
 
 def load(path: Path) -> Configuration:
-    """Read a file.
+    """Read a file; :func:`read` says what it may raise."""
+    return read(yamlfile.load(path))
 
+
+def read(root: Node) -> Configuration:
+    """Return what a file says.
+
+    :param root: its tree.
     :raises InvalidArgument: naming file, line and key, if it is not in order whatever the hardware.
     """
-    return _configuration(yamlfile.load(path))
-
-
-def parse(text: str, *, source: str) -> Configuration:
-    """Read the text of a file.
-
-    :param source: its name, for messages.
-    :raises InvalidArgument: as :func:`load`.
-    """
-    return _configuration(yamlfile.parse(text, source=source))
-
-
-def _configuration(root: Node) -> Configuration:
     fields = root.fields({"options", "partitions"})
     entries = fields["partitions"].entries() if "partitions" in fields else {}
     configuration = Configuration(

@@ -39,17 +39,17 @@ Wanted = Mapping[str, Sequence[str]]
 
 
 class ControlGroups:
-    """The control groups of one resctrl file system. One thread at a time changes them."""
+    """The control groups of one resctrl file system. One thread at a time changes them.
+
+    Every method raises :class:`ResctrlError` with what the kernel says if it refuses.
+    """
 
     def __init__(self, resctrl: Resctrl, root: Path) -> None:
         """:param root: the runtime's persistent directory, which says what groups are its own."""
         self.resctrl, self.notes = resctrl, Notes(root, resctrl.root)
 
     def ours(self) -> set[str]:
-        """Return the groups that this runtime has made and that are still there.
-
-        :raises ResctrlError: if the kernel refuses.
-        """
+        """Return the groups that this runtime has made and that are still there."""
         noted = self.notes.groups
         return {name for name in self.resctrl.groups() & noted.keys() if self._is_noted(name, noted[name])}
 
@@ -61,7 +61,6 @@ class ControlGroups:
         :raises ResourceExhausted: if the hardware has no CLOSID or RMID left.
         :raises FailedPrecondition: if another program has the lock, a group is pseudo-locked, or the kernel keeps
             something else than was written.
-        :raises ResctrlError: with what the kernel says.
         """
         restricts, changed = DEFAULT in wanted, self.notes.default_changed
         if changed and not restricts:
@@ -106,17 +105,11 @@ class ControlGroups:
         return missing
 
     def differences(self, name: str, lines: Sequence[str]) -> list[str]:
-        """Return in what a group is not as wanted, in words; empty: it is.
-
-        :raises ResctrlError: if it is missing.
-        """
+        """Return in what a group is not as wanted, in words; empty: it is."""
         return schemata.differences(tuple(lines), self.resctrl.schemata(name), step=self._bandwidth_step)
 
     def remove_unused(self, names: Collection[str]) -> None:
-        """Remove those of the groups that are ours and have no task; the others stay.
-
-        :raises PodkeepError: if the kernel refuses.
-        """
+        """Remove those of the groups that are ours and have no task; the others stay."""
         with self.resctrl.locked(), UndoStack() as undo:
             for name in sorted(self.ours() & set(names)):
                 self._remove_unused(name, undo)

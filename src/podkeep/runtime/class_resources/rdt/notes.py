@@ -32,7 +32,8 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 class Notes:
     """The notes about one resctrl file system. One thread at a time changes them.
 
-    Nothing of the file is kept in memory: during a reload there are two of these.
+    Nothing of the file is kept in memory: during a reload there are two of these. What changes it raises
+    :class:`KernelCallError` if the file cannot be written.
     """
 
     def __init__(self, root: Path, resctrl: Path) -> None:
@@ -54,26 +55,17 @@ class Notes:
         return self._read() != self._empty
 
     def note(self, name: str, identity: str = "") -> None:
-        """Note a group: before it is made, and again when its identity is known.
-
-        :raises KernelCallError: if the file cannot be written.
-        """
+        """Note a group: before it is made, and again when its identity is known."""
         self._change(groups={**self.groups, name: identity})
 
     def forget(self, name: str) -> None:
-        """Forget a group.
-
-        :raises KernelCallError: if the file cannot be written.
-        """
+        """Forget a group."""
         groups = self.groups
         if groups.pop(name, None) is not None:
             self._change(groups=groups)
 
     def note_default(self, changed: bool) -> None:
-        """Note whether the default group is changed.
-
-        :raises KernelCallError: if the file cannot be written.
-        """
+        """Note whether the default group is changed."""
         if changed != self.default_changed:
             self._change(default_changed=changed)
 

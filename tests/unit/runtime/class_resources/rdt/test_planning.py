@@ -10,6 +10,7 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
 from podkeep.kernel.resctrl import Resctrl
+from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.rdt import configuration, planning
 from podkeep.runtime.class_resources.rdt.allocation import Plan
 from podkeep.runtime.class_resources.rdt.groups import ControlGroups
@@ -23,7 +24,7 @@ TWO = "partitions: {all: {l3Allocation: 100%, classes: {gold: {}, silver: {}}}}\
 def planned(mounted: Mounted, root: Path, text: str = TWO) -> Plan:
     resctrl = Resctrl(mounted.path)
     groups = ControlGroups(resctrl, root)
-    return planning.plan(configuration.parse(text, source="rdt.yaml"), groups)
+    return planning.plan(configuration.read(yamlfile.parse(text, source="rdt.yaml")), groups)
 
 
 @pytest.mark.requirement("Q37")

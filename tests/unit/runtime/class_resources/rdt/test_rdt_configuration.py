@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.model import Origin
 from podkeep.runtime.class_resources.rdt import configuration
 from podkeep.runtime.class_resources.rdt.proportions import Bits, Kind, Share
@@ -37,7 +38,7 @@ partitions:
 
 
 def _parse(text: str) -> configuration.Configuration:
-    return configuration.parse(text, source="rdt.yaml")
+    return configuration.read(yamlfile.parse(text, source="rdt.yaml"))
 
 
 @pytest.mark.requirement("Q37")

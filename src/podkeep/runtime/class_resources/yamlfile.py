@@ -47,10 +47,15 @@ class Node:
     line: int
     """From 1; of a value that is not there, its key's."""
 
+    @property
+    def place(self) -> str:
+        """Return where it is: ``FILE:LINE: keys``."""
+        keys = ".".join(part if part and part.isprintable() else repr(part) for part in self.path).replace(".[", "[")
+        return f"{self.source}:{self.line}{': ' if keys else ''}{keys}"
+
     def error(self, text: str, *, hint: str = "") -> InvalidArgument:
         """Return (not raise) the error that something is wrong with this value."""
-        where = ".".join(part if part and part.isprintable() else repr(part) for part in self.path).replace(".[", "[")
-        return InvalidArgument(f"{self.source}:{self.line}: {where + ': ' if where else ''}{text}", hint=hint)
+        return InvalidArgument(f"{self.place}: {text}", hint=hint)
 
     @property
     def is_null(self) -> bool:

@@ -6,7 +6,6 @@ Owns: words and forms. Does not own: the meaning (``limits.py``). Pure but for w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from podkeep.runtime.class_resources.blockio import limits
@@ -45,9 +44,8 @@ def describe(resolved: Limits, ability: Ability, devices: Devices) -> dict[str, 
 
 
 def _described(device: Device, values: Mapping[Setting, int], devices: Devices) -> dict[str, Any]:
-    facts = {key: text for key, text in asdict(devices.facts(device.number)).items() if text}
     rates = {name: values[setting] for setting, name in _JSON.items() if values.get(setting)}
-    return {"name": device.name, "number": device.number, **facts, **rates}
+    return {"name": device.name, "number": device.number, **devices.facts(device.number), **rates}
 
 
 def explain(meaning: Mapping[str, Any]) -> list[str]:

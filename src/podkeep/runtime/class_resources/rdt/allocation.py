@@ -172,12 +172,12 @@ def _why_not(configuration: Configuration, partition: PartitionConfig, each: Cla
         key = f"options.{kind.value}.optional"
         if optional is False:
             raise FailedPrecondition(
-                f"{asked.where}: this machine cannot allocate {_NAMES[kind]}, and {key} is false",
+                f"{asked.node.place}: this machine cannot allocate {_NAMES[kind]}, and {key} is false",
                 hint=f"set {key} to true, or check the processor, the kernel and how resctrl is mounted",
             )
         if optional is None and (each.request.needs(kind) or partition.request.needs(kind)):
             return (
-                f"it has a part of the {_NAMES[kind]} ({asked.where}), which this machine cannot allocate;"
+                f"it has a part of the {_NAMES[kind]} ({asked.node.place}), which this machine cannot allocate;"
                 f" {key}: true offers the class without it"
             )
     return "" if hardware.closids else "this machine can allocate neither cache nor memory bandwidth"
@@ -232,10 +232,10 @@ def _mask(request: PerCache[CacheValue] | None, base: int, cache: Cache, resourc
         try:
             mask = bitmask.part(base, low=share.low, high=share.high, least=cache.least)
         except ValueError as error:
-            raise share.error(f"{what}: {error}", hint="give the partition more") from error
+            raise share.node.error(f"{what}: {error}", hint="give the partition more") from error
     text = bitmask.problem(mask, supported=cache.mask, least=cache.least, sparse=cache.sparse)
     if text:
-        raise share.error(f"{what}: {share} {text}")
+        raise share.node.error(f"{what}: {share} {text}")
     return mask
 
 
@@ -255,7 +255,7 @@ def _mbps(limit: BandwidthValue | None) -> int:
     if limit is None or (limit.mbps is None and limit.is_everything):
         return UNLIMITED_MBPS
     if limit.mbps is None:
-        raise limit.error(
+        raise limit.node.error(
             "has no limit in MBps, and resctrl is mounted with mba_MBps", hint='add one: ["50%", "1000MBps"]'
         )
     return limit.mbps
@@ -265,7 +265,7 @@ def _percent(limit: BandwidthValue | None) -> int:
     if limit is None:
         return 100
     if limit.percent is None:
-        raise limit.error(
+        raise limit.node.error(
             "has no limit in percent, and this machine limits in percent",
             hint='add one: ["50%", "1000MBps"]; or mount resctrl with mba_MBps',
         )
@@ -300,7 +300,7 @@ def _strange_ids(configuration: Configuration, hardware: Hardware) -> Iterator[s
                 asked = request.of(kind)
                 if asked is not None and (strange := sorted(set(asked.by_id) - set(ids))):
                     yield (
-                        f"{asked.where}: cache {', '.join(map(str, strange))} is not there;"
+                        f"{asked.node.place}: cache {', '.join(map(str, strange))} is not there;"
                         f" this machine has {', '.join(map(str, ids))}"
                     )
 

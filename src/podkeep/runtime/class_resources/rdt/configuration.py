@@ -28,7 +28,6 @@ from podkeep.runtime.class_resources.rdt.proportions import (
     bandwidth_request,
     bits_inside,
     cache_request,
-    place,
 )
 from podkeep.runtime.class_resources.yamlfile import Node
 
@@ -133,7 +132,7 @@ def _partition(name: str, node: Node) -> PartitionConfig:
         for value in cache.values():
             for share in map(value.written, Access):
                 if isinstance(share, Share) and share.is_range:
-                    raise share.error(
+                    raise share.node.error(
                         f"a partition cannot have a range such as {share}",
                         hint="partitions are laid out one after the other: write how much it gets, or which bits",
                     )
@@ -141,21 +140,20 @@ def _partition(name: str, node: Node) -> PartitionConfig:
     classes = tuple(_class(each, entry) for each, entry in entries.items())
     for each in classes:
         _check_inside(each, name, request)
-    return PartitionConfig(where=place(node), name=name, request=request, classes=classes)
+    return PartitionConfig(node=node, name=name, request=request, classes=classes)
 
 
 def _class(name: str, node: Node) -> ClassConfig:
-    here = Location(where=place(node))
     if name in {"", ROOT_CLASS}:
         name = ROOT_CLASS
     else:
-        check_class(name, key=here.where)
+        check_class(name, key=node.place)
         if name in _RESERVED:
-            raise here.error(f"{name!r} is a name of resctrl's own", hint="give the class another name")
+            raise node.error(f"{name!r} is a name of resctrl's own", hint="give the class another name")
     fields = node.fields({*_ALLOCATIONS.values(), "kubernetes"})
     denies = fields["kubernetes"].fields(_DENYING) if "kubernetes" in fields else {}
     denied = frozenset(_DENYING[key] for key, value in denies.items() if value.boolean())
-    return ClassConfig(where=here.where, name=name, request=_request(fields), denied=denied)
+    return ClassConfig(node=node, name=name, request=_request(fields), denied=denied)
 
 
 def _request(fields: Mapping[str, Node]) -> Request:
@@ -175,7 +173,7 @@ def _check_inside(each: ClassConfig, partition: str, request: Request) -> None:
     for kind, key in _ALLOCATIONS.items():
         asked = each.request.of(kind)
         if asked and not request.of(kind):
-            raise asked.error(
+            raise asked.node.error(
                 f"the partition {partition!r} has no {key}, of which the class {each.name!r} could get a part",
                 hint=f"give every partition its {key}",
             )
@@ -201,8 +199,8 @@ def _check_unique(configuration: Configuration) -> None:
     for partition in configuration.partitions:
         for each in partition.classes:
             if each.name in found:
-                raise each.error(
-                    f"the class {each.name!r} is there twice, first at {found[each.name].where}",
+                raise each.node.error(
+                    f"the class {each.name!r} is there twice, first at {found[each.name].node.place}",
                     hint="the names of classes are unique across partitions",
                 )
             found[each.name] = each

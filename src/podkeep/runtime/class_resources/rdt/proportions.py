@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.class_resources.rdt import bitmask
 from podkeep.runtime.class_resources.yamlfile import Node
 
@@ -42,14 +41,9 @@ class Access(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where something is written."""
+    """Something that is written in a file, and where."""
 
-    where: str
-    """``FILE:LINE: keys``."""
-
-    def error(self, text: str, *, hint: str = "") -> InvalidArgument:
-        """Return (not raise) the error that something is wrong there."""
-        return InvalidArgument(f"{self.where}: {text}", hint=hint)
+    node: Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +126,6 @@ class PerCache(Location, Generic[T]):
         return self.by_id.get(cache, self.rest)
 
 
-def place(node: Node) -> str:
-    """Return :attr:`Location.where` of ``node``."""
-    return node.error("").message.removesuffix(": ")
-
-
 def cache_request(node: Node) -> PerCache[CacheValue]:
     """Read ``l2Allocation`` or ``l3Allocation``: a proportion, or one (or unified, code, data) for each cache.
 
@@ -166,13 +155,13 @@ def bits_inside(share: Bits, base: int, *, what: str) -> int:
         hint = (
             f"bits of a class count from the lowest bit of its partition, which has {base:#x} here: at most {most:#x}"
         )
-        raise share.error(f"{what}: {error}", hint=hint) from error
+        raise share.node.error(f"{what}: {error}", hint=hint) from error
 
 
 def _per_cache(node: Node, read: Callable[[Node], T]) -> PerCache[T]:
     """Read what is written for all caches, or for those that are named and for all others."""
     if not node.is_mapping:
-        return PerCache(where=place(node), by_id={}, rest=read(node))
+        return PerCache(node=node, by_id={}, rest=read(node))
     named: dict[int, Node] = {}
     others: Node | None = None
     for key, value in node.entries().items():
@@ -193,7 +182,7 @@ def _per_cache(node: Node, read: Callable[[Node], T]) -> PerCache[T]:
                 raise value.error(f"cache {cache} is there twice, first in line {named[cache].line}")
             named[cache] = value
     by_id = {cache: read(value) for cache, value in named.items()}
-    return PerCache(where=place(node), by_id=by_id, rest=None if others is None else read(others))
+    return PerCache(node=node, by_id=by_id, rest=None if others is None else read(others))
 
 
 def _cache_value(node: Node) -> CacheValue:
@@ -219,9 +208,9 @@ def _proportion(node: Node) -> Proportion:
             raise node.error(f"the range {text!r} does not rise")
         if not high:
             raise node.error(f"{text!r} is nothing of the cache", hint='the least that can be asked for is "1%"')
-        return Share(where=place(node), low=low, high=high, is_range=bool(dash))
+        return Share(node=node, low=low, high=high, is_range=bool(dash))
     try:
-        return Bits(where=place(node), mask=bitmask.parse(text))
+        return Bits(node=node, mask=bitmask.parse(text))
     except ValueError as error:
         raise node.error(str(error), hint=_CACHE_HINT) from error
 
@@ -245,7 +234,7 @@ def _bandwidth_value(node: Node) -> BandwidthValue:
             raise entry.error(f"{text!r} is the second limit of its unit", hint=hint)
         else:
             raise entry.error(f"{text!r} has no unit that is known here: % or {_MBPS}", hint=hint)
-    return BandwidthValue(where=place(node), percent=percent, mbps=mbps)
+    return BandwidthValue(node=node, percent=percent, mbps=mbps)
 
 
 def _mbps(node: Node, text: str) -> int:

@@ -107,7 +107,7 @@ def _blockio(file: Path) -> list[Finding]:
 
 def _custom(classes: ClassResourcesConfig) -> list[Finding]:
     from podkeep.kernel.cgroups import Cgroups
-    from podkeep.runtime.class_resources import custom
+    from podkeep.runtime.class_resources.custom import plugin as custom
     from podkeep.runtime.class_resources.model import Level
 
     if not classes.types:

@@ -15,8 +15,9 @@ from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import InvalidArgument
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.class_resources import custom, oom, qos
+from podkeep.runtime.class_resources import oom, qos
 from podkeep.runtime.class_resources.catalog import Catalog
+from podkeep.runtime.class_resources.custom import plugin as custom
 from podkeep.runtime.class_resources.model import BLOCKIO, OOM, QOS, RDT, RDT_NOTES, ClassResource, Level
 from podkeep.runtime.class_resources.oom import Oom
 from podkeep.runtime.class_resources.qos import Qos

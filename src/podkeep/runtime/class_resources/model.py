@@ -22,7 +22,7 @@ from podkeep.kernel.procfs import ProcessId
 RDT = "rdt"
 """KEP-3008, ClassResourceRdt."""
 RDT_NOTES = "rdt-groups.json"
-"""Where the type rdt notes what it made (``rdt/notes.py``), in the runtime's persistent directory."""
+"""Where the type rdt notes what it made (``rdt/groups.py``), in the runtime's persistent directory."""
 BLOCKIO = "blockio"
 """KEP-3008, ClassResourceBlockio."""
 OOM = "oom"

@@ -26,31 +26,20 @@ COST_WEIGHT = "io.weight"
 
 WEIGHT_FILES = {1: (BFQ_WEIGHT_V1, BFQ_WEIGHT_DEVICE_V1), 2: (BFQ_WEIGHT, COST_WEIGHT)}
 """By the version of cgroups."""
-RATE_FILES_V1 = {
-    Setting.READ_BPS: "blkio.throttle.read_bps_device",
-    Setting.WRITE_BPS: "blkio.throttle.write_bps_device",
-    Setting.READ_IOPS: "blkio.throttle.read_iops_device",
-    Setting.WRITE_IOPS: "blkio.throttle.write_iops_device",
+_RATES = {
+    Setting.READ_BPS: ("blkio.throttle.read_bps_device", "throttleReadBpsDevice", "rbps"),
+    Setting.WRITE_BPS: ("blkio.throttle.write_bps_device", "throttleWriteBpsDevice", "wbps"),
+    Setting.READ_IOPS: ("blkio.throttle.read_iops_device", "throttleReadIOPSDevice", "riops"),
+    Setting.WRITE_IOPS: ("blkio.throttle.write_iops_device", "throttleWriteIOPSDevice", "wiops"),
 }
-_OCI_NAMES = {
-    Setting.READ_BPS: "throttleReadBpsDevice",
-    Setting.WRITE_BPS: "throttleWriteBpsDevice",
-    Setting.READ_IOPS: "throttleReadIOPSDevice",
-    Setting.WRITE_IOPS: "throttleWriteIOPSDevice",
-}
-_MAX_KEYS = {
-    "rbps": Setting.READ_BPS,
-    "wbps": Setting.WRITE_BPS,
-    "riops": Setting.READ_IOPS,
-    "wiops": Setting.WRITE_IOPS,
-}
-"""In the order in which the kernel writes them."""
+"""The file of version 1, the name in the OCI configuration, and the key of ``io.max``, in the order of the kernel."""
+RATE_FILES_V1 = {setting: file for setting, (file, _, _) in _RATES.items()}
 
 _FORGETTING = {
     BFQ_WEIGHT_V1: frozenset({BFQ_WEIGHT_V1, BFQ_WEIGHT_DEVICE_V1}),
     BFQ_WEIGHT: frozenset({BFQ_WEIGHT}),
 }
-_UNLIMITED = " ".join(f"{key}=max" for key in _MAX_KEYS)
+_UNLIMITED = " ".join(f"{key}=max" for _, _, key in _RATES.values())
 _LEAST_RATE_V2 = 2
 """Version 2 refuses 1 (blk-throttle.c, tg_set_limit); the file may say so, for version 1."""
 
@@ -138,7 +127,7 @@ def oci(limits: Limits, version: int) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for device, values in limits.devices.items():
         major, minor = map(int, device.number.split(":"))
-        for setting, name in _OCI_NAMES.items():
+        for setting, (_, name, _) in _RATES.items():
             if values.get(setting):
                 rate = _rate(values[setting], version)
                 written.setdefault(name, []).append({"major": major, "minor": minor, "rate": rate})
@@ -196,7 +185,7 @@ def _rates_v1(limits: Limits) -> dict[str, dict[str, str]]:
 def _rates_v2(limits: Limits) -> dict[str, str]:
     lines: dict[str, str] = {}
     for device, values in limits.devices.items():
-        rates = {key: values.get(setting, 0) for key, setting in _MAX_KEYS.items()}
+        rates = {key: values.get(setting, 0) for setting, (_, _, key) in _RATES.items()}
         line = " ".join(f"{key}={_rate(rate, 2) if rate else 'max'}" for key, rate in rates.items())
         if line != _UNLIMITED:
             lines[device.number] = line

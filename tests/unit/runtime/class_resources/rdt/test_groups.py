@@ -18,8 +18,7 @@ from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExh
 from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.model import RDT_NOTES
 from podkeep.runtime.class_resources.rdt import groups as module
-from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups, Wanted
-from podkeep.runtime.class_resources.rdt.notes import Notes
+from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups, Notes, Wanted
 from support.resctrl.hardware import INTEL, Cache, Hardware, Monitoring
 from support.resctrl.mount import Resctrl as Mounted
 

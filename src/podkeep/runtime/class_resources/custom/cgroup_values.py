@@ -2,7 +2,7 @@
 
 Owns: that content. What a file held before, and what it reads since, is noted in an extended attribute of the cgroup,
 so the note lives exactly as long as the cgroup does, a killed daemon included. Does not own: which files a class sets
-(``custom.py``), or limits that a request asks for (``runtime/lifecycle/resource_plan.py``). Called by the types of the
+(``plugin.py``), or limits that a request asks for (``runtime/lifecycle/resource_plan.py``). Called by the types of the
 configuration, for one cgroup on one thread at a time.
 """
 

@@ -17,9 +17,9 @@ import msgspec
 from podkeep.base.config import ClassResourcesConfig, CustomClass, CustomType
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.class_resources import cgroup_values
-from podkeep.runtime.class_resources.cgroup_values import CgroupValues
-from podkeep.runtime.class_resources.hook import Action, Hook
+from podkeep.runtime.class_resources.custom import cgroup_values
+from podkeep.runtime.class_resources.custom.cgroup_values import CgroupValues
+from podkeep.runtime.class_resources.custom.hook import Action, Hook
 from podkeep.runtime.class_resources.model import (
     ClassResource,
     Level,

@@ -193,6 +193,31 @@ def test_a_change_is_all_or_nothing_and_leaves_other_types_alone() -> None:
     assert shelves[1].where["c1"] == "gold"
 
 
+class Half(Noted):
+    """A type that puts what it is given into a class that it refuses before it says so."""
+
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        refused, self.refused = self.refused, set()
+        super().put(target, class_name, previous)
+        self.refused = refused
+        super().put(target, class_name, previous)
+
+
+@pytest.mark.requirement("Q9")
+def test_half_of_what_a_type_did_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Half(refused={"gold"})
+    classes = ClassResources([shelf])
+    classes.apply(CONTAINER, {"shelf": "bronze"})
+    with pytest.raises(KernelCallError, match=r"^class resource shelf: write"):
+        classes.change(CONTAINER, {"shelf": "bronze"}, {"shelf": "gold"})
+    assert shelf.where == {"c1": "bronze"}
+    assert classes.assignments()[0].classes == {"shelf": "bronze"}
+    shelf.refused = {"bronze", "gold"}
+    with pytest.raises(KernelCallError):
+        shelf.apply(CONTAINER, "gold", previous="bronze")
+    assert "could not put ns/web/main back into class bronze of shelf: " in caplog.text
+
+
 def test_what_a_failed_change_gave_for_the_first_time_is_released() -> None:
     first, second = Noted("a"), Noted("b", refused={"gold"})
     classes = ClassResources([first, second])

@@ -128,7 +128,7 @@ def _work(config: Path, cgroup: str) -> Samples:
         for _ in range(POLLS):
             procfs.set_oom_score_adj(process.pid, OOM_SCORE)  # as the OCI runtime was told to
             with samples.timed("create"):
-                classes = loaded.resolve(Level.CONTAINER, IN_CLASSES)
+                classes = loaded.catalog.resolve(Level.CONTAINER, IN_CLASSES)
                 loaded.edit(classes, spec)
                 loaded.apply(target, classes)
             with samples.timed("start"):

@@ -72,9 +72,8 @@ def _blockio(file: Path) -> tuple[list[str], dict[str, Any]]:
     from podkeep.runtime.class_resources.blockio.devices import Devices
     from podkeep.runtime.class_resources.blockio.plugin import BlockIo
 
-    cgroups, devices = Cgroups(), Devices()
-    meaning = BlockIo(configuration.load(file), cgroups, devices).describe()
-    return explain.explain(file, devices, cgroup_version=cgroups.version), meaning
+    meaning = BlockIo(configuration.load(file), Cgroups(), Devices()).describe()
+    return explain.explain(meaning), meaning
 
 
 def _rdt(file: Path, mount: Path, root: Path) -> tuple[list[str], dict[str, Any]]:
@@ -82,13 +81,12 @@ def _rdt(file: Path, mount: Path, root: Path) -> tuple[list[str], dict[str, Any]
     from podkeep.kernel.resctrl import Resctrl
     from podkeep.runtime.class_resources.rdt import configuration, explain, planning
     from podkeep.runtime.class_resources.rdt.groups import ControlGroups
-    from podkeep.runtime.class_resources.rdt.notes import Notes
 
     configured = configuration.load(file)
     resctrl = Resctrl(mount)
     count = len(configured.classes)
     head = f"{file}: rdt, {count} {'class' if count == 1 else 'classes'}"
-    plan = planning.plan(configured, resctrl, ControlGroups(resctrl, Notes(root, mount)))
+    plan = planning.plan(configured, ControlGroups(resctrl, root))
     if absent := planning.absence(resctrl):
         lines = [head, f"not offered on this machine: {absent.message}"]
         if absent.hint:

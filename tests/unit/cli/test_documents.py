@@ -16,6 +16,7 @@ from podkeep.api import manifest
 from podkeep.api.documents import parse as parse_documents
 from podkeep.base import config
 from podkeep.cli import main, mountns
+from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.blockio import configuration as blockio
 from podkeep.runtime.class_resources.rdt import configuration as rdt
 from support import documents
@@ -129,9 +130,9 @@ def test_yaml_in_documents_is_what_podkeep_reads(block: Block) -> None:
         if "kind" in value:
             continue  # read as a whole below: a Pod and what it names
         if "Classes" in value:
-            assert blockio.parse(block.text, source=block.place)
+            assert blockio.read(yamlfile.parse(block.text, source=block.place))
         elif "partitions" in value:
-            assert rdt.parse(block.text, source=block.place)
+            assert rdt.read(yamlfile.parse(block.text, source=block.place))
         else:
             manifest.parse(json.dumps(whole_pod(value)), source=block.place)
     if "kind: Pod" in block.text:

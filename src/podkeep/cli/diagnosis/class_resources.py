@@ -46,13 +46,12 @@ def rdt(file: Path, mount: Path, root: Path, *, filesystems: str) -> Finding:
     from podkeep.kernel.resctrl import Resctrl
     from podkeep.runtime.class_resources.rdt import configuration, planning
     from podkeep.runtime.class_resources.rdt.groups import ControlGroups
-    from podkeep.runtime.class_resources.rdt.notes import Notes
 
     name, resctrl = f"{_PREFIX} rdt", Resctrl(mount)
     absence = planning.absence(resctrl)
     absent = absence.message if absence else ""
     try:
-        plan = planning.plan(configuration.load(file), resctrl, ControlGroups(resctrl, Notes(root, mount)))
+        plan = planning.plan(configuration.load(file), ControlGroups(resctrl, root))
     except PodkeepError as error:
         why = f"{_REFUSED}{f'; {absent}' if absent and absent not in error.message else ''}"
         return finding.missing(name, error.message, why=why, fix=error.hint or f"podkeep classes check {file}")
@@ -108,7 +107,7 @@ def _blockio(file: Path) -> list[Finding]:
 
 def _custom(classes: ClassResourcesConfig) -> list[Finding]:
     from podkeep.kernel.cgroups import Cgroups
-    from podkeep.runtime.class_resources import custom
+    from podkeep.runtime.class_resources.custom import plugin as custom
     from podkeep.runtime.class_resources.model import Level
 
     if not classes.types:

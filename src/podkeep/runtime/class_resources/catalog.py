@@ -43,19 +43,17 @@ class Catalog:
         """Return what is offered at a level, sorted by name."""
         return tuple(
             OfferedType(name=name, offer=offer, default=self._default(level, name, offer))
-            for name, item in self.types.items()
-            if (offer := item.offers().get(level)) is not None
+            for name in self.types
+            if (offer := self._offer(level, name)) is not None
         )
 
     def why_not(self, level: Level, name: str) -> str:
         """Return why nothing of a type is offered at a level; empty if something is, or there is no such type."""
-        item = self.types.get(name)
-        return self.disabled.get(name, "") if item is None else item.why_not(level)
+        return self.types[name].why_not(level) if name in self.types else self.disabled.get(name, "")
 
     def has(self, level: Level, name: str, class_name: str) -> bool:
         """Return whether a class is offered."""
-        item = self.types.get(name)
-        offer = None if item is None else item.offers().get(level)
+        offer = self._offer(level, name)
         return offer is not None and class_name in offer.classes
 
     def type_with(self, level: Level, name: str, class_name: str) -> ClassResource:
@@ -142,6 +140,9 @@ class Catalog:
             reasons = {level.value: why for level in Level if (why := item.why_not(level))}
             result[name] = item.describe() | ({"notOffered": reasons} if reasons else {})
         return result | {name: {"disabled": reason} for name, reason in self.disabled.items()}
+
+    def _offer(self, level: Level, name: str) -> Offer | None:
+        return self.types[name].offers().get(level) if name in self.types else None
 
     def _offered(self, level: Level, name: str) -> tuple[ClassResource, Offer]:
         item = self.types.get(name)

@@ -1,7 +1,4 @@
-"""Locks of the class resources: many work at a time, a reload alone.
-
-Owns: a readers-writer lock that lets a waiting writer go first, and a lock for each object of a kind.
-"""
+"""The lock of the class resources: one thread at a time for each container and pod, and a reload alone."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from contextlib import contextmanager
 
 
 class Guard:
-    """Either any number of threads together, or one alone. Not reentrant."""
+    """Held for keys, by one thread each, or alone; who waits to be alone goes first. Not reentrant."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._working = 0
+        self._held: set[Hashable] = set()
         self._alone = False
         self._waiting = 0
 
@@ -25,16 +22,16 @@ class Guard:
         return self._waiting > 0
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Hold it with others; waits for the one who is, or wants to be, alone."""
+    def of(self, key: Hashable) -> Iterator[None]:
+        """Hold it for ``key``; waits for the one who is, or wants to be, alone."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._alone and not self._waiting)
-            self._working += 1
+            self._changed.wait_for(lambda: not self._alone and not self._waiting and key not in self._held)
+            self._held.add(key)
         try:
             yield
         finally:
             with self._changed:
-                self._working -= 1
+                self._held.discard(key)
                 self._changed.notify_all()
 
     @contextmanager
@@ -43,7 +40,7 @@ class Guard:
         with self._changed:
             self._waiting += 1
             try:
-                self._changed.wait_for(lambda: not self._alone and not self._working)
+                self._changed.wait_for(lambda: not self._alone and not self._held)
                 self._alone = True
             finally:
                 self._waiting -= 1
@@ -54,32 +51,3 @@ class Guard:
             with self._changed:
                 self._alone = False
                 self._changed.notify_all()
-
-
-class TargetLocks:
-    """A lock for each container and pod, which is there while somebody has it or waits for it."""
-
-    def __init__(self) -> None:
-        self._here = threading.Lock()
-        self._locks: dict[Hashable, tuple[threading.Lock, int]] = {}
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._locks)
-
-    @contextmanager
-    def of(self, key: Hashable) -> Iterator[None]:
-        """Hold the lock of ``key``."""
-        with self._here:
-            lock, users = self._locks.get(key, (threading.Lock(), 0))
-            self._locks[key] = (lock, users + 1)
-        try:
-            with lock:
-                yield
-        finally:
-            with self._here:
-                _, users = self._locks[key]
-                if users == 1:
-                    del self._locks[key]
-                else:
-                    self._locks[key] = (lock, users - 1)

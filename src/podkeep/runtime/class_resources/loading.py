@@ -15,7 +15,9 @@ from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import InvalidArgument
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.class_resources import custom, oom, qos
+from podkeep.runtime.class_resources import oom, qos
+from podkeep.runtime.class_resources.catalog import Catalog
+from podkeep.runtime.class_resources.custom import plugin as custom
 from podkeep.runtime.class_resources.model import BLOCKIO, OOM, QOS, RDT, RDT_NOTES, ClassResource, Level
 from podkeep.runtime.class_resources.oom import Oom
 from podkeep.runtime.class_resources.qos import Qos
@@ -101,8 +103,7 @@ def load(config: ClassResourcesConfig, *, cgroups: Cgroups, root: Path, systemd:
     present = {item.name for item in types}
     disabled = {name: reason for name, reason in _DISABLED.items() if name not in present}
     loaded = ClassResources(types, config.container_defaults, config.pod_defaults, disabled=disabled)
-    _warn_of_defaults(loaded, Level.CONTAINER, config.container_defaults, disabled)
-    _warn_of_defaults(loaded, Level.POD, config.pod_defaults, disabled)
+    _warn_of_defaults(loaded.catalog)
     return loaded
 
 
@@ -120,12 +121,10 @@ def _load_files(config: ClassResourcesConfig, cgroups: Cgroups, root: Path, *, s
     return [item for item in found if item is not None]
 
 
-def _warn_of_defaults(
-    loaded: ClassResources, level: Level, defaults: Mapping[str, str], disabled: Mapping[str, str]
-) -> None:
+def _warn_of_defaults(catalog: Catalog) -> None:
     """Say which default this machine cannot give: whoever asks for it is refused."""
-    offered = {item.name: item.offer.classes for item in loaded.offers(level)}
-    for name, class_name in defaults.items():
-        if class_name not in offered.get(name, ()):
-            why = disabled.get(name) or loaded.why_not(level, name) or f"{level.value}s cannot have {class_name} here"
-            log.warning("class_resources.%s_defaults.%s has no effect: %s", level.value, name, why)
+    for level, defaults in catalog.defaults.items():
+        for name, class_name in defaults.items():
+            if not catalog.has(level, name, class_name):
+                why = catalog.why_not(level, name) or f"{level.value}s cannot have {class_name} here"
+                log.warning("class_resources.%s_defaults.%s has no effect: %s", level.value, name, why)

@@ -1,22 +1,28 @@
 """What a type of class resources is (KEP-3008): the interface that every type implements, and its words.
 
-Owns: names and values that the registry, the types and the RPCs share. Does not own: any type, or the order in which
-several are applied (``registry.py``). See docs/class-resources.md.
+Owns: names and values that the registry, the types and the RPCs share, and what types and classes may be called: a
+class is like the value of a label, a type like its key, so it may have the prefix of a vendor (KEP-3008, Pod Spec).
+Does not own: any type, or the order in which several are applied (``registry.py``). See docs/class-resources.md.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.undo import UndoStack
 from podkeep.kernel.procfs import ProcessId
 
 RDT = "rdt"
 """KEP-3008, ClassResourceRdt."""
 RDT_NOTES = "rdt-groups.json"
-"""Where the type rdt notes what it made (``rdt/notes.py``), in the runtime's persistent directory."""
+"""Where the type rdt notes what it made (``rdt/groups.py``), in the runtime's persistent directory."""
 BLOCKIO = "blockio"
 """KEP-3008, ClassResourceBlockio."""
 OOM = "oom"
@@ -24,6 +30,13 @@ QOS = "qos"
 
 DEFAULT_CLASS = "default"
 """Reserved: the class that the node chose. No configuration may name a class so."""
+BUILT_IN = frozenset({RDT, BLOCKIO, OOM, QOS})
+"""Types that podkeep brings along."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_NAME_RULE = "use at most 63 letters, digits, -, _ and ., the first and the last of them a letter or digit"
+_TYPE_RULE = f"{_NAME_RULE}; a vendor's domain and / may go before, as in vendor.example/thing"
 
 
 class Level(enum.StrEnum):
@@ -74,9 +87,8 @@ class ClassResource(Protocol):
     A type derives from this class, and has what does nothing here only if it has something to do.
     """
 
-    @property
-    def name(self) -> str:
-        """Return the type's name, such as ``rdt`` or ``vendor.example/thing``."""
+    name: str
+    """Such as ``rdt`` or ``vendor.example/thing``."""
 
     def offers(self) -> Mapping[Level, Offer]:
         """Return what is offered now; a level that is missing is not supported, or has no class."""
@@ -103,6 +115,14 @@ class ClassResource(Protocol):
         :param previous: the class it has; None: none yet. If this fails, that is what stays in force.
         :raises PodkeepError: if the kernel, or the hook of the type, refuses.
         """
+        with named(self.name), UndoStack() as undo:
+            if class_name != previous:
+                back = f"put {target.name} back into {f'class {previous}' if previous else 'no class'} of {self.name}"
+                undo.push(back, self.way_back(target, class_name, previous))
+            self.put(target, class_name, previous)
+
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        """Do what :meth:`apply` promises; half of it may be done if this raises."""
 
     def verify(self, target: Target, class_name: str) -> None:
         """Check that ``target`` is in the class and the class is in force.
@@ -114,13 +134,13 @@ class ClassResource(Protocol):
         """Take ``target`` out of its class, if it still lives, and give back what was made for it; safe to repeat."""
 
     def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
-        """Return what takes back the change from ``previous`` to ``class_name``; asked for before :meth:`apply`.
+        """Return what takes back the change from ``previous`` to ``class_name``, or half of it; asked for before.
 
         ``previous`` may be a class that is not configured any more: what it meant is what can be seen of it now.
         """
         if previous is None:
-            return lambda: self.release(target, class_name)
-        return lambda: self.apply(target, previous, previous=class_name)
+            return partial(self.release, target, class_name)
+        return partial(self.put, target, previous, class_name)
 
     def entering(self, target: Target, class_name: str) -> Callable[[int], None] | None:
         """Return what puts a process, by its ID, into the class of a container in which it is about to run a command.
@@ -159,3 +179,43 @@ class ClassResource(Protocol):
 def problem(type_name: str, text: str) -> str:
     """Return the message of an error of a type; its beginning can be searched for (KEP-3008, Monitoring)."""
     return f"class resource {type_name}: {text}"
+
+
+@contextmanager
+def named(type_name: str) -> Iterator[None]:
+    """Let the message of every error begin as that of :func:`problem` does."""
+    try:
+        yield
+    except PodkeepError as error:
+        if not error.message.startswith(problem(type_name, "")):
+            error.message = problem(type_name, error.message)
+        raise
+
+
+def check_class(name: str, *, key: str) -> None:
+    """Check the name of a class.
+
+    :param key: where it stands, for the message: ``class_resources.oom``.
+    :raises InvalidArgument: if it is not like a label's value, or reserved.
+    """
+    if name == DEFAULT_CLASS:
+        hint = "call it otherwise, and name it in container_defaults or pod_defaults of [class_resources]"
+        raise InvalidArgument(
+            f"{key}: no class may be called {name!r}: the name stands for the node's choice", hint=hint
+        )
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(f"{key}: {name!r} is no name of a class", hint=_NAME_RULE)
+
+
+def check_type(name: str, *, key: str) -> None:
+    """Check the name of a type that a configuration defines.
+
+    :param key: where it stands, for the message.
+    :raises InvalidArgument: if it is not like a label's key, or one of podkeep's own.
+    """
+    if name in BUILT_IN:
+        raise InvalidArgument(f"{key}: {name!r} is a type of podkeep's own", hint="give yours another name")
+    prefix, separator, rest = name.rpartition("/")
+    labels = prefix.split(".") if separator else []
+    if len(prefix) > 253 or not all(_DNS_LABEL.fullmatch(label) for label in labels) or not _NAME.fullmatch(rest):
+        raise InvalidArgument(f"{key}: {name!r} is no name of a type", hint=_TYPE_RULE)

@@ -17,18 +17,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.class_resources import names
-from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Offer, Target, problem
+from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Offer, Target, check_class, problem
 
 log = logging.getLogger(__name__)
 
 _BEFORE = "trusted.podkeep.oom-score-adj"
 """Extended attribute of a container's cgroup: the value that its processes had before they were put into a class."""
 _GIVEN = "trusted.podkeep.oom-score-given"
-"""Extended attribute of a container's cgroup: the value that its processes were given last."""
+"""Extended attribute of a container's cgroup: the value that its processes were given last.
+
+While another one is being given, those before it as well.
+"""
 _RANGE = range(-1000, 1001)
 _MAX_PASSES = 100
 """Times that a container's processes are looked through before it is taken for one that starts others for ever."""
@@ -81,39 +83,33 @@ class Oom(ClassResource):
         first = target.process
         return None if first is None else lambda pid: procfs.set_oom_score_adj(pid, procfs.oom_score_adj(first.pid))
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        followers = {self._score(previous)} if previous in self._scores else set()
-        self._give(target, self._score(class_name), followers, first=previous is None)
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        if previous is None:
+            self._note_before(target, self._score(class_name))
+        self._give(target, self._score(class_name), {self._score(previous)} if previous in self._scores else ())
 
     def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
         given = self._noted(target, _GIVEN)
-        if previous is None or previous in self._scores or given is None:
+        if previous is None or not given:
             return super().way_back(target, class_name, previous)
-        return partial(self._give, target, given, {self._score(class_name)})
+        return partial(self._give, target, given[-1], {self._score(class_name)})
 
-    def _give(self, target: Target, score: int, followers: Collection[int], *, first: bool = False) -> None:
-        """Give ``score`` to the processes that were given another, or have one of ``followers``; all or none."""
+    def _give(self, target: Target, score: int, followers: Collection[int]) -> None:
+        """Give ``score`` to the processes that were given another, or have one of ``followers``."""
         given = self._noted(target, _GIVEN)
-        if first:
-            self._note_before(target, score)
-        written: dict[int, int] = {}
-        try:
-            self._move_all(target, score, None if given is None else {given, *followers}, written)
-            self._note(target, _GIVEN, score)
-        except PodkeepError:
-            for pid, before in written.items():
-                _write_if_there(pid, before)
-            raise
+        self._note(target, _GIVEN, *given, score)  # first: whoever takes it back knows who was given what
+        self._move_all(target, score, {*given, *followers} if given else None)
+        self._note(target, _GIVEN, score)
 
     def _note_before(self, target: Target, score: int) -> None:
-        if target.process is None or self._noted(target, _BEFORE) is not None:
+        if target.process is None or self._noted(target, _BEFORE):
             return
         with suppress(NotFound):
             has = procfs.oom_score_adj(target.process.pid)
             if has != score:
                 self._note(target, _BEFORE, has)
 
-    def _move_all(self, target: Target, score: int, followers: Collection[int] | None, written: dict[int, int]) -> None:
+    def _move_all(self, target: Target, score: int, followers: Collection[int] | None) -> None:
         """Give ``score`` to the processes that have one of ``followers``, or too little; None: to all.
 
         Also to those that are started meanwhile. Too little is no choice of theirs: to lower it takes a privilege.
@@ -128,7 +124,6 @@ class Oom(ClassResource):
                     procfs.set_oom_score_adj(pid, score)
                 except NotFound:
                     continue
-                written.setdefault(pid, has)
                 moved = True
             if not moved:
                 return
@@ -151,7 +146,7 @@ class Oom(ClassResource):
             return
         given = self._noted(target, _GIVEN)
         # It may have raised it itself by now. What it was given may be what the class meant once.
-        if (has < wanted or (has == given and given != wanted)) and procfs.alive(target.process):
+        if (has < wanted or (has in given and has != wanted)) and procfs.alive(target.process):
             raise FailedPrecondition(
                 problem(OOM, f"{target.name} has oom_score_adj {has}, and class {class_name} is {wanted}"),
                 hint="something else than podkeep changed it",
@@ -160,18 +155,18 @@ class Oom(ClassResource):
     def release(self, target: Target, class_name: str) -> None:
         """Give what still lives the value that it had before its first class; else a value ends with its process."""
         before, given = self._noted(target, _BEFORE), self._noted(target, _GIVEN)
-        if before is not None:
-            self._move_all(target, before, None if given is None else {given}, {})
+        if before:
+            self._move_all(target, before[0], given or None)
         for attribute in (_BEFORE, _GIVEN):
-            self._note(target, attribute, None)
+            self._note(target, attribute)
 
-    def _noted(self, target: Target, attribute: str) -> int | None:
-        text = self._cgroups.attribute(target.cgroup, attribute)
-        return None if text is None else int(text)
+    def _noted(self, target: Target, attribute: str) -> list[int]:
+        """Return the values that a cgroup's attribute has, the last one last; none if there is no such attribute."""
+        return [int(value) for value in (self._cgroups.attribute(target.cgroup, attribute) or b"").split()]
 
-    def _note(self, target: Target, attribute: str, score: int | None) -> None:
-        """Note a value with the cgroup, so that a daemon that is killed meanwhile can give it back; None: forget it."""
-        self._cgroups.set_attribute(target.cgroup, attribute, None if score is None else b"%d" % score)
+    def _note(self, target: Target, attribute: str, *scores: int) -> None:
+        """Note values with the cgroup, so that a daemon that is killed meanwhile can give them back; none: forget."""
+        self._cgroups.set_attribute(target.cgroup, attribute, b" ".join(b"%d" % score for score in scores) or None)
 
     def describe(self) -> dict[str, Any]:
         return {"classes": {name: self._describe(name) for name in self._scores}, "floor": self._floor}
@@ -187,13 +182,6 @@ def check(classes: Mapping[str, int]) -> None:
     :raises InvalidArgument: naming the class that cannot be.
     """
     for name, score in classes.items():
-        names.check_class(name, key="class_resources.oom")
+        check_class(name, key="class_resources.oom")
         if score not in _RANGE:
             raise InvalidArgument(f"class_resources.oom.{name}: {score} is not between -1000 and 1000")
-
-
-def _write_if_there(pid: int, score: int) -> None:
-    try:
-        procfs.set_oom_score_adj(pid, score)
-    except (NotFound, KernelCallError) as error:
-        log.warning("process %d keeps an oom_score_adj of a failed change: %s", pid, error)

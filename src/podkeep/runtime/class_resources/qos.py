@@ -42,7 +42,7 @@ class Qos(ClassResource):
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         return setting("annotations", **{CONTAINER_ANNOTATION: class_name})(config)
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
         if class_name != previous:
             log.info("%s: QoS class %s", target.name, class_name)
 

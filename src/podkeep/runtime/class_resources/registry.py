@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,10 +19,9 @@ from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
 from podkeep.base.undo import UndoStack
 from podkeep.kernel import procfs
-from podkeep.runtime.class_resources.annotations import Annotation
-from podkeep.runtime.class_resources.catalog import Catalog, OfferedType
+from podkeep.runtime.class_resources.catalog import Catalog
 from podkeep.runtime.class_resources.commands import Commands
-from podkeep.runtime.class_resources.guard import Guard, TargetLocks
+from podkeep.runtime.class_resources.guard import Guard
 from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Target, problem
 from podkeep.runtime.oci.entering import Enter
 
@@ -53,44 +51,24 @@ class ClassResources:
 
         :param disabled: types that podkeep knows and the configuration does not have, and why.
         """
-        self._catalog = Catalog(
+        self.catalog = Catalog(
             types={item.name: item for item in sorted(types, key=lambda item: item.name)},
             defaults={Level.CONTAINER: dict(container_defaults or {}), Level.POD: dict(pod_defaults or {})},
             disabled=dict(disabled or {}),
         )
+        """What is in force: looking up names waits for nothing."""
         self._guard = Guard()
         self._assigned: dict[tuple[Level, str], Assignment] = {}
         self._commands = Commands()
-        self._locks = TargetLocks()
         self.generation = 0
         """Changes with every reload, so that what is derived from the offers can be kept until then."""
-
-    def offers(self, level: Level) -> tuple[OfferedType, ...]:
-        """Return what is offered at a level, sorted by name."""
-        return self._catalog.offers(level)
-
-    def why_not(self, level: Level, name: str) -> str:
-        """Return why nothing of a type is offered at a level; empty if something is, or there is no such type."""
-        return self._catalog.why_not(level, name)
-
-    def resolve(self, level: Level, asked: Mapping[str, str]) -> dict[str, str]:
-        """Return types to the classes that a request means; see :meth:`Catalog.resolve`, also for what it raises."""
-        return self._catalog.resolve(level, asked)
-
-    def check_annotations(self, found: Mapping[str, Annotation]) -> None:
-        """Check that annotations may ask for what they ask for; see :meth:`Catalog.check_annotations`."""
-        self._catalog.check_annotations(found)
-
-    def check_change(self, level: Level, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        """Check that resolved classes can take the place of others; see :meth:`Catalog.check_change`."""
-        self._catalog.check_change(level, current, wanted)
 
     def edit(self, classes: Mapping[str, str], config: dict[str, Any]) -> dict[str, Any]:
         """Return the OCI configuration of a container with what says its classes; ``config`` is left as it is.
 
         :raises FailedPrecondition: if a class is not there any more.
         """
-        catalog = self._catalog
+        catalog = self.catalog
         for name in sorted(classes):
             config = catalog.type_with(Level.CONTAINER, name, classes[name]).edit(classes[name], config)
         return config
@@ -105,7 +83,7 @@ class ClassResources:
 
         :param config: the container's, as it was created; what says a class that is gone stays as it was then.
         """
-        catalog, enters = self._catalog, False
+        catalog, enters = self.catalog, False
         score = config.get("process", {}).get("oomScoreAdj")
         for name in sorted(classes):
             item = catalog.types.get(name)
@@ -121,13 +99,13 @@ class ClassResources:
 
     def _enter(self, target: Target, classes: Mapping[str, str], pid: int) -> None:
         """Put a process that will run a command into the classes that ``target`` has now, and into later ones."""
-        with self._working_on(target):
+        with self._guard.of((target.level, target.id)):
             assigned = self._assigned.get((target.level, target.id))
             classes = classes if assigned is None else assigned.classes
             if assigned is not None:
                 self._commands.note(target, pid)
             for name in sorted(classes):
-                item = self._catalog.types.get(name)
+                item = self.catalog.types.get(name)
                 if item is not None and (step := item.entering(target, classes[name])) is not None:
                     step(pid)
 
@@ -136,16 +114,9 @@ class ClassResources:
 
         :raises PodkeepError: if a type refuses; the others are undone then.
         """
-        if not classes:
-            return
-        with self._working_on(target), UndoStack() as undo:
-            for name in sorted(classes):
-                wanted = classes[name]
-                item = self._catalog.type_with(target.level, name, wanted)
-                item.apply(target, wanted)
-                undo.push(f"release {target.name} from {name}={wanted}", partial(item.release, target, wanted))
-                failpoints.reach(f"class.applied.{name}")
-            self._note(target, classes)
+        if classes:
+            with self._guard.of((target.level, target.id)), UndoStack() as undo:
+                self._put(target, {}, classes, undo, done="applied")
 
     def change(self, target: Target, current: Mapping[str, str], wanted: Mapping[str, str]) -> Callable[[], None]:
         """Change the classes of ``wanted``, resolved names, and leave those of other types; all of them or none.
@@ -157,34 +128,37 @@ class ClassResources:
         """
         undo = UndoStack()
         if wanted:
-            with self._working_on(target):
-                self._catalog.check_change(target.level, current, wanted)
+            with self._guard.of((target.level, target.id)):
+                self.catalog.check_change(target.level, current, wanted)
                 try:
-                    for name in sorted(wanted):
-                        self._change(target, name, wanted[name], current.get(name), undo)
+                    self._put(target, current, wanted, undo, done="changed")
                 except BaseException:
                     undo.run()
                     raise
-                self._note(target, {**current, **wanted})
         return partial(self._take_back, target, current, undo)
 
-    def _change(self, target: Target, name: str, new: str, old: str | None, undo: UndoStack) -> None:
-        item = self._catalog.type_with(target.level, name, new)
-        way_back = item.way_back(target, new, old)
-        if old is not None:
-            undo.push(f"take back commands in {target.name}", lambda: self._give_commands(item, target, old))
-        # First: what they start from now on has the class, and what they started before is found, here or there.
-        self._give_commands(item, target, new)
-        item.apply(target, new, previous=old)
-        undo.push(f"take back {name}={new} of {target.name}", way_back)
-        failpoints.reach(f"class.changed.{name}")
+    def _put(
+        self, target: Target, current: Mapping[str, str], wanted: Mapping[str, str], undo: UndoStack, *, done: str
+    ) -> None:
+        for name in sorted(wanted):
+            new, old = wanted[name], current.get(name)
+            item = self.catalog.type_with(target.level, name, new)
+            way_back = item.way_back(target, new, old)
+            if old is not None:
+                undo.push(f"take back commands in {target.name}", partial(self._give_commands, item, target, old))
+            # First: what they start from now on has the class, and what they started before is found, here or there.
+            self._give_commands(item, target, new)
+            item.apply(target, new, previous=old)
+            undo.push(f"take back {name}={new} of {target.name}", way_back)
+            failpoints.reach(f"class.{done}.{name}")
+        self._note(target, {**current, **wanted})
 
     def _give_commands(self, item: ClassResource, target: Target, class_name: str) -> None:
         if (step := item.entering(target, class_name)) is not None:
             self._commands.give(target, step)
 
     def _take_back(self, target: Target, classes: Mapping[str, str], undo: UndoStack) -> None:
-        with self._working_on(target):
+        with self._guard.of((target.level, target.id)):
             undo.run()
             self._note(target, classes)
 
@@ -200,23 +174,23 @@ class ClassResources:
         :param classes: those of the record; a change that came after somebody read it counts.
         :raises FailedPrecondition: saying what is not.
         """
-        with self._working_on(target):
+        with self._guard.of((target.level, target.id)):
             assigned = self._assigned.get((target.level, target.id))
             classes = classes if assigned is None else assigned.classes
             for name in sorted(classes):
-                self._catalog.type_with(target.level, name, classes[name]).verify(target, classes[name])
+                self.catalog.type_with(target.level, name, classes[name]).verify(target, classes[name])
 
     def release(self, target: Target, classes: Mapping[str, str]) -> None:
         """Take what ended, or never came to be, out of its classes; safe to repeat. Every type gets its turn.
 
         :raises PodkeepError: the first error of a type.
         """
-        with self._working_on(target):
+        with self._guard.of((target.level, target.id)):
             self._assigned.pop((target.level, target.id), None)
             self._commands.forget(target)
             failed: PodkeepError | None = None
             for name in sorted(classes):
-                item = self._catalog.types.get(name)
+                item = self.catalog.types.get(name)
                 if item is None:
                     text = "%s keeps its class of %s: the type is no longer configured"
                     log.warning(text, target.name, name)
@@ -237,7 +211,7 @@ class ClassResources:
         :raises PodkeepError: if a type cannot. Those before it are in force then; :meth:`close` undoes that.
         """
         with self._guard.alone():
-            for name, item in self._catalog.types.items():
+            for name, item in self.catalog.types.items():
                 used = {classes[name] for classes in in_use if name in classes}
                 item.activate(used, previous=None)
 
@@ -250,35 +224,33 @@ class ClassResources:
         :param change: the classes of a change that nobody finished.
         :raises PodkeepError: the first error of a type; every type gets its turn.
         """
-        in_force = dict(classes)
-        with self._working_on(target):
+        in_force, failed = dict(classes), list[PodkeepError]()
+        with self._guard.of((target.level, target.id)):
             self._note(target, classes)
-            failed: PodkeepError | None = None
             for name in sorted({*classes, *change}):
                 try:
                     if self._restore(target, name, classes.get(name), change.get(name)):
                         in_force[name] = change[name]
                 except PodkeepError as error:
                     log.warning("%s: %s", target.name, error)
-                    failed = failed or error
+                    failed.append(error)
             self._note(target, in_force)
-            if failed is not None:
-                raise failed
+        if failed:
+            raise failed[0]
         return in_force
 
     def _restore(self, target: Target, name: str, wanted: str | None, other: str | None) -> bool:
         """Put ``target`` back into class ``wanted`` of a type; return whether it is in ``other`` instead."""
-        item = self._catalog.types.get(name)
-        if item is None or (wanted is not None and not self._catalog.has(target.level, name, wanted)):
-            if item is not None and other is not None and self._catalog.has(target.level, name, other):
-                log.info("%s: %s is gone, so a change to %s=%s is finished", target.name, wanted, name, other)
-                item.apply(target, other, previous=wanted)
-                item.verify(target, other)
-                return True
-            reason = "" if item is None else item.why_not(target.level)
-            state = f"not offered: {reason}" if reason else "not configured any more"
-            log.warning("%s keeps class %s of %s, which is %s", target.name, wanted, name, state)
-            return False
+        item, has = self.catalog.types.get(name), partial(self.catalog.has, target.level, name)
+        finish = False
+        if item is None or (wanted is not None and not has(wanted)):
+            if item is None or other is None or not has(other):
+                reason = "" if item is None else item.why_not(target.level)
+                state = f"not offered: {reason}" if reason else "not configured any more"
+                log.warning("%s keeps class %s of %s, which is %s", target.name, wanted, name, state)
+                return False
+            log.info("%s: %s is gone, so a change to %s=%s is finished", target.name, wanted, name, other)
+            wanted, other, finish = other, wanted, True
         if wanted is None:
             assert other is not None
             log.info("%s: taking back an unfinished change to %s=%s", target.name, name, other)
@@ -287,13 +259,12 @@ class ClassResources:
         if other is None:
             try:
                 item.verify(target, wanted)
+                return False
             except PodkeepError as error:
                 log.info("%s is put back into %s=%s: %s", target.name, name, wanted, error)
-            else:
-                return False
-        item.apply(target, wanted, previous=other)
+        item.apply(target, wanted, previous=other or wanted)
         item.verify(target, wanted)
-        return False
+        return finish
 
     def replace(self, new: ClassResources) -> None:
         """Put another configuration into force, for what is in a class already, too; all of it or nothing.
@@ -303,14 +274,14 @@ class ClassResources:
             force stays in force.
         """
         with self._guard.alone():
-            old, coming = self._catalog, new._catalog
+            old, coming = self.catalog, new.catalog
             self._forget_dead()
             for item in self._assigned.values():
                 coming.check_keeps(old, item.target.level, item.classes, item.target.name)
             touched: list[Assignment] = []
             with UndoStack() as undo:
                 # The first to be pushed is the last to be undone: when the former types are in force again.
-                undo.push("give everything what its classes meant", lambda: _reapply_all(old, touched))
+                undo.push("give everything what its classes meant", partial(_reapply_all, old, touched))
                 for name, item_type in coming.types.items():
                     before = old.types.get(name)
                     item_type.activate(self._used(name), previous=before)
@@ -319,7 +290,7 @@ class ClassResources:
                 for assignment in self._assigned.values():
                     touched.append(assignment)
                     _reapply(coming, assignment)
-            self._catalog = coming
+            self.catalog = coming
             self.generation += 1
             for name in sorted(old.types.keys() - coming.types.keys()):
                 _deactivate(old.types[name])
@@ -340,7 +311,7 @@ class ClassResources:
     def close(self) -> None:
         """Give back what serves all classes; nothing is in one any more."""
         with self._guard.alone():
-            for item in self._catalog.types.values():
+            for item in self.catalog.types.values():
                 _deactivate(item)
 
     def assignments(self) -> tuple[Assignment, ...]:
@@ -354,15 +325,6 @@ class ClassResources:
             for item in self.assignments()
         ]
         return sorted(users, key=lambda user: (user["name"], user["id"]))
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the classes of each type mean here; see :meth:`Catalog.describe`."""
-        return self._catalog.describe()
-
-    @contextmanager
-    def _working_on(self, target: Target) -> Iterator[None]:
-        with self._guard.together(), self._locks.of((target.level, target.id)):
-            yield
 
 
 def _enter_with_score(score: int, enter: Enter | None, pid: int) -> None:
@@ -378,14 +340,13 @@ def _ended(target: Target) -> bool:
 def _reapply(catalog: Catalog, assignment: Assignment) -> None:
     """Give what is in a class what it means in ``catalog``; what ended meanwhile is left alone."""
     target = assignment.target
-    for name, class_name in sorted(assignment.classes.items()):
-        if not catalog.has(target.level, name, class_name):
-            continue
-        try:
-            catalog.types[name].apply(target, class_name, previous=class_name)
-        except PodkeepError:
-            if not _ended(target):
-                raise
+    try:
+        for name, class_name in sorted(assignment.classes.items()):
+            if catalog.has(target.level, name, class_name):
+                catalog.types[name].apply(target, class_name, previous=class_name)
+    except PodkeepError:
+        if not _ended(target):
+            raise
 
 
 def _reapply_all(catalog: Catalog, assignments: Iterable[Assignment]) -> None:

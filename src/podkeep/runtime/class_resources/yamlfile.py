@@ -47,10 +47,15 @@ class Node:
     line: int
     """From 1; of a value that is not there, its key's."""
 
+    @property
+    def place(self) -> str:
+        """Return where it is: ``FILE:LINE: keys``."""
+        keys = ".".join(part if part and part.isprintable() else repr(part) for part in self.path).replace(".[", "[")
+        return f"{self.source}:{self.line}{': ' if keys else ''}{keys}"
+
     def error(self, text: str, *, hint: str = "") -> InvalidArgument:
         """Return (not raise) the error that something is wrong with this value."""
-        where = ".".join(part if part and part.isprintable() else repr(part) for part in self.path).replace(".[", "[")
-        return InvalidArgument(f"{self.source}:{self.line}: {where + ': ' if where else ''}{text}", hint=hint)
+        return InvalidArgument(f"{self.place}: {text}", hint=hint)
 
     @property
     def is_null(self) -> bool:
@@ -134,17 +139,6 @@ class Node:
             raise self.error(f"must be true or false, not {text!r}")
         return _BOOLEANS[text.lower()]
 
-    def integer(self) -> int:
-        """Return a decimal integer.
-
-        :raises InvalidArgument: if it is anything else.
-        """
-        text = self.text()
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdecimal()) or (len(digits) > 1 and digits[0] == "0") or len(digits) > 19:
-            raise self.error(f"must be a decimal integer, not {text!r}")
-        return int(text)
-
     def _child(self, key: str, value: tuple[yaml.Node, yaml.Node]) -> Node:
         return Node(source=self.source, path=(*self.path, key), value=value[1], line=value[0].start_mark.line + 1)
 
@@ -184,9 +178,9 @@ class Node:
     def _kind(self) -> str:
         if self.is_null or self.value is None:
             return "nothing"
-        if self.is_mapping:
-            return "keys and values"
-        return "a list" if self.is_list else repr(str(self.value.value))
+        return {"mapping": "keys and values", "sequence": "a list"}.get(_shape(self.value)) or repr(
+            str(self.value.value)
+        )
 
 
 def _shape(node: yaml.Node | None) -> str:
@@ -195,13 +189,17 @@ def _shape(node: yaml.Node | None) -> str:
 
 
 def load(path: Path) -> Node:
-    """Read a file.
+    """Read a file; a pipe in its place is not waited for.
 
     :raises InvalidArgument: naming the file and, where it can be, the line, if the file cannot be read or is not one
         document of YAML.
     """
     try:
-        data = _content(path)
+        fd = openat.open_named_regular(path)
+        if fd is None:
+            raise InvalidArgument(f"{path}: not a regular file")
+        with openat.closing(fd):
+            data = openat.read_bytes(fd, MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise InvalidArgument(f"{path}: larger than {MAX_BYTES >> 10} KiB")
         return parse(data.decode(), source=str(path))
@@ -209,15 +207,6 @@ def load(path: Path) -> Node:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-
-
-def _content(path: Path) -> bytes:
-    """Return what a file begins with, one byte more than it may have; a pipe in its place is not waited for."""
-    fd = openat.open_named_regular(path)
-    if fd is None:
-        raise InvalidArgument(f"{path}: not a regular file")
-    with openat.closing(fd):
-        return openat.read_bytes(fd, MAX_BYTES + 1)
 
 
 def parse(text: str, *, source: str) -> Node:

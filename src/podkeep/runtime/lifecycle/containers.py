@@ -157,7 +157,7 @@ class Containers:
                 raise _name_taken(key, existing.id)
             image = self._image(config.image)
             volume_images = image_volumes.find_images(config, self._images.find)
-            classes = self._classes.resolve(Level.CONTAINER, config.class_resources)
+            classes = self._classes.catalog.resolve(Level.CONTAINER, config.class_resources)
             container = Container(
                 id=ContainerID(new_id()),
                 sandbox_id=sandbox_id,

@@ -89,7 +89,7 @@ class SandboxExecutor:
             sandbox = msgspec.structs.replace(sandbox, status=made)
             self._write_interface_sysctls(sandbox)
             failpoints.reach("sandbox.namespaces")
-            classed = any(item.name != QOS for item in self.classes.offers(Level.POD))
+            classed = any(item.name != QOS for item in self.classes.catalog.offers(Level.POD))
             pod_cgroups.create(self.cgroups, sandbox.config.cgroup_parent, sandbox.id, classed=classed)
             failpoints.reach("sandbox.cgroups")
             target = sandbox_target(sandbox)

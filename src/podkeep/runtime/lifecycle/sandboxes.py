@@ -169,7 +169,7 @@ class Sandboxes:
         existing = self._state.sandbox_by_key(config.key())
         if existing is not None:
             return _same(existing, config)
-        classes = self._classes.resolve(Level.POD, config.class_resources)
+        classes = self._classes.catalog.resolve(Level.POD, config.class_resources)
         sandbox = self._reserve(config, classes)
         # Its ID is known outside by now, to CNI plugins for example: a stop waits until there is something to stop.
         async with self._locks[sandbox.id]:

@@ -202,8 +202,8 @@ class Updates:
 
     def _resolve(self, level: Level, held: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
         """Return the classes that a change asks for."""
-        wanted = self._classes.resolve(level, asked)
-        self._classes.check_change(level, held, wanted)
+        wanted = self._classes.catalog.resolve(level, asked)
+        self._classes.catalog.check_change(level, held, wanted)
         return wanted
 
     def _carry_out(

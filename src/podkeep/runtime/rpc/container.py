@@ -61,7 +61,7 @@ class ContainerRpc:
         sandbox = self._state.sandbox(request.pod_sandbox_id)
         # On a thread: it looks at paths, and a file system need not answer.
         config = await asyncio.to_thread(container_config, request.config, sandbox.config)
-        self._classes.check_annotations(asking_annotations(request.config, sandbox.config))
+        self._classes.catalog.check_annotations(asking_annotations(request.config, sandbox.config))
         return api.CreateContainerResponse(container_id=await self._containers.create(sandbox, config))
 
     async def start(self, request: api.StartContainerRequest) -> api.StartContainerResponse:

@@ -69,7 +69,7 @@ class RuntimeRpc:
             conditions.append(_in_sync(apart))
         info = {}
         if request.verbose:
-            described = await asyncio.to_thread(self._classes.describe)
+            described = await asyncio.to_thread(self._classes.catalog.describe)
             info["classResources"] = msgspec.json.encode(described).decode()
             info["classResourceUsers"] = msgspec.json.encode(self._classes.users()).decode()
             info["config"] = msgspec.json.encode(self._config()).decode()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.blockio import configuration, patterns
 from podkeep.runtime.class_resources.blockio.configuration import Setting
 
@@ -32,7 +33,7 @@ Classes:
 
 
 def parse(text: str) -> configuration.Configuration:
-    return configuration.parse(textwrap.dedent(text), source="blockio.yaml")
+    return configuration.read(yamlfile.parse(textwrap.dedent(text), source="blockio.yaml"))
 
 
 def refusal(text: str) -> str:
@@ -65,7 +66,7 @@ def test_classes_rules_and_quantities() -> None:
 def test_the_documentation_has_files_that_can_be_used() -> None:
     documentation = Path(__file__).parents[4] / "docs" / "class-blockio.md"
     parts = documentation.read_text().split("```yaml\n")[1:]
-    found = [configuration.parse(part.partition("```")[0], source="docs") for part in parts]
+    found = [configuration.read(yamlfile.parse(part.partition("```")[0], source="docs")) for part in parts]
     assert [list(read.classes) for read in found] == [["background", "foreground", "free"], ["throttled"]]
 
 

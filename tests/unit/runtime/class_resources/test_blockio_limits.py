@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.blockio import configuration, limits
 from podkeep.runtime.class_resources.blockio.devices import Device, Match
 from podkeep.runtime.class_resources.blockio.limits import Ability, Limits
@@ -22,7 +23,7 @@ def ability(version: int, **fields: Any) -> Ability:
 
 def resolved(rules: str, **paths: list[Device]) -> Limits:
     """Resolve the rules of a class; ``paths`` are names in ``/dev`` and what they match."""
-    class_ = configuration.parse(f"Classes:\n  c:\n{rules}", source="f").classes["c"]
+    class_ = configuration.read(yamlfile.parse(f"Classes:\n  c:\n{rules}", source="f")).classes["c"]
     matches = {
         pattern: tuple(
             Match(path=pattern, device=device, partition=False) for device in paths.get(pattern.rpartition("/")[2], ())
@@ -103,7 +104,9 @@ def test_a_pattern_without_a_device_is_a_warning() -> None:
 
 
 def test_a_partition_stands_for_its_disk() -> None:
-    class_ = configuration.parse("Classes:\n  c:\n  - Devices: [/dev/vda1]\n    Weight: 10\n", source="f").classes["c"]
+    class_ = configuration.read(
+        yamlfile.parse("Classes:\n  c:\n  - Devices: [/dev/vda1]\n    Weight: 10\n", source="f")
+    ).classes["c"]
     found = limits.resolve(class_, {"/dev/vda1": (Match(path="/dev/vda1", device=VDA, partition=True),)})
     assert list(found.devices) == [VDA]
     assert found.warnings == ("line 3: /dev/vda1 is a partition: the limit is that of /dev/vda, all of it",)
@@ -112,7 +115,7 @@ def test_a_partition_stands_for_its_disk() -> None:
 @pytest.mark.requirement("Q45")
 def test_a_pattern_of_a_disk_may_match_its_partitions_too() -> None:
     rules = "  - Devices: [/dev/vda*]\n    Weight: 10\n  - Devices: [/dev/vda1]\n    Weight: 20\n"
-    class_ = configuration.parse(f"Classes:\n  c:\n{rules}", source="f").classes["c"]
+    class_ = configuration.read(yamlfile.parse(f"Classes:\n  c:\n{rules}", source="f")).classes["c"]
     disk = Match(path="/dev/vda", device=VDA, partition=False)
     part = Match(path="/dev/vda1", device=VDA, partition=True)
     found = limits.resolve(class_, {"/dev/vda*": (disk, part), "/dev/vda1": (part,)})

@@ -476,15 +476,15 @@ def test_the_oci_configuration(tmp_path: Path, loop: LoopDevice) -> None:
 def test_a_file_is_explained(tmp_path: Path, loop: LoopDevice) -> None:
     loop.schedule("bfq")
     file = tmp_path / "blockio.yaml"
-    file.write_text(classes(loop))
-    lines = explain.explain(file, Devices(), cgroup_version=1)
+    described = blockio(tmp_path, classes(loop)).describe()
+    lines = explain.explain(described)
     about = f"{loop.path} ({loop.number}, model {tmp_path}/disk.img, scheduler bfq)"
     assert lines == [
         f"{file}: 3 classes, cgroup version 1",
         "",
         "bronze",
         f"  {about}: reads at most 1 MB/s and 100 operations/s",
-        "  for containers only: cgroup version 1 cannot throttle a pod as a whole",
+        "  for containers only: it throttles, which cgroup version 1 cannot do to a pod as a whole",
         "",
         "free",
         "  limits nothing",
@@ -492,9 +492,8 @@ def test_a_file_is_explained(tmp_path: Path, loop: LoopDevice) -> None:
         "gold",
         "  weight 500 for disks that are not named; without a class it is 100",
         f"  {about}: reads at most 20 MB/s; writes at most 10 MB/s; weight 700",
-        "  for containers only: cgroup version 1 cannot throttle a pod as a whole",
+        "  for containers only: it throttles, which cgroup version 1 cannot do to a pod as a whole",
     ]
-    described = blockio(tmp_path, classes(loop)).describe()
     assert described["classes"]["bronze"] == {
         "devices": [
             {

@@ -46,7 +46,7 @@ class Named(ClassResource):
     def edit(self, _class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         return config
 
-    def apply(self, _target: Target, _class_name: str, *, previous: str | None = None) -> None:
+    def put(self, _target: Target, _class_name: str, _previous: str | None) -> None:
         pass
 
     def verify(self, _target: Target, _class_name: str) -> None:
@@ -143,11 +143,11 @@ def test_classes_that_annotations_may_not_ask_for(
     classes = ClassResources([Named("rdt", {Level.CONTAINER: offer}, DENIED)], {"rdt": "gold"})
     found = find(asked, "main", container, pod)
     if not denied:
-        classes.check_annotations(found)
+        classes.catalog.check_annotations(found)
         assert {item.origin for item in found.values()} <= set(Origin)
         return
     with pytest.raises(PermissionDenied) as caught:
-        classes.check_annotations(found)
+        classes.catalog.check_annotations(found)
     assert str(caught.value).startswith("class resource rdt: class '")
     assert next(iter(found.values())).key in caught.value.hint
 
@@ -155,5 +155,5 @@ def test_classes_that_annotations_may_not_ask_for(
 @pytest.mark.requirement("Q27")
 def test_annotations_of_a_type_that_is_not_here_are_for_the_registry_to_refuse() -> None:
     found = find({}, "main", {}, {POD_KEY: "gold"})
-    ClassResources([]).check_annotations(found)
+    ClassResources([]).catalog.check_annotations(found)
     assert found["rdt"].class_name == "gold"

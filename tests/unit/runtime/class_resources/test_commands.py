@@ -15,7 +15,7 @@ from podkeep.base.config import ClassResourcesConfig, CustomClass, CustomType
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.class_resources import custom
+from podkeep.runtime.class_resources.custom import plugin as custom
 from podkeep.runtime.class_resources.model import ClassResource, Level, Offer, Target, problem
 from podkeep.runtime.class_resources.oom import Oom
 from podkeep.runtime.class_resources.registry import ClassResources
@@ -43,7 +43,7 @@ class Refusing(ClassResource):
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         return config
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
         if class_name == "never":
             raise FailedPrecondition(problem(self.name, "never"))
 

@@ -17,7 +17,8 @@ from podkeep.base.config import ClassResourcesConfig, CustomClass, CustomType
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.class_resources import cgroup_values, custom
+from podkeep.runtime.class_resources.custom import cgroup_values
+from podkeep.runtime.class_resources.custom import plugin as custom
 from podkeep.runtime.class_resources.model import ClassResource, Level, Target
 from podkeep.runtime.class_resources.registry import ClassResources
 

@@ -1,20 +1,20 @@
-"""Many together or one alone, and one lock for each key."""
+"""One thread for each key, many keys together, or one alone."""
 
 from __future__ import annotations
 
 import threading
 
-from podkeep.runtime.class_resources.guard import Guard, TargetLocks
+from podkeep.runtime.class_resources.guard import Guard
 
 TIMEOUT_S = 30
 
 
-def test_one_alone_waits_for_those_together_and_keeps_others_waiting() -> None:
+def test_one_alone_waits_for_the_others_and_keeps_others_waiting() -> None:
     guard, entered, leave, order = Guard(), threading.Event(), threading.Event(), list[str]()
     alone_waits = threading.Event()
 
     def first() -> None:
-        with guard.together():
+        with guard.of("first"):
             entered.set()
             leave.wait(TIMEOUT_S)
             order.append("together")
@@ -25,7 +25,7 @@ def test_one_alone_waits_for_those_together_and_keeps_others_waiting() -> None:
             order.append("alone")
 
     def last() -> None:
-        with guard.together():
+        with guard.of("last"):
             order.append("after")
 
     threads = [threading.Thread(target=first)]
@@ -44,14 +44,14 @@ def test_one_alone_waits_for_those_together_and_keeps_others_waiting() -> None:
     assert order == ["together", "alone", "after"]
 
 
-def test_those_together_do_not_wait_for_each_other() -> None:
+def test_keys_do_not_wait_for_each_other() -> None:
     guard, both = Guard(), threading.Barrier(2)
 
-    def work() -> None:
-        with guard.together():
+    def work(key: int) -> None:
+        with guard.of(key):
             both.wait(TIMEOUT_S)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -60,13 +60,13 @@ def test_those_together_do_not_wait_for_each_other() -> None:
     assert not both.broken
 
 
-def test_a_key_is_locked_for_one_at_a_time_and_forgotten_after() -> None:
-    locks, inside, most = TargetLocks(), 0, 0
+def test_a_key_is_held_by_one_at_a_time() -> None:
+    guard, inside, most = Guard(), 0, 0
 
     def work() -> None:
         nonlocal inside, most
         for _ in range(200):
-            with locks.of("one"):
+            with guard.of("one"):
                 inside += 1
                 most = max(most, inside)
                 inside -= 1
@@ -77,6 +77,3 @@ def test_a_key_is_locked_for_one_at_a_time_and_forgotten_after() -> None:
     for thread in threads:
         thread.join(TIMEOUT_S)
     assert most == 1
-    with locks.of("one"), locks.of("other"):
-        assert len(locks) == 2
-    assert len(locks) == 0

@@ -26,7 +26,7 @@ def load(tmp_path: Path, **fields: object) -> ClassResources:
 
 
 def names(classes: ClassResources, level: Level) -> list[str]:
-    return [item.name for item in classes.offers(level)]
+    return [item.name for item in classes.catalog.offers(level)]
 
 
 @pytest.mark.requirement("Q6")
@@ -45,17 +45,17 @@ def test_a_type_that_is_off_says_which_key_would_turn_it_on(tmp_path: Path) -> N
         ("blockio", "class_resources.blockio_config"),
     ):
         with pytest.raises(FailedPrecondition, match=f"class resource {name}: .*{text}"):
-            classes.resolve(Level.CONTAINER, {name: "gold"})
+            classes.catalog.resolve(Level.CONTAINER, {name: "gold"})
     with pytest.raises(FailedPrecondition, match=r"class resource oom: .*oom has no classes"):
-        classes.resolve(Level.CONTAINER, {"oom": "low"})
-    assert "names no file" in classes.describe()["rdt"]["disabled"]
+        classes.catalog.resolve(Level.CONTAINER, {"oom": "low"})
+    assert "names no file" in classes.catalog.describe()["rdt"]["disabled"]
 
 
 @pytest.mark.requirement("Q79")
 def test_defaults_are_classes_there_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     classes = load(tmp_path, oom={"low": 500}, container_defaults={"oom": "low"}, pod_defaults={"qos": "BestEffort"})
-    assert classes.resolve(Level.CONTAINER, {"oom": "default"}) == {"oom": "low"}
-    assert classes.resolve(Level.POD, {"qos": "default"}) == {"qos": "BestEffort"}
+    assert classes.catalog.resolve(Level.CONTAINER, {"oom": "default"}) == {"oom": "low"}
+    assert classes.catalog.resolve(Level.POD, {"qos": "default"}) == {"qos": "BestEffort"}
     with pytest.raises(InvalidArgument, match=r"class_resources.container_defaults.oom: there is no class 'high'.*low"):
         load(tmp_path, oom={"low": 500}, container_defaults={"oom": "high"})
     assert caplog.records == []
@@ -72,7 +72,7 @@ def test_a_default_that_this_machine_cannot_give(tmp_path: Path, caplog: pytest.
     classes = load(tmp_path, blockio_config=str(file), pod_defaults={"blockio": "slow"})
     assert "class_resources.pod_defaults.blockio has no effect: pods cannot have slow here" in caplog.text
     with pytest.raises(InvalidArgument, match="this node has no default class for pods"):
-        classes.resolve(Level.POD, {"blockio": "default"})
+        classes.catalog.resolve(Level.POD, {"blockio": "default"})
 
 
 @pytest.mark.requirement("Q79")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources import oom
@@ -128,6 +129,34 @@ def test_half_a_change_is_taken_back(family: Family, old: str, new: str) -> None
     procfs.set_oom_score_adj(family.first.pid, CLASSES[new])
     made().apply(family.target, old, previous=new)
     assert family.scores() == [CLASSES[old]] * 2
+
+
+class Full(Cgroups):
+    """Cgroups that take no note of the value 500 alone: what is given cannot be finished."""
+
+    def set_attribute(self, path: str, name: str, value: bytes | None) -> None:
+        """Note, or refuse."""
+        if value == b"500":
+            raise KernelCallError("setxattr(cgroup)", errno.ENOSPC)
+        super().set_attribute(path, name, value)
+
+
+@pytest.mark.requirement("Q9")
+@pytest.mark.parametrize("previous", ["unlikely", "first", None])
+def test_a_change_that_fails_when_values_were_given_leaves_those_of_before(
+    family: Family, previous: str | None
+) -> None:
+    child = family.more()
+    kind = Oom(CLASSES, cgroups=Full(), floor=FLOOR)
+    if previous:
+        kind.apply(family.target, previous)
+        procfs.set_oom_score_adj(child.pid, 950)
+    before = family.scores()
+    with pytest.raises(KernelCallError, match=r"^class resource oom: setxattr"):
+        kind.apply(family.target, "likely", previous=previous)
+    assert family.scores() == before
+    if previous:
+        kind.verify(family.target, previous)
 
 
 def test_what_still_lives_gets_back_what_it_had(family: Family) -> None:

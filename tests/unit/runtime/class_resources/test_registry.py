@@ -47,7 +47,7 @@ class Noted(ClassResource):
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         return {**config, self.name: class_name}
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
         if class_name in self.refused:
             raise KernelCallError("write(shelf)", 22)
         self.log.append(f"{self.name}{self.version} apply {target.id} {previous}->{class_name}")
@@ -106,15 +106,15 @@ def test_a_request_for_what_is_not_there_names_type_and_class_and_what_is() -> N
     ]
     for level, asked, kind, text in cases:
         with pytest.raises(kind, match=text):
-            classes.resolve(level, asked)
+            classes.catalog.resolve(level, asked)
 
 
 def test_a_type_that_offers_nothing_now_says_why() -> None:
     classes = ClassResources([Noted(levels={})])
     with pytest.raises(FailedPrecondition, match="class resource shelf: the shelf is not that high"):
-        classes.resolve(Level.CONTAINER, {"shelf": "gold"})
-    assert classes.offers(Level.CONTAINER) == ()
-    assert classes.describe()["shelf"]["notOffered"] == dict.fromkeys(
+        classes.catalog.resolve(Level.CONTAINER, {"shelf": "gold"})
+    assert classes.catalog.offers(Level.CONTAINER) == ()
+    assert classes.catalog.describe()["shelf"]["notOffered"] == dict.fromkeys(
         ("pod", "container"), "the shelf is not that high"
     )
 
@@ -122,18 +122,18 @@ def test_a_type_that_offers_nothing_now_says_why() -> None:
 def test_a_class_that_cannot_be_given_now() -> None:
     classes = ClassResources([Noted(levels={Level.CONTAINER: ("closed", "gold")})])
     with pytest.raises(FailedPrecondition, match="closed today"):
-        classes.resolve(Level.CONTAINER, {"shelf": "closed"})
+        classes.catalog.resolve(Level.CONTAINER, {"shelf": "closed"})
 
 
 @pytest.mark.requirement("Q79", "Q80")
 def test_the_default_is_what_the_node_says_and_to_ask_for_nothing_is_something_else() -> None:
     classes = ClassResources([Noted(levels=BOTH), Noted("other")], {"shelf": "gold"})
-    assert classes.resolve(Level.CONTAINER, {"shelf": "default"}) == {"shelf": "gold"}
-    assert classes.resolve(Level.CONTAINER, {}) == {}
+    assert classes.catalog.resolve(Level.CONTAINER, {"shelf": "default"}) == {"shelf": "gold"}
+    assert classes.catalog.resolve(Level.CONTAINER, {}) == {}
     for level, name in ((Level.CONTAINER, "other"), (Level.POD, "shelf")):
         with pytest.raises(InvalidArgument, match=f"resource {name}: this node has no default class for {level}s"):
-            classes.resolve(level, {name: "default"})
-    offered = {item.name: item.default for item in classes.offers(Level.CONTAINER)}
+            classes.catalog.resolve(level, {name: "default"})
+    offered = {item.name: item.default for item in classes.catalog.offers(Level.CONTAINER)}
     assert offered == {"other": "", "shelf": "gold"}
 
 
@@ -141,11 +141,11 @@ def test_the_default_is_what_the_node_says_and_to_ask_for_nothing_is_something_e
 def test_the_levels_are_independent_sets() -> None:
     shelf = Noted(levels=BOTH)
     classes = ClassResources([shelf])
-    assert [(item.name, item.offer.classes) for item in classes.offers(Level.POD)] == [("shelf", ("wide",))]
-    classes.apply(POD, classes.resolve(Level.POD, {"shelf": "wide"}))
+    assert [(item.name, item.offer.classes) for item in classes.catalog.offers(Level.POD)] == [("shelf", ("wide",))]
+    classes.apply(POD, classes.catalog.resolve(Level.POD, {"shelf": "wide"}))
     assert shelf.where == {"p1": "wide"}
     with pytest.raises(InvalidArgument):
-        classes.resolve(Level.CONTAINER, {"shelf": "wide"})
+        classes.catalog.resolve(Level.CONTAINER, {"shelf": "wide"})
 
 
 @pytest.mark.requirement("Q1")
@@ -154,7 +154,7 @@ def test_any_number_may_be_in_one_class() -> None:
     classes = ClassResources([shelf])
     for number in range(50):
         target = Target(level=Level.CONTAINER, id=f"c{number}", name="x", cgroup="/none")
-        classes.apply(target, classes.resolve(Level.CONTAINER, {"shelf": "gold"}))
+        classes.apply(target, classes.catalog.resolve(Level.CONTAINER, {"shelf": "gold"}))
     assert set(shelf.where.values()) == {"gold"}
     assert len(classes.users()) == 50
 
@@ -193,6 +193,31 @@ def test_a_change_is_all_or_nothing_and_leaves_other_types_alone() -> None:
     assert shelves[1].where["c1"] == "gold"
 
 
+class Half(Noted):
+    """A type that puts what it is given into a class that it refuses before it says so."""
+
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        refused, self.refused = self.refused, set()
+        super().put(target, class_name, previous)
+        self.refused = refused
+        super().put(target, class_name, previous)
+
+
+@pytest.mark.requirement("Q9")
+def test_half_of_what_a_type_did_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Half(refused={"gold"})
+    classes = ClassResources([shelf])
+    classes.apply(CONTAINER, {"shelf": "bronze"})
+    with pytest.raises(KernelCallError, match=r"^class resource shelf: write"):
+        classes.change(CONTAINER, {"shelf": "bronze"}, {"shelf": "gold"})
+    assert shelf.where == {"c1": "bronze"}
+    assert classes.assignments()[0].classes == {"shelf": "bronze"}
+    shelf.refused = {"bronze", "gold"}
+    with pytest.raises(KernelCallError):
+        shelf.apply(CONTAINER, "gold", previous="bronze")
+    assert "could not put ns/web/main back into class bronze of shelf: " in caplog.text
+
+
 def test_what_a_failed_change_gave_for_the_first_time_is_released() -> None:
     first, second = Noted("a"), Noted("b", refused={"gold"})
     classes = ClassResources([first, second])
@@ -210,7 +235,7 @@ def test_an_immutable_type_keeps_its_class() -> None:
         classes.change(CONTAINER, {"shelf": "gold"}, {"other": "gold", "shelf": "bronze"})
     assert shelf.where == {"c1": "gold"}
     with pytest.raises(InvalidArgument, match="immutable, it has none"):
-        classes.check_change(Level.CONTAINER, {}, {"shelf": "gold"})
+        classes.catalog.check_change(Level.CONTAINER, {}, {"shelf": "gold"})
     classes.change(CONTAINER, {"shelf": "gold"}, {"shelf": "gold", "other": "gold"})
 
 
@@ -319,18 +344,18 @@ def test_a_reload_gives_those_in_a_class_its_new_meaning() -> None:
     classes = ClassResources(two(log, 1))
     classes.start()
     classes.apply(CONTAINER, {"a": "gold"})
-    before, generation = classes.offers(Level.CONTAINER), classes.generation
+    before, generation = classes.catalog.offers(Level.CONTAINER), classes.generation
     log.clear()
     levels = {Level.CONTAINER: ("gold", "new")}
     classes.replace(ClassResources([*two(log, 2, levels=levels), Noted("c", log=log)], {"a": "new"}))
     assert log == ["a2 activate ['gold']", "b2 activate []", "c1 activate []", "a2 apply c1 gold->gold"]
-    assert classes.offers(Level.CONTAINER) != before
+    assert classes.catalog.offers(Level.CONTAINER) != before
     assert classes.generation != generation
-    assert classes.resolve(Level.CONTAINER, {"a": "default", "c": "gold"}) == {"a": "new", "c": "gold"}
+    assert classes.catalog.resolve(Level.CONTAINER, {"a": "default", "c": "gold"}) == {"a": "new", "c": "gold"}
     classes.release(CONTAINER, {"a": "gold"})
     classes.replace(ClassResources())
     assert log[-3:] == ["a2 deactivate", "b2 deactivate", "c1 deactivate"]
-    assert classes.offers(Level.CONTAINER) == ()
+    assert classes.catalog.offers(Level.CONTAINER) == ()
 
 
 def test_a_reload_that_takes_away_a_class_in_use_is_refused() -> None:
@@ -386,7 +411,7 @@ def test_a_reload_that_fails_at_a_container_leaves_what_was_in_force() -> None:
         "a1 apply c1 gold->gold",
         "a1 apply c2 bronze->bronze",
     ]
-    assert [item.name for item in classes.offers(Level.CONTAINER)] == ["a", "b"]
+    assert [item.name for item in classes.catalog.offers(Level.CONTAINER)] == ["a", "b"]
 
 
 POD_OF_TWO = [Target(level=Level.CONTAINER, id=f"c{number}", name="x", cgroup="/none") for number in (1, 2)]
@@ -409,7 +434,7 @@ def test_what_has_ended_does_not_hinder_a_reload() -> None:
 
 def test_nothing_is_put_into_a_class_that_went_away_meanwhile() -> None:
     classes = ClassResources([Noted()])
-    wanted = classes.resolve(Level.CONTAINER, {"shelf": "gold"})
+    wanted = classes.catalog.resolve(Level.CONTAINER, {"shelf": "gold"})
     classes.replace(ClassResources([Noted(levels={Level.CONTAINER: ("bronze",)})]))
     with pytest.raises(FailedPrecondition, match="class 'gold' is not configured any more"):
         classes.apply(CONTAINER, wanted)

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base import quantity
-from podkeep.runtime.class_resources import names, yamlfile
+from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.blockio import patterns
+from podkeep.runtime.class_resources.model import check_class
 from podkeep.runtime.class_resources.yamlfile import Node
 
 
@@ -89,27 +90,21 @@ class Configuration:
     """By name, sorted."""
 
 
-def load(file: Path) -> Configuration:
-    """Read the file.
+def load(path: Path) -> Configuration:
+    """Read a file; :func:`read` says what it may raise."""
+    return read(yamlfile.load(path))
 
+
+def read(root: Node) -> Configuration:
+    """Return what a file says.
+
+    :param root: its tree.
     :raises InvalidArgument: naming file and line, if it cannot be read or says something that cannot be meant.
     """
-    return _configuration(yamlfile.load(file))
-
-
-def parse(text: str, *, source: str) -> Configuration:
-    """Read the text of a file that is called ``source`` in messages.
-
-    :raises InvalidArgument: as :func:`load`.
-    """
-    return _configuration(yamlfile.parse(text, source=source))
-
-
-def _configuration(root: Node) -> Configuration:
     fields = root.fields((_CLASSES,))
     found: dict[str, Class] = {}
     for name, node in fields[_CLASSES].entries().items() if _CLASSES in fields else ():
-        names.check_class(name, key=f"{node.source}:{node.line}: {_CLASSES}")
+        check_class(name, key=f"{node.source}:{node.line}: {_CLASSES}")
         found[name] = Class(name=name, rules=tuple(_rule(item) for item in node.items()))
     return Configuration(source=root.source, classes=dict(sorted(found.items())))
 

@@ -37,15 +37,6 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What people know a disk by, and how it is scheduled; empty where the kernel does not say."""
-
-    model: str = ""
-    serial: str = ""
-    scheduler: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Match:
     """A path that a pattern matched, and the disk that it leads to."""
 
@@ -114,13 +105,14 @@ class Devices:
             self._disks[number, target] = device
         return device
 
-    def facts(self, number: str) -> Facts:
-        """Return what sysfs says of a disk; nothing if it is gone."""
-        return Facts(
-            model=_first(number, "device/model", "dm/name", "loop/backing_file"),
-            serial=_first(number, "serial", "device/serial", "wwid", "device/wwid", "dm/uuid"),
-            scheduler=self.scheduler(number),
-        )
+    def facts(self, number: str) -> dict[str, str]:
+        """Return what people know a disk by (model, serial) and its scheduler, as far as sysfs has it."""
+        found = {
+            "model": _first(number, "device/model", "dm/name", "loop/backing_file"),
+            "serial": _first(number, "serial", "device/serial", "wwid", "device/wwid", "dm/uuid"),
+            "scheduler": self.scheduler(number),
+        }
+        return {name: text for name, text in found.items() if text}
 
     def scheduler(self, number: str) -> str:
         """Return the scheduler in force, ``bfq``; empty if the disk has none to choose or is gone."""

@@ -24,34 +24,22 @@ BFQ_WEIGHT_DEVICE_V1 = "blkio.bfq.weight_device"
 BFQ_WEIGHT = "io.bfq.weight"
 COST_WEIGHT = "io.weight"
 
-WEIGHT_FILES = frozenset({BFQ_WEIGHT_V1, BFQ_WEIGHT_DEVICE_V1, BFQ_WEIGHT, COST_WEIGHT})
-
-
-RATE_FILES_V1 = {
-    Setting.READ_BPS: "blkio.throttle.read_bps_device",
-    Setting.WRITE_BPS: "blkio.throttle.write_bps_device",
-    Setting.READ_IOPS: "blkio.throttle.read_iops_device",
-    Setting.WRITE_IOPS: "blkio.throttle.write_iops_device",
+WEIGHT_FILES = {1: (BFQ_WEIGHT_V1, BFQ_WEIGHT_DEVICE_V1), 2: (BFQ_WEIGHT, COST_WEIGHT)}
+"""By the version of cgroups."""
+_RATES = {
+    Setting.READ_BPS: ("blkio.throttle.read_bps_device", "throttleReadBpsDevice", "rbps"),
+    Setting.WRITE_BPS: ("blkio.throttle.write_bps_device", "throttleWriteBpsDevice", "wbps"),
+    Setting.READ_IOPS: ("blkio.throttle.read_iops_device", "throttleReadIOPSDevice", "riops"),
+    Setting.WRITE_IOPS: ("blkio.throttle.write_iops_device", "throttleWriteIOPSDevice", "wiops"),
 }
-_OCI_NAMES = {
-    Setting.READ_BPS: "throttleReadBpsDevice",
-    Setting.WRITE_BPS: "throttleWriteBpsDevice",
-    Setting.READ_IOPS: "throttleReadIOPSDevice",
-    Setting.WRITE_IOPS: "throttleWriteIOPSDevice",
-}
-_MAX_KEYS = {
-    "rbps": Setting.READ_BPS,
-    "wbps": Setting.WRITE_BPS,
-    "riops": Setting.READ_IOPS,
-    "wiops": Setting.WRITE_IOPS,
-}
-"""In the order in which the kernel writes them."""
+"""The file of version 1, the name in the OCI configuration, and the key of ``io.max``, in the order of the kernel."""
+RATE_FILES_V1 = {setting: file for setting, (file, _, _) in _RATES.items()}
 
 _FORGETTING = {
     BFQ_WEIGHT_V1: frozenset({BFQ_WEIGHT_V1, BFQ_WEIGHT_DEVICE_V1}),
     BFQ_WEIGHT: frozenset({BFQ_WEIGHT}),
 }
-_UNLIMITED = " ".join(f"{key}=max" for key in _MAX_KEYS)
+_UNLIMITED = " ".join(f"{key}=max" for _, _, key in _RATES.values())
 _LEAST_RATE_V2 = 2
 """Version 2 refuses 1 (blk-throttle.c, tg_set_limit); the file may say so, for version 1."""
 
@@ -68,6 +56,16 @@ class Limits:
     devices: Mapping[Device, Mapping[Setting, int]]
     warnings: tuple[str, ...]
     """What of the class has no effect here, with the line of the file."""
+
+    @property
+    def throttled(self) -> list[Device]:
+        """Return the devices that have a rate, 0 included."""
+        return [device for device, values in self.devices.items() if any(setting.is_rate for setting in values)]
+
+    @property
+    def weighed(self) -> list[Device]:
+        """Return the devices that have a weight of their own."""
+        return [device for device, values in self.devices.items() if Setting.WEIGHT in values]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +127,7 @@ def oci(limits: Limits, version: int) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for device, values in limits.devices.items():
         major, minor = map(int, device.number.split(":"))
-        for setting, name in _OCI_NAMES.items():
+        for setting, (_, name, _) in _RATES.items():
             if values.get(setting):
                 rate = _rate(values[setting], version)
                 written.setdefault(name, []).append({"major": major, "minor": minor, "rate": rate})
@@ -142,7 +140,7 @@ def wanted(limits: Limits, ability: Ability) -> dict[str, dict[str, str]]:
     if not ability.throttles:
         files = {}
     weight = str(limits.weight or DEFAULT_WEIGHT)
-    weights = {device.number: str(values[Setting.WEIGHT]) for device, values in _weighed(limits)}
+    weights = {device.number: str(limits.devices[device][Setting.WEIGHT]) for device in limits.weighed}
     for file in sorted(ability.weight_files):
         able = ability.cost if file == COST_WEIGHT else ability.bfq
         named = {} if file == BFQ_WEIGHT_V1 else {number: text for number, text in weights.items() if number in able}
@@ -154,7 +152,7 @@ def without_effect(limits: Limits, ability: Ability) -> list[str]:
     """Return a warning for every weight of a named device that no scheduler respects."""
     return [
         f"the weight of {device.name} has no effect: its scheduler is not bfq"
-        for device, _ in _weighed(limits)
+        for device in limits.weighed
         if device.number not in ability.bfq | ability.cost
     ]
 
@@ -164,17 +162,13 @@ def unheeded(limits: Limits, ability: Ability) -> str:
 
     :param ability: with all disks. Weights for disks that are not here are none.
     """
-    weighed, respecting = [device for device, _ in _weighed(limits)], ability.bfq | ability.cost
+    weighed, respecting = limits.weighed, ability.bfq | ability.cost
     if limits.weight is None and not weighed:
         return ""
     if any(device.number in respecting for device in weighed) or (limits.weight is not None and respecting):
         return ""
     name = weighed[0].name.removeprefix("/dev/") if weighed else "vda"
     return f"choose a scheduler that does: `echo bfq > /sys/block/{name}/queue/scheduler`"
-
-
-def _weighed(limits: Limits) -> list[tuple[Device, Mapping[Setting, int]]]:
-    return [(device, values) for device, values in limits.devices.items() if Setting.WEIGHT in values]
 
 
 def _rate(value: int, version: int) -> int:
@@ -191,7 +185,7 @@ def _rates_v1(limits: Limits) -> dict[str, dict[str, str]]:
 def _rates_v2(limits: Limits) -> dict[str, str]:
     lines: dict[str, str] = {}
     for device, values in limits.devices.items():
-        rates = {key: values.get(setting, 0) for key, setting in _MAX_KEYS.items()}
+        rates = {key: values.get(setting, 0) for setting, (_, _, key) in _RATES.items()}
         line = " ".join(f"{key}={_rate(rate, 2) if rate else 'max'}" for key, rate in rates.items())
         if line != _UNLIMITED:
             lines[device.number] = line
@@ -245,7 +239,7 @@ def _text(file: str, key: str, value: str | None) -> str:
         return f"{key} {DEFAULT_WEIGHT}"
     if file == IO_MAX:
         return f"{key} {_UNLIMITED}"
-    return f"{key} {DEFAULT if file in WEIGHT_FILES else 0}"
+    return f"{key} {0 if file in RATE_FILES_V1.values() else DEFAULT}"
 
 
 def difference(found: Content, then: Content) -> str:

@@ -63,55 +63,42 @@ def _matching(directory: str, part: str, visit: Callable[[str], None]) -> list[s
     return [f"{directory}/{name}" for name in sorted(names) if expression.fullmatch(name)]
 
 
+_CHARACTER = r"(?:\\.|[^\]\\-])"
+_TOKEN = re.compile(
+    rf"(?P<many>\*)|(?P<one>\?)|\[(?P<negated>\^?)(?P<ranges>(?:{_CHARACTER}(?:-{_CHARACTER})?)+)\]"
+    r"|\\(?P<escaped>.)|(?P<plain>[^*?\[\\])",
+    re.DOTALL,
+)
+_RANGE = re.compile(rf"({_CHARACTER})(?:-({_CHARACTER}))?", re.DOTALL)
+
+
 @lru_cache(maxsize=1024)
 def _expression(part: str) -> re.Pattern[str]:
     """Return what a name must match.
 
     :raises ValueError: if brackets are not closed or empty, or a range or backslash is incomplete.
     """
-    text, at = [], 0
+    text, at = "", 0
     while at < len(part):
-        character = part[at]
-        at += 1
-        if character == "*":
-            text.append(".*")
-        elif character == "?":
-            text.append(".")
-        elif character == "[":
-            characters, at = _bracket(part, at)
-            text.append(characters)
-        else:
-            if character == "\\":
-                character, at = _escaped(part, at)
-            text.append(re.escape(character))
-    return re.compile("".join(text), re.DOTALL)
+        token = _TOKEN.match(part, at)
+        if token is None:
+            raise ValueError(
+                f"{part[at:]!r}: a [ needs its ], a - or ] inside them a backslash, a backslash what it is for"
+            )
+        text += _translated(token)
+        at = token.end()
+    return re.compile(text, re.DOTALL)
 
 
-def _bracket(part: str, at: int) -> tuple[str, int]:
-    negated = part[at : at + 1] == "^"
-    at += negated
-    ranges: list[str] = []
-    while part[at : at + 1] != "]" or not ranges:
-        low, at = _of_range(part, at)
-        high = low
-        if part[at : at + 1] == "-":
-            high, at = _of_range(part, at + 1)
-        if low > high:
-            raise ValueError(f"the range {low}-{high} is empty")
-        ranges.append(f"{re.escape(low)}-{re.escape(high)}")
-    return f"[{'^' if negated else ''}{''.join(ranges)}]", at + 1
-
-
-def _of_range(part: str, at: int) -> tuple[str, int]:
-    character = part[at : at + 1]
-    if not character:
-        raise ValueError("a [ without its ]")
-    if character in {"-", "]"}:
-        raise ValueError(f"a {character} inside [] needs a backslash")
-    return _escaped(part, at + 1) if character == "\\" else (character, at + 1)
-
-
-def _escaped(part: str, at: int) -> tuple[str, int]:
-    if at >= len(part):
-        raise ValueError("a backslash at its end")
-    return part[at], at + 1
+def _translated(token: re.Match[str]) -> str:
+    if token["many"] or token["one"]:
+        return ".*" if token["many"] else "."
+    if not token["ranges"]:
+        return re.escape(token["escaped"] or token["plain"])
+    ranges = ""
+    for low, high in _RANGE.findall(token["ranges"]):
+        first, last = low[-1], (high or low)[-1]
+        if first > last:
+            raise ValueError(f"the range {first}-{last} is empty")
+        ranges += f"{re.escape(first)}-{re.escape(last)}"
+    return f"[{token['negated']}{ranges}]"

@@ -11,20 +11,19 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, KernelCallError
-from podkeep.base.undo import UndoStack
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.class_resources.blockio import configuration, explain, limits
 from podkeep.runtime.class_resources.blockio.configuration import Class, Configuration
 from podkeep.runtime.class_resources.blockio.devices import Devices
 from podkeep.runtime.class_resources.blockio.limits import Ability, Limits, Write
-from podkeep.runtime.class_resources.model import BLOCKIO, ClassResource, Level, Offer, Target, problem
+from podkeep.runtime.class_resources.model import BLOCKIO, ClassResource, Level, Offer, Target, named, problem
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,9 @@ def load(config: ClassResourcesConfig, cgroups: Cgroups, *, systemd: bool = Fals
 
 
 class BlockIo(ClassResource):
-    """The type, with the classes of one file; see :class:`podkeep.runtime.class_resources.model.ClassResource`."""
+    """The type, with the classes of one file."""
+
+    name = BLOCKIO
 
     def __init__(self, classes: Configuration, cgroups: Cgroups, devices: Devices, *, systemd: bool = False) -> None:
         self._configuration = classes
@@ -63,29 +64,19 @@ class BlockIo(ClassResource):
         """By target: its class, and what was written for it, also if other devices are there by now."""
         self._logged: dict[str, tuple[str, ...]] = {}
 
-    @property
-    def name(self) -> str:
-        """``blockio``."""
-        return BLOCKIO
-
     def offers(self) -> Mapping[Level, Offer]:
-        """Return all classes for containers; for pods those that the kernel can impose on a pod's cgroup."""
         return self._offers
 
     @cached_property
     def _offers(self) -> Mapping[Level, Offer]:
         if not self._has_controller:
             return {}
-        by_level = {
-            Level.CONTAINER: tuple(self._configuration.classes),
-            Level.POD: tuple(
-                name for name, class_ in self._configuration.classes.items() if not self._not_pods(class_)
-            ),
-        }
-        return {level: Offer(classes=classes) for level, classes in by_level.items() if classes}
+        classes = self._configuration.classes
+        for_pods = tuple(name for name, class_ in classes.items() if not self._not_pods(class_))
+        by_level = {Level.CONTAINER: tuple(classes), Level.POD: for_pods}
+        return {level: Offer(classes=names) for level, names in by_level.items() if names}
 
     def why_not(self, level: Level) -> str:
-        """Return why no class is offered at ``level``."""
         if not self._has_controller:
             return f"the cgroup controller {'io' if self._cgroups.version == 2 else 'blkio'} is missing"
         if level in self.offers():
@@ -96,93 +87,75 @@ class BlockIo(ClassResource):
         return f"{self._configuration.source} has no classes"
 
     def check(self, level: Level, class_name: str) -> None:
-        """Check that the kernel has what the class needs.
-
-        :raises FailedPrecondition: if it has weights and nothing here takes any, or is none for pods here.
-        """
-        class_ = self._class(class_name)
-        if level is Level.POD and (reason := self._not_pods(class_)):
-            raise FailedPrecondition(problem(BLOCKIO, f"class {class_name} {reason}"))
-        if class_.weighs and (hint := limits.unheeded(self._resolve(class_name), self._machine_ability())):
-            text = f"class {class_name} has weights, and no disk that they are for respects any"
-            raise FailedPrecondition(problem(BLOCKIO, text), hint=hint)
+        with named(BLOCKIO):
+            class_ = self._class(class_name)
+            if level is Level.POD and (reason := self._not_pods(class_)):
+                raise FailedPrecondition(f"class {class_name} {reason}")
+            if class_.weighs and (hint := limits.unheeded(self._resolve(class_name), self._machine_ability())):
+                text = f"class {class_name} has weights, and no disk that they are for respects any"
+                raise FailedPrecondition(text, hint=hint)
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the OCI configuration with ``linux.resources.blockIO``."""
-        block_io = limits.oci(self._resolve(class_name), self._cgroups.version)
+        with named(BLOCKIO):
+            block_io = limits.oci(self._resolve(class_name), self._cgroups.version)
         if not block_io:
             return config
         linux = config.get("linux") or {}
         resources = {**(linux.get("resources") or {}), "blockIO": block_io}
         return {**config, "linux": {**linux, "resources": resources}}
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        """Write the limits of a class, clear those of any other, and read them back.
-
-        All that the files say is replaced, or put back after a failure.
-
-        :raises InvalidArgument: if there is no such class.
-        :raises FailedPrecondition: if the cgroup lacks a file, or the kernel made something else of a value.
-        :raises Internal: if the kernel refuses.
-        """
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        """Write the limits of the class, clear those of any other, and read them back."""
         resolved = self._resolve(class_name)
         ability = self._ability(resolved, target.cgroup)
-        then = limits.wanted(resolved, ability)
         self._warn(class_name, [*resolved.warnings, *limits.without_effect(resolved, ability)])
         self._require_files(target, resolved, ability)
-        self._write(target, class_name, then)
+        self._write(target, class_name, limits.wanted(resolved, ability))
 
     def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
-        """Return what takes a change back; a class that is not configured any more is what the files say now."""
-        if previous is None or previous in self._configuration.classes:
+        if previous is None:
             return super().way_back(target, class_name, previous)
-        files = limits.wanted(_NOTHING, self._ability(_NOTHING, target.cgroup))
-        return partial(self._write, target, previous, self._read(target.cgroup, files))
+        return partial(self._write, target, previous, self._read(target.cgroup, self._nothing(target)))
+
+    def _nothing(self, target: Target) -> limits.Content:
+        """Return what the files of a cgroup say without a class."""
+        return limits.wanted(_NOTHING, self._ability(_NOTHING, target.cgroup))
 
     def _write(self, target: Target, class_name: str, then: limits.Content) -> None:
-        """Let files say ``then``; they say what they said before if this fails."""
         try:
-            with UndoStack() as undo:
-                before = self._read(target.cgroup, then)
-                undo.push(f"put back block I/O of {target.name}", partial(self._carry_out, target.cgroup, before))
-                # Usually the OCI runtime has written all of it: then what was read says so already.
-                if before != then:
-                    then = self._carry_out(target.cgroup, then)
-                    self._require_same(target, then)
+            # Usually the OCI runtime has written all of it: then what is read says so already.
+            if self._read(target.cgroup, then) != then:
+                then = self._carry_out(target.cgroup, then)
+                self._require_same(target, then)
         except KernelCallError as error:
-            raise Internal(problem(BLOCKIO, f"{target.name}, class {class_name}: {error.message}")) from error
+            raise Internal(f"{target.name}, class {class_name}: {error.message}") from error
         with self._lock:
             self._applied[target.id] = (class_name, then)
 
     def verify(self, target: Target, class_name: str) -> None:
-        """Check that the cgroup's files say what was written; lines of devices that are gone went with them.
-
-        :raises FailedPrecondition: naming the file and what it says.
-        """
+        """Lines of devices that are gone went with them, and others may have come since the class was applied."""
         with self._lock:
             applied, then = self._applied.get(target.id, ("", {}))
-        if applied != class_name:
-            resolved = self._resolve(class_name)
-            ability = self._ability(resolved, target.cgroup)
-            self._require_files(target, resolved, ability)
-            then = limits.wanted(resolved, ability)
-        self._require_same(target, then)
+        with named(BLOCKIO):
+            if applied != class_name:
+                resolved = self._resolve(class_name)
+                ability = self._ability(resolved, target.cgroup)
+                self._require_files(target, resolved, ability)
+                then = limits.wanted(resolved, ability)
+            self._require_same(target, then)
 
     def release(self, target: Target, class_name: str) -> None:
-        """Clear what the class set, if the cgroup is still there."""
         with self._lock:
             self._applied.pop(target.id, None)
         if not self._cgroups.exists(target.cgroup):
             return
         try:
-            nothing = limits.wanted(_NOTHING, self._ability(_NOTHING, target.cgroup))
-            self._carry_out(target.cgroup, nothing)
+            self._carry_out(target.cgroup, self._nothing(target))
         except KernelCallError as error:
             if error.errno not in _GONE | {errno.ENOENT} or self._cgroups.exists(target.cgroup):
                 raise Internal(problem(BLOCKIO, f"{target.name}: {error.message}")) from error
 
     def describe(self) -> dict[str, Any]:
-        """Return what the classes set on this node now."""
         ability = self._machine_ability()
         classes = {}
         for name, class_ in self._configuration.classes.items():
@@ -202,7 +175,7 @@ class BlockIo(ClassResource):
     def _class(self, name: str) -> Class:
         found = self._configuration.classes.get(name)
         if found is None:
-            raise InvalidArgument(problem(BLOCKIO, f"{self._configuration.source} has no class {name!r}"))
+            raise InvalidArgument(f"{self._configuration.source} has no class {name!r}")
         return found
 
     def _resolve(self, class_name: str) -> Limits:
@@ -225,37 +198,34 @@ class BlockIo(ClassResource):
 
     def _machine_ability(self) -> Ability:
         """Return what cgroups of this machine have, without one at hand: the root has neither limits nor weights."""
-        files: set[str] = set()
-        if self._cgroups.version == 1:
-            if self._cgroups.has("/", "blkio.bfq.io_service_bytes"):
-                files = {limits.BFQ_WEIGHT_V1, limits.BFQ_WEIGHT_DEVICE_V1}
-        else:
-            if "bfq" in self._devices.schedulers():
-                files.add(limits.BFQ_WEIGHT)
-            if self._cgroups.has("/", _COST_QOS):
-                files.add(limits.COST_WEIGHT)
-        return explain.ability_for(
-            self._cgroups.version, frozenset(files), self._devices, throttles=self._has_controller, cost=self._cost()
+        has = {
+            limits.BFQ_WEIGHT_V1: self._cgroups.has("/", "blkio.bfq.io_service_bytes"),
+            limits.BFQ_WEIGHT_DEVICE_V1: self._cgroups.has("/", "blkio.bfq.io_service_bytes"),
+            limits.BFQ_WEIGHT: "bfq" in self._devices.schedulers(),
+            limits.COST_WEIGHT: self._cgroups.has("/", _COST_QOS),
+        }
+        version = self._cgroups.version
+        return Ability(
+            version=version,
+            throttles=self._has_controller,
+            weight_files=frozenset(file for file in limits.WEIGHT_FILES[version] if has[file]),
+            bfq=self._with_bfq(self._devices.numbers()),
+            cost=self._cost(),
         )
 
     def _ability(self, resolved: Limits, cgroup: str) -> Ability:
-        version = self._cgroups.version
-        throttle = limits.IO_MAX if version == 2 else limits.RATE_FILES_V1[configuration.Setting.READ_BPS]
-        weights = (
-            (limits.BFQ_WEIGHT, limits.COST_WEIGHT)
-            if version == 2
-            else (limits.BFQ_WEIGHT_V1, limits.BFQ_WEIGHT_DEVICE_V1)
-        )
-        weighed = [
-            device.number for device, values in resolved.devices.items() if configuration.Setting.WEIGHT in values
-        ]
+        version, has = self._cgroups.version, partial(self._cgroups.has, cgroup)
+        weighed = [device.number for device in resolved.weighed]
         return Ability(
             version=version,
-            throttles=self._cgroups.has(cgroup, throttle),
-            weight_files=frozenset(file for file in weights if self._cgroups.has(cgroup, file)),
-            bfq=frozenset(number for number in weighed if self._devices.scheduler(number) == "bfq"),
+            throttles=has(limits.IO_MAX if version == 2 else limits.RATE_FILES_V1[configuration.Setting.READ_BPS]),
+            weight_files=frozenset(filter(has, limits.WEIGHT_FILES[version])),
+            bfq=self._with_bfq(weighed),
             cost=self._cost() if weighed else frozenset(),
         )
+
+    def _with_bfq(self, numbers: Iterable[str]) -> frozenset[str]:
+        return frozenset(number for number in numbers if self._devices.scheduler(number) == "bfq")
 
     def _cost(self) -> frozenset[str]:
         lines = (self._cgroups.read("/", _COST_QOS) or "").splitlines() if self._cgroups.version == 2 else []
@@ -265,24 +235,17 @@ class BlockIo(ClassResource):
 
     def _require_files(self, target: Target, resolved: Limits, ability: Ability) -> None:
         if not self._cgroups.exists(target.cgroup):
-            raise FailedPrecondition(problem(BLOCKIO, f"{target.name}: cgroup {target.cgroup} is gone"))
-        settings = {setting for values in resolved.devices.values() for setting in values}
-        rates = any(setting.is_rate for setting in settings)
-        weights = resolved.weight is not None or any(not setting.is_rate for setting in settings)
+            raise FailedPrecondition(f"{target.name}: cgroup {target.cgroup} is gone")
+        weights = resolved.weight is not None or resolved.weighed
         if weights and target.cgroup.endswith(_OF_SYSTEMD):
             text = f"cgroup {target.cgroup} is systemd's, which resets weights when it reads its units again"
-            hint = "give the weights to its containers, run by crun"
-            raise FailedPrecondition(problem(BLOCKIO, f"{target.name}: {text}"), hint=hint)
-        if (rates and not ability.throttles) or (weights and not ability.weight_files):
-            hint = (
-                "the controller io must be enabled in the cgroup above, in cgroup.subtree_control"
-                if ability.version == 2
-                else ""
-            )
-            what = "limits" if rates and not ability.throttles else "weights"
+            raise FailedPrecondition(f"{target.name}: {text}", hint="give the weights to its containers, run by crun")
+        without_throttling = resolved.throttled and not ability.throttles
+        if without_throttling or (weights and not ability.weight_files):
+            hint = "the controller io must be enabled in the cgroup above, in cgroup.subtree_control"
+            files = f"files for {'limits' if without_throttling else 'weights'} of block devices"
             raise FailedPrecondition(
-                problem(BLOCKIO, f"{target.name}: cgroup {target.cgroup} has no files for {what} of block devices"),
-                hint=hint,
+                f"{target.name}: cgroup {target.cgroup} has no {files}", hint=hint if ability.version == 2 else ""
             )
 
     def _read(self, cgroup: str, files: limits.Content) -> dict[str, dict[str, str]]:
@@ -316,18 +279,15 @@ class BlockIo(ClassResource):
     def _is_beyond(self, write: Write, number: int) -> bool:
         """Say whether a write failed because the disk went away, or its scheduler that respects weights."""
         if number == errno.EOPNOTSUPP:
-            return write.file in limits.WEIGHT_FILES
+            return write.file in limits.WEIGHT_FILES[self._cgroups.version]
         return number in _GONE and not self._devices.exists(write.key)
 
     def _require_same(self, target: Target, then: limits.Content) -> None:
         found = self._read(target.cgroup, then)
         if found == then:
             return
-        text = limits.difference(self._present(found), self._present(then))
-        if text:
-            raise FailedPrecondition(
-                problem(BLOCKIO, f"{target.name}: {text}"), hint="something else writes this cgroup's files"
-            )
+        if text := limits.difference(self._present(found), self._present(then)):
+            raise FailedPrecondition(f"{target.name}: {text}", hint="something else writes this cgroup's files")
 
     def _present(self, content: limits.Content) -> limits.Content:
         """Leave out devices that are gone, and weights that went with a device's scheduler."""

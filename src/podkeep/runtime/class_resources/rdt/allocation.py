@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
+from podkeep.runtime.class_resources.model import Origin
 from podkeep.runtime.class_resources.rdt import bitmask, partitioning, schemata
 from podkeep.runtime.class_resources.rdt.configuration import (
     ROOT_CLASS,
@@ -55,8 +56,8 @@ class ClassPlan:
     name: str
     partition: str
     values: Values
-    deny_pod_annotation: bool = False
-    deny_container_annotation: bool = False
+    denied: frozenset[Origin] = frozenset()
+    """Whose annotations may not ask for it."""
 
     @property
     def schemata(self) -> tuple[str, ...]:
@@ -164,19 +165,19 @@ def _why_not(configuration: Configuration, partition: PartitionConfig, each: Cla
     """
     present = {Kind.L2: hardware.l2, Kind.L3: hardware.l3, Kind.MB: hardware.mb}
     for kind, found in present.items():
-        asked = each.request.names(kind) or partition.request.names(kind)
+        asked = each.request.of(kind) or partition.request.of(kind)
         if found or not asked:
             continue
         optional = configuration.optional.get(kind)
         key = f"options.{kind.value}.optional"
         if optional is False:
             raise FailedPrecondition(
-                f"{asked.where}: this machine cannot allocate {_NAMES[kind]}, and {key} is false",
+                f"{asked.node.place}: this machine cannot allocate {_NAMES[kind]}, and {key} is false",
                 hint=f"set {key} to true, or check the processor, the kernel and how resctrl is mounted",
             )
         if optional is None and (each.request.needs(kind) or partition.request.needs(kind)):
             return (
-                f"it has a part of the {_NAMES[kind]} ({asked.where}), which this machine cannot allocate;"
+                f"it has a part of the {_NAMES[kind]} ({asked.node.place}), which this machine cannot allocate;"
                 f" {key}: true offers the class without it"
             )
     return "" if hardware.closids else "this machine can allocate neither cache nor memory bandwidth"
@@ -212,13 +213,7 @@ def _class_plan(
         values["MB"] = {
             number: _bandwidth(partition.request, each.request, hardware.mb, number) for number in hardware.mb.ids
         }
-    return ClassPlan(
-        name=each.name,
-        partition=partition.name,
-        values=values,
-        deny_pod_annotation=each.deny_pod_annotation,
-        deny_container_annotation=each.deny_container_annotation,
-    )
+    return ClassPlan(name=each.name, partition=partition.name, values=values, denied=each.denied)
 
 
 def _mask(request: PerCache[CacheValue] | None, base: int, cache: Cache, resource: str, number: int) -> int:
@@ -237,10 +232,10 @@ def _mask(request: PerCache[CacheValue] | None, base: int, cache: Cache, resourc
         try:
             mask = bitmask.part(base, low=share.low, high=share.high, least=cache.least)
         except ValueError as error:
-            raise share.error(f"{what}: {error}", hint="give the partition more") from error
+            raise share.node.error(f"{what}: {error}", hint="give the partition more") from error
     text = bitmask.problem(mask, supported=cache.mask, least=cache.least, sparse=cache.sparse)
     if text:
-        raise share.error(f"{what}: {share} {text}")
+        raise share.node.error(f"{what}: {share} {text}")
     return mask
 
 
@@ -260,7 +255,7 @@ def _mbps(limit: BandwidthValue | None) -> int:
     if limit is None or (limit.mbps is None and limit.is_everything):
         return UNLIMITED_MBPS
     if limit.mbps is None:
-        raise limit.error(
+        raise limit.node.error(
             "has no limit in MBps, and resctrl is mounted with mba_MBps", hint='add one: ["50%", "1000MBps"]'
         )
     return limit.mbps
@@ -270,7 +265,7 @@ def _percent(limit: BandwidthValue | None) -> int:
     if limit is None:
         return 100
     if limit.percent is None:
-        raise limit.error(
+        raise limit.node.error(
             "has no limit in percent, and this machine limits in percent",
             hint='add one: ["50%", "1000MBps"]; or mount resctrl with mba_MBps',
         )
@@ -301,15 +296,12 @@ def _strange_ids(configuration: Configuration, hardware: Hardware) -> Iterator[s
         known[Kind.MB] = hardware.mb.ids
     for partition in configuration.partitions:
         for request in (partition.request, *(each.request for each in partition.classes)):
-            asked: dict[Kind, PerCache[CacheValue] | PerCache[BandwidthValue]] = {**request.caches}
-            if request.mb:
-                asked[Kind.MB] = request.mb
-            for kind, per_cache in asked.items():
-                strange = sorted(set(per_cache.by_id) - set(known.get(kind, per_cache.by_id)))
-                if strange:
+            for kind, ids in known.items():
+                asked = request.of(kind)
+                if asked is not None and (strange := sorted(set(asked.by_id) - set(ids))):
                     yield (
-                        f"{per_cache.where}: cache {', '.join(map(str, strange))} is not there;"
-                        f" this machine has {', '.join(map(str, known[kind]))}"
+                        f"{asked.node.place}: cache {', '.join(map(str, strange))} is not there;"
+                        f" this machine has {', '.join(map(str, ids))}"
                     )
 
 

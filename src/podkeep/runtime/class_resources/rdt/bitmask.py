@@ -27,11 +27,6 @@ def of(numbers: Iterable[int]) -> int:
     return mask
 
 
-def runs(mask: int) -> list[tuple[int, int]]:
-    """Return the blocks of neighbouring bits as first and last bit, rising."""
-    return _runs(bits(mask))
-
-
 def text(mask: int) -> str:
     """Return the bits as a list: ``0-3,5``; nothing for an empty mask."""
     return listed(bits(mask))
@@ -39,10 +34,11 @@ def text(mask: int) -> str:
 
 def listed(numbers: Iterable[int]) -> str:
     """Return rising numbers as a list: ``0-3,5``."""
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in _runs(numbers))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs(numbers))
 
 
-def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the blocks of neighbours among rising numbers: the first and the last of each."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:
@@ -79,7 +75,7 @@ def numbers(text: str, *, below: int) -> list[int]:
     found: set[int] = set()
     for entry in text.split(","):
         first, dash, last = (piece.strip() for piece in entry.partition("-"))
-        if not _is_number(first) or (dash and not _is_number(last)):
+        if not is_number(first) or (dash and not is_number(last)):
             raise ValueError(f"{text!r} is no list of numbers and ranges such as 0,2,4-7")
         low, high = int(first), int(last) if dash else int(first)
         if dash and high <= low:
@@ -138,7 +134,7 @@ def problem(mask: int, *, supported: int, least: int, sparse: bool) -> str:
         return "has no bit"
     if mask & ~supported:
         return f"has bits {text(mask & ~supported)}, and this cache has {text(supported)} alone"
-    blocks = runs(mask)
+    blocks = runs(bits(mask))
     if len(blocks) > 1 and not sparse:
         return (
             f"is {len(blocks)} blocks of bits ({text(mask)}), and this cache takes one block alone (sparse_masks is 0)"
@@ -148,5 +144,6 @@ def problem(mask: int, *, supported: int, least: int, sparse: bool) -> str:
     return ""
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Say whether a text is a decimal number, of no more digits than one of 64 bits can have."""
     return text.isascii() and text.isdecimal() and len(text) < 20

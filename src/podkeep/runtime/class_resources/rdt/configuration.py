@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.runtime.class_resources import names, yamlfile
+from podkeep.runtime.class_resources import yamlfile
+from podkeep.runtime.class_resources.model import Origin, check_class
 from podkeep.runtime.class_resources.rdt import partitioning
-from podkeep.runtime.class_resources.rdt import proportions as proportions_of
 from podkeep.runtime.class_resources.rdt.proportions import (
     Access,
     BandwidthValue,
@@ -24,13 +24,17 @@ from podkeep.runtime.class_resources.rdt.proportions import (
     Kind,
     Location,
     PerCache,
+    Share,
+    bandwidth_request,
     bits_inside,
+    cache_request,
 )
 from podkeep.runtime.class_resources.yamlfile import Node
 
 ROOT_CLASS = "system/default"
 """goresctrl's name of the root group, in which everything is that has no class; an empty name means it, too."""
 _ALLOCATIONS = {Kind.L2: "l2Allocation", Kind.L3: "l3Allocation", Kind.MB: "mbAllocation"}
+_DENYING = {"denyPodAnnotation": Origin.POD, "denyContainerAnnotation": Origin.CONTAINER}
 _RESERVED = frozenset("info mon_groups mon_data tasks cpus cpus_list schemata mode size mba_MBps_event".split())
 """What is in resctrl's root directory and so cannot be a group."""
 
@@ -42,16 +46,14 @@ class Request:
     caches: Mapping[Kind, PerCache[CacheValue]]
     mb: PerCache[BandwidthValue] | None = None
 
+    def of(self, kind: Kind) -> PerCache[CacheValue] | PerCache[BandwidthValue] | None:
+        """Return what it asks for of ``kind``, if it does."""
+        return self.mb if kind is Kind.MB else self.caches.get(kind)
+
     def needs(self, kind: Kind) -> bool:
         """Does it ask for a limit of ``kind``? All of something needs no hardware."""
-        if kind is Kind.MB:
-            return self.mb is not None and not all(value.is_everything for value in self.mb.values())
-        request = self.caches.get(kind)
-        return request is not None and not all(value.is_everything for value in request.values())
-
-    def names(self, kind: Kind) -> Location | None:
-        """Return where it asks for ``kind``, if it does."""
-        return self.mb if kind is Kind.MB else self.caches.get(kind)
+        asked = self.of(kind)
+        return asked is not None and not all(value.is_everything for value in asked.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +62,8 @@ class ClassConfig(Location):
 
     name: str
     request: Request
-    deny_pod_annotation: bool = False
-    """``kubernetes.denyPodAnnotation``: no pod annotation may ask for it."""
-    deny_container_annotation: bool = False
+    denied: frozenset[Origin] = frozenset()
+    """Whose annotations may not ask for it (``kubernetes.denyPodAnnotation``, ``denyContainerAnnotation``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,23 +93,16 @@ class Configuration:
 
 
 def load(path: Path) -> Configuration:
-    """Read a file.
+    """Read a file; :func:`read` says what it may raise."""
+    return read(yamlfile.load(path))
 
+
+def read(root: Node) -> Configuration:
+    """Return what a file says.
+
+    :param root: its tree.
     :raises InvalidArgument: naming file, line and key, if it is not in order whatever the hardware.
     """
-    return _configuration(yamlfile.load(path))
-
-
-def parse(text: str, *, source: str) -> Configuration:
-    """Read the text of a file.
-
-    :param source: its name, for messages.
-    :raises InvalidArgument: as :func:`load`.
-    """
-    return _configuration(yamlfile.parse(text, source=source))
-
-
-def _configuration(root: Node) -> Configuration:
     fields = root.fields({"options", "partitions"})
     entries = fields["partitions"].entries() if "partitions" in fields else {}
     configuration = Configuration(
@@ -136,9 +130,9 @@ def _partition(name: str, node: Node) -> PartitionConfig:
     request = _request(fields)
     for cache in request.caches.values():
         for value in cache.values():
-            for share in (value.unified, value.code, value.data):
-                if isinstance(share, proportions_of.Share) and share.is_range:
-                    raise share.error(
+            for share in map(value.written, Access):
+                if isinstance(share, Share) and share.is_range:
+                    raise share.node.error(
                         f"a partition cannot have a range such as {share}",
                         hint="partitions are laid out one after the other: write how much it gets, or which bits",
                     )
@@ -146,53 +140,40 @@ def _partition(name: str, node: Node) -> PartitionConfig:
     classes = tuple(_class(each, entry) for each, entry in entries.items())
     for each in classes:
         _check_inside(each, name, request)
-    return PartitionConfig(where=proportions_of.place(node), name=name, request=request, classes=classes)
+    return PartitionConfig(node=node, name=name, request=request, classes=classes)
 
 
 def _class(name: str, node: Node) -> ClassConfig:
-    place = Location(where=proportions_of.place(node))
     if name in {"", ROOT_CLASS}:
         name = ROOT_CLASS
     else:
-        names.check_class(name, key=place.where)
+        check_class(name, key=node.place)
         if name in _RESERVED:
-            raise place.error(f"{name!r} is a name of resctrl's own", hint="give the class another name")
+            raise node.error(f"{name!r} is a name of resctrl's own", hint="give the class another name")
     fields = node.fields({*_ALLOCATIONS.values(), "kubernetes"})
-    denied = {
-        key: value.boolean()
-        for key, value in (
-            fields["kubernetes"].fields({"denyPodAnnotation", "denyContainerAnnotation"})
-            if "kubernetes" in fields
-            else {}
-        ).items()
-    }
-    return ClassConfig(
-        where=place.where,
-        name=name,
-        request=_request(fields),
-        deny_pod_annotation=denied.get("denyPodAnnotation", False),
-        deny_container_annotation=denied.get("denyContainerAnnotation", False),
-    )
+    denies = fields["kubernetes"].fields(_DENYING) if "kubernetes" in fields else {}
+    denied = frozenset(_DENYING[key] for key, value in denies.items() if value.boolean())
+    return ClassConfig(node=node, name=name, request=_request(fields), denied=denied)
 
 
 def _request(fields: Mapping[str, Node]) -> Request:
     bandwidth = fields.get(_ALLOCATIONS[Kind.MB])
     return Request(
         caches={
-            kind: proportions_of.cache_request(fields[_ALLOCATIONS[kind]])
+            kind: cache_request(fields[_ALLOCATIONS[kind]])
             for kind in (Kind.L2, Kind.L3)
             if _ALLOCATIONS[kind] in fields
         },
-        mb=None if bandwidth is None else proportions_of.bandwidth_request(bandwidth),
+        mb=None if bandwidth is None else bandwidth_request(bandwidth),
     )
 
 
 def _check_inside(each: ClassConfig, partition: str, request: Request) -> None:
     """Raise if a class divides what its partition does not have."""
     for kind, key in _ALLOCATIONS.items():
-        asked = each.request.names(kind)
-        if asked and not request.names(kind):
-            raise asked.error(
+        asked = each.request.of(kind)
+        if asked and not request.of(kind):
+            raise asked.node.error(
                 f"the partition {partition!r} has no {key}, of which the class {each.name!r} could get a part",
                 hint=f"give every partition its {key}",
             )
@@ -218,8 +199,8 @@ def _check_unique(configuration: Configuration) -> None:
     for partition in configuration.partitions:
         for each in partition.classes:
             if each.name in found:
-                raise each.error(
-                    f"the class {each.name!r} is there twice, first at {found[each.name].where}",
+                raise each.node.error(
+                    f"the class {each.name!r} is there twice, first at {found[each.name].node.place}",
                     hint="the names of classes are unique across partitions",
                 )
             found[each.name] = each

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from podkeep.runtime.class_resources.model import Origin
 from podkeep.runtime.class_resources.rdt import bitmask
 from podkeep.runtime.class_resources.rdt.allocation import ClassPlan, PartitionPlan, Plan
 from podkeep.runtime.class_resources.rdt.configuration import ROOT_CLASS
@@ -60,8 +61,8 @@ def describe(plan: Plan) -> dict[str, Any]:
             each.name: {
                 "partition": each.partition,
                 "schemata": list(each.schemata),
-                "denyPodAnnotation": each.deny_pod_annotation,
-                "denyContainerAnnotation": each.deny_container_annotation,
+                "denyPodAnnotation": Origin.POD in each.denied,
+                "denyContainerAnnotation": Origin.CONTAINER in each.denied,
             }
             for each in _classes(plan)
         },
@@ -146,17 +147,9 @@ def _groups(plan: Plan) -> Iterator[str]:
         f"control groups: {_used(plan)} of {plan.hardware.closids}:"
         f" the root group{root}, {len(plan.classes)} of classes{strangers}"
     )
-    denied = {
-        each.name: " and ".join(
-            word
-            for word, deny in (("pod", each.deny_pod_annotation), ("container", each.deny_container_annotation))
-            if deny
-        )
-        for each in _classes(plan)
-    }
-    for name, words in denied.items():
-        if words:
-            yield f"{_INDENT}{name}: not by {words} annotation"
+    for each in _classes(plan):
+        if words := " and ".join(origin for origin in (Origin.POD, Origin.CONTAINER) if origin in each.denied):
+            yield f"{_INDENT}{each.name}: not by {words} annotation"
 
 
 def _names(plan: Plan) -> Iterator[str]:

@@ -43,39 +43,35 @@ class DomainUsage:
 
 
 class Monitoring:
-    """The monitoring groups of one resctrl file system. Any thread may use it."""
+    """The monitoring groups of one resctrl file system. Any thread may use it.
+
+    Every method that changes something raises :class:`ResctrlError` if the kernel refuses, unless it says otherwise.
+    """
 
     def __init__(self, resctrl: Resctrl) -> None:
         self._resctrl = resctrl
         self._exhausted = False
 
-    def watch(self, name: str, container: str, threads: Threads) -> bool:
-        """Count what a container uses whose threads are in control group ``name``; return whether it is counted.
+    def watch(self, name: str, container: str, threads: Threads) -> None:
+        """Count what a container uses whose threads are in control group ``name``, if there is an RMID for it.
 
         :raises FailedPrecondition: if threads could not be moved into the monitoring group fast enough.
-        :raises ResctrlError: if the kernel refuses for another reason than that there is no RMID.
         """
-        group = Group(name=name, monitor=container)
-        is_new = True
+        group, is_new = Group(name=name, monitor=container), True
         try:
             self._resctrl.create(group)
         except ResctrlError as error:
-            if error.errno in _NOT_MONITORED:
-                return False
             if error.errno in _NONE_LEFT:
                 self._say_exhausted(container, error)
-                return False
+            if error.errno in _NOT_MONITORED | _NONE_LEFT:
+                return
             if error.errno != errno.EEXIST:
                 raise
             is_new = False
         tasks.move(self._resctrl, group, threads, all_of_them=is_new)
-        return True
 
     def join(self, name: str, container: str, threads: Threads) -> None:
-        """Count threads that have come into control group ``name`` for a container, if that is counted.
-
-        :raises PodkeepError: as :meth:`watch`.
-        """
+        """Count threads that have come into control group ``name`` for a container, if that is counted."""
         try:
             tasks.move(self._resctrl, Group(name=name, monitor=container), threads, all_of_them=True)
         except ResctrlError as error:
@@ -86,38 +82,27 @@ class Monitoring:
         """Before a container goes to another control group: move its monitoring group there, or remove it.
 
         Moved, it keeps its counts and takes the container's threads along, all at once.
-
-        :raises ResctrlError: if the kernel refuses.
         """
         group = Group(name=source, monitor=container)
         if self._resctrl.exists(group) and self._resctrl.move_monitor(group, target) is None:
             self._resctrl.remove(group)
 
     def forget(self, container: str) -> None:
-        """Stop counting what a container uses, whatever control group it is in; safe to repeat.
-
-        :raises ResctrlError: if the kernel refuses.
-        """
+        """Stop counting what a container uses, whatever control group it is in; safe to repeat."""
         for name in ("", *sorted(self._resctrl.groups())):
             group = Group(name=name, monitor=container)
             if self._resctrl.exists(group):
                 self._resctrl.remove(group)
 
     def sweep(self, name: str) -> None:
-        """Remove the groups of containers that ended while nobody was there to see, from a control group of ours.
-
-        :raises ResctrlError: if the kernel refuses.
-        """
+        """Remove the groups of containers that ended while nobody was there to see, from a control group of ours."""
         for container in sorted(self._resctrl.monitors(name)):
             group = Group(name=name, monitor=container)
             if _CONTAINER_ID.fullmatch(container) and not tasks.in_use(self._resctrl, group):
                 self._resctrl.remove(group)
 
     def give_up(self, names: Collection[str], needy: str) -> bool:
-        """Remove one container's group from these control groups, so that ``needy`` gets its RMID; is there one?
-
-        :raises ResctrlError: if the kernel refuses.
-        """
+        """Remove one container's group from these control groups, so that ``needy`` gets its RMID; is there one?"""
         for name in sorted(names):
             for container in filter(_CONTAINER_ID.fullmatch, sorted(self._resctrl.monitors(name))):
                 self._resctrl.remove(Group(name=name, monitor=container))

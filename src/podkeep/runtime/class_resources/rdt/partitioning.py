@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.class_resources.rdt import bitmask
 from podkeep.runtime.class_resources.rdt.hardware import Cache
 from podkeep.runtime.class_resources.rdt.proportions import (
@@ -60,7 +59,7 @@ def divide(requests: Requests, cache: Cache, number: int) -> dict[str, dict[Acce
     what = f"{cache.level}, cache {number}"
     values: dict[str, CacheValue] = {}
     for name, each in asking.items():
-        everything = CacheValue(unified=Share(where=each.where, low=0, high=100))
+        everything = CacheValue(unified=Share(node=each.node, low=0, high=100))
         values[name] = each.get(number) or everything
     found: dict[str, dict[Access, int]] = {name: {} for name in values}
     for access in Access:
@@ -81,7 +80,7 @@ def _all_or_none(requests: Requests, *, kind: Kind) -> dict[str, PerCache[CacheV
     silent = [name for name in requests if name not in asking]
     if asking and silent:
         first = next(iter(asking.values()))
-        raise first.error(
+        raise first.node.error(
             f"the partitions {', '.join(silent)} have no {kind.value}Allocation",
             hint="if one partition has a part of a cache, every one needs its own, or they would overlap",
         )
@@ -99,20 +98,20 @@ def _agree(values: Mapping[str, CacheValue], *, access: Access, what: str) -> di
         return {}
     first = next(iter(shares.values()))
     if missing:
-        raise first.error(
+        raise first.node.error(
             f"{what}: the partitions {', '.join(missing)} have no {access.value!r}",
             hint="if one partition tells code and data apart, every one has to",
         )
     odd = next((share for share in shares.values() if type(share) is not type(first)), None)
     if odd:
-        raise odd.error(
-            f"{what}: {odd} is {_way(odd)}, and {first} at {first.where} is {_way(first)}",
+        raise odd.node.error(
+            f"{what}: {odd} is {_way(odd)}, and {first} at {first.node.place} is {_way(first)}",
             hint="for one cache write percentages for all partitions, or masks for all of them",
         )
     total = sum(share.high for share in shares.values() if isinstance(share, Share))
     if total > 100:
         asked = ", ".join(f"{name} {share}" for name, share in shares.items())
-        raise first.error(
+        raise first.node.error(
             f"{what}: the partitions ask for {total}% of {access.value} together ({asked})",
             hint="make it 100% at most; a partition that names neither this cache nor 'all' asks for 100% of it",
         )
@@ -127,9 +126,9 @@ def _refuse_overlap(shares: Mapping[str, Proportion], what: str) -> None:
             continue
         for other, bits in taken.items():
             if share.mask & bits.mask:
-                raise share.error(
+                raise share.node.error(
                     f"{what}: bits {bitmask.text(share.mask & bits.mask)} of {share} are also those of the partition"
-                    f" {other!r} ({bits} at {bits.where})",
+                    f" {other!r} ({bits} at {bits.node.place})",
                     hint="partitions share no bit; classes in one partition may",
                 )
         taken[name] = share
@@ -139,7 +138,7 @@ def _absolute(shares: Mapping[str, Bits], cache: Cache, what: str) -> dict[str, 
     for share in shares.values():
         text = bitmask.problem(share.mask, supported=cache.mask, least=cache.least, sparse=cache.sparse)
         if text:
-            raise share.error(f"{what}: {share} {text}")
+            raise share.node.error(f"{what}: {share} {text}")
     return {name: share.mask for name, share in shares.items()}
 
 
@@ -148,8 +147,8 @@ def _relative(shares: Mapping[str, Share], cache: Cache, what: str) -> dict[str,
     counts = _counts({name: share.high for name, share in shares.items()}, bits=len(available), least=cache.least)
     if counts is None:
         first = next(iter(shares.values()))
-        raise InvalidArgument(
-            f"{first.where}: {what}: {len(shares)} partitions need {len(shares) * cache.least} bits,"
+        raise first.node.error(
+            f"{what}: {len(shares)} partitions need {len(shares) * cache.least} bits,"
             f" {cache.least} each, and it has {len(available)}",
             hint="put classes that may share cache into one partition",
         )

@@ -47,7 +47,7 @@ def read_hardware(resctrl: Resctrl) -> Hardware:
     )
 
 
-def plan(configured: Configuration, resctrl: Resctrl, groups: ControlGroups) -> Plan:
+def plan(configured: Configuration, groups: ControlGroups) -> Plan:
     """Return what a file means here; where nothing can be allocated it is checked in full all the same.
 
     :raises InvalidArgument: if the file does not fit the hardware.
@@ -55,14 +55,14 @@ def plan(configured: Configuration, resctrl: Resctrl, groups: ControlGroups) -> 
     :raises ResourceExhausted: if there are more classes than CLOSIDs.
     :raises ResctrlError: if the kernel refuses.
     """
-    found = read_hardware(resctrl)
-    staying = _staying(resctrl, groups) if found.closids else set()
+    found = read_hardware(groups.resctrl)
+    staying = _staying(groups) if found.closids else set()
     return allocation.plan(configured, found, foreign=staying - set(configured.classes))
 
 
-def _staying(resctrl: Resctrl, groups: ControlGroups) -> set[str]:
+def _staying(groups: ControlGroups) -> set[str]:
     """Return the control groups that will keep their CLOSIDs, whatever the configuration."""
-    ours = groups.ours()
+    ours, resctrl = groups.ours(), groups.resctrl
     return {
         name
         for name in resctrl.groups()

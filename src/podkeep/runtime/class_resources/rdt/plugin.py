@@ -9,9 +9,7 @@ runc puts the first process into a group that it finds, and no version of either
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,29 +18,17 @@ from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
-from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Origin, Target, problem
+from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Origin, Target, named
 from podkeep.runtime.class_resources.rdt import allocation, configuration, explain, planning, tasks
 from podkeep.runtime.class_resources.rdt.allocation import Plan
 from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups
+from podkeep.runtime.class_resources.rdt.hardware import Hardware
 from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
-from podkeep.runtime.class_resources.rdt.notes import Notes
 from podkeep.runtime.class_resources.rdt.tasks import Threads
 
 log = logging.getLogger(__name__)
 
 DISABLED = "RDT is disabled: class_resources.rdt_config names no file"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Classes:
-    """What a configuration comes to on this machine. ``plan`` is None where nothing is offered, for ``why_not``."""
-
-    plan: Plan | None = None
-    why_not: str = ""
-    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Classes that are offered, to the lines of their schemata."""
-    everything: tuple[str, ...] = ()
-    """The lines of a group without limits."""
 
 
 def load(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> ClassResource | None:
@@ -54,35 +40,20 @@ def load(config: ClassResourcesConfig, cgroups: Cgroups, root: Path) -> ClassRes
     :raises FailedPrecondition: if the file says that the hardware must have what it does not have.
     :raises ResourceExhausted: if there are more classes than CLOSIDs.
     """
-    resctrl = Resctrl(Path(config.resctrl))
-    notes = Notes(root, resctrl.root)
-    groups = ControlGroups(resctrl, notes)
-    if not config.rdt_config and not notes:
+    groups = ControlGroups(Resctrl(Path(config.resctrl)), root)
+    if not config.rdt_config and not groups.notes:
         return None
-    with _as_rdt():
-        if config.rdt_config:
-            classes = _plan(Path(config.rdt_config), resctrl, groups)
-        else:
-            unlimited = allocation.everything(planning.read_hardware(resctrl))
-            classes = Classes(why_not=DISABLED, everything=unlimited)
-    return Rdt(classes, resctrl, cgroups, groups=groups, notes=notes)
-
-
-def _plan(file: Path, resctrl: Resctrl, groups: ControlGroups) -> Classes:
-    plan = planning.plan(configuration.load(file), resctrl, groups)
-    if absent := planning.absence(resctrl):
-        return Classes(why_not=str(absent))
+    with named(RDT):
+        if not config.rdt_config:
+            return Rdt(planning.read_hardware(groups.resctrl), DISABLED, groups, cgroups)
+        plan = planning.plan(configuration.load(Path(config.rdt_config)), groups)
+        if absent := planning.absence(groups.resctrl):
+            return Rdt(plan.hardware, str(absent), groups, cgroups)
     for warning in plan.warnings:
         log.warning("%s", warning)
     for name, reason in plan.unavailable.items():
         log.info("RDT class %s is not offered: %s", name, reason)
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(plan.unavailable.items()))
-    return Classes(
-        plan=plan,
-        why_not="" if plan.classes else reasons or f"{file} has no classes",
-        lines={name: tuple(item.schemata) for name, item in plan.classes.items()},
-        everything=allocation.everything(plan.hardware),
-    )
+    return Rdt(plan.hardware, plan, groups, cgroups)
 
 
 class Rdt(ClassResource):
@@ -90,34 +61,35 @@ class Rdt(ClassResource):
 
     name = RDT
 
-    def __init__(
-        self, classes: Classes, resctrl: Resctrl, cgroups: Cgroups, *, groups: ControlGroups, notes: Notes
-    ) -> None:
-        self._classes, self._resctrl, self._cgroups = classes, resctrl, cgroups
-        self._groups, self._notes = groups, notes
-        self._monitoring = Monitoring(resctrl)
+    def __init__(self, hardware: Hardware, plan: Plan | str, groups: ControlGroups, cgroups: Cgroups) -> None:
+        """:param plan: or why nothing is offered."""
+        self._plan = None if isinstance(plan, str) else plan
+        self._why_not = plan if isinstance(plan, str) else _why_not(plan)
+        planned = {} if self._plan is None else self._plan.classes
+        self._lines = {name: tuple(item.schemata) for name, item in planned.items()}
+        """Classes that are offered, to the lines of their schemata."""
+        self._unlimited = allocation.everything(hardware)
+        """The lines of a group without limits."""
+        self._groups, self._resctrl, self._cgroups = groups, groups.resctrl, cgroups
+        self._monitoring = Monitoring(groups.resctrl)
         self._members: dict[str, tuple[Target, str]] = {}
         """By ID what was put, or seen, in a class; what is gone without :meth:`release` has no threads."""
 
     def offers(self) -> Mapping[Level, Offer]:
-        names = tuple(sorted(self._classes.lines))
-        return {Level.CONTAINER: Offer(classes=names)} if names else {}
+        return {Level.CONTAINER: Offer(classes=tuple(sorted(self._lines)))} if self._lines else {}
 
     def why_not(self, level: Level) -> str:
         if level is Level.POD:
             return "caches and memory bandwidth are allocated to containers, not to pods as a whole"
-        return self._classes.why_not
+        return self._why_not
 
     def check(self, level: Level, class_name: str) -> None:
-        with _as_rdt():
+        with named(RDT):
             self._resctrl.check()
 
     def denies_annotation(self, class_name: str, origin: Origin) -> bool:
-        plan = self._classes.plan
-        item = None if plan is None else plan.classes.get(class_name)
-        if item is None:
-            return False
-        return item.deny_pod_annotation if origin is Origin.POD else item.deny_container_annotation
+        plan = self._plan
+        return plan is not None and class_name in plan.classes and origin in plan.classes[class_name].denied
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
         """Without schemata: the group has them, and a runtime that compares or writes them needs none."""
@@ -125,60 +97,44 @@ class Rdt(ClassResource):
         return {**config, "linux": {**linux, "intelRdt": {"closID": class_name}}}
 
     def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
-        with _as_rdt():
+        with named(RDT):
             if planning.absence(self._resctrl):
                 return
-            plan = self._classes.plan
-            root = None if plan is None else plan.root
-            wanted = dict(self._classes.lines)
-            if root is not None:
-                wanted[DEFAULT] = tuple(root.schemata)
-            elif self._notes.default_changed:
-                wanted[DEFAULT] = self._classes.everything
-            self._groups.establish(wanted)
+            root = None if self._plan is None else self._plan.root
+            self._groups.establish(self._lines | ({DEFAULT: root.schemata} if root else {}), self._unlimited)
         # It is in force: what fails from here on is tidied up at the next start.
         try:
-            self._notes.note_default(root is not None)
             for name in self._groups.ours():
                 self._monitoring.sweep(name)
         except PodkeepError as error:
             log.warning("class resource rdt: what an earlier daemon left is not tidied up: %s", error)
 
     def deactivate(self) -> None:
-        with _as_rdt():
-            if not self._notes or planning.absence(self._resctrl):
-                return
-            self._groups.remove_unused(self._notes.groups)
-            if self._notes.default_changed:
-                self._groups.give_back_default(self._classes.everything)
-                self._notes.note_default(False)
+        with named(RDT):
+            if self._groups.notes and not planning.absence(self._resctrl):
+                self._groups.establish({}, self._unlimited)
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        with _as_rdt():
-            self._fix(class_name)
-            self._members[target.id] = target, class_name
-            try:
-                self._move(target, class_name, previous)
-            except BaseException:
-                self._move_back(target, class_name, previous)
-                raise
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        self._fix(class_name)
+        self._members[target.id] = target, class_name
+        self._move(target, class_name, previous)
 
     def verify(self, target: Target, class_name: str) -> None:
-        with _as_rdt():
+        with named(RDT):
             group = Group(name=class_name)
             if not self._resctrl.exists(group):
                 raise FailedPrecondition(f"resctrl group {class_name} of {target.name} is gone")
             if left := tasks.outside(self._resctrl, group, self._threads(target)):
                 shown = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
                 raise FailedPrecondition(f"{len(left)} threads of {target.name} are not in class {class_name}: {shown}")
-            wrong = self._groups.differences(class_name, self._classes.lines.get(class_name, ()))
+            wrong = self._groups.differences(class_name, self._lines.get(class_name, ()))
             if wrong:
                 raise FailedPrecondition(f"class {class_name} is not in force: {'; '.join(wrong)}")
             self._members[target.id] = target, class_name
 
     def release(self, target: Target, class_name: str) -> None:
         self._members.pop(target.id, None)
-        with _as_rdt():
+        with named(RDT):
             if not self._resctrl.exists(DEFAULT_GROUP):
                 return
             if self._resctrl.exists(Group(name=class_name)):
@@ -190,28 +146,25 @@ class Rdt(ClassResource):
         return partial(self._enter, target, class_name)
 
     def describe(self) -> dict[str, Any]:
-        plan = self._classes.plan
-        if plan is None:
-            return {"disabled": self._classes.why_not}
-        return explain.describe(plan)
+        return {"disabled": self._why_not} if self._plan is None else explain.describe(self._plan)
 
     def _enter(self, target: Target, class_name: str, pid: int) -> None:
         """Put a process into the class; what it starts will be in it as well."""
         threads = partial(tasks.threads_of_process, pid)
-        with _as_rdt():
+        with named(RDT):
             if not self._resctrl.exists(Group(name=class_name)):
                 self._fix(class_name)
             try:
                 tasks.move(self._resctrl, Group(name=class_name), threads, all_of_them=True)
                 self._monitoring.join(class_name, target.id, threads)
             except ResctrlError as error:
-                if self._resctrl.exists(Group(name=class_name)) or class_name in self._classes.lines:
+                if self._resctrl.exists(Group(name=class_name)) or class_name in self._lines:
                     raise
                 log.warning("%s: a command runs outside class %s, which is gone: %s", target.name, class_name, error)
 
     def _fix(self, class_name: str) -> None:
         """Put right what somebody else changed; who was in a group that is gone is in the default one."""
-        lines = self._classes.lines.get(class_name)
+        lines = self._lines.get(class_name)
         if lines is None or not self._groups.fix(class_name, lines):
             return
         for member, of_class in list(self._members.values()):
@@ -238,38 +191,18 @@ class Rdt(ClassResource):
         tasks.move(self._resctrl, Group(name=class_name), threads, all_of_them=previous is None)
         self._monitoring.watch(class_name, target.id, threads)
 
-    def _move_back(self, target: Target, class_name: str, previous: str | None) -> None:
-        """Put a container back where it was; what fails now is only logged, because an error is on its way already."""
-        if previous == class_name:
-            return
-        if previous is None:
-            self._members.pop(target.id, None)
-        else:
-            self._members[target.id] = target, previous
-        try:
-            if previous is not None:
-                self._move(target, previous, class_name)
-            else:
-                self._monitoring.forget(target.id)
-                tasks.move(self._resctrl, DEFAULT_GROUP, self._threads(target))
-        except PodkeepError as error:
-            log.warning("%s could not be put back into %s: %s", target.name, previous or "the default group", error)
-
     def _remove_retired(self) -> None:
         """Remove the groups of classes that the configuration does not have any more, after their last task.
 
         Not when a container only goes to another class: that may be taken back.
         """
-        if retired := self._notes.groups.keys() - self._classes.lines.keys():
+        if retired := self._groups.notes.groups.keys() - self._lines.keys():
             self._groups.remove_unused(retired)
 
 
-@contextmanager
-def _as_rdt() -> Iterator[None]:
-    """Let every error begin with what it is about."""
-    try:
-        yield
-    except PodkeepError as error:
-        if not error.message.startswith(problem(RDT, "")):
-            error.message = problem(RDT, error.message)
-        raise
+def _why_not(plan: Plan) -> str:
+    if plan.classes:
+        return ""
+    return (
+        "; ".join(f"{name}: {reason}" for name, reason in plan.unavailable.items()) or f"{plan.source} has no classes"
+    )

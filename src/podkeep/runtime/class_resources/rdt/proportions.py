@@ -7,11 +7,10 @@ Pure. Does not own: the keys around them (``configuration.py``), or what they be
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.class_resources.rdt import bitmask
 from podkeep.runtime.class_resources.yamlfile import Node
 
@@ -42,14 +41,9 @@ class Access(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where something is written."""
+    """Something that is written in a file, and where."""
 
-    where: str
-    """``FILE:LINE: keys``."""
-
-    def error(self, text: str, *, hint: str = "") -> InvalidArgument:
-        """Return (not raise) the error that something is wrong there."""
-        return InvalidArgument(f"{self.where}: {text}", hint=hint)
+    node: Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +82,8 @@ class CacheValue:
 
     def written(self, access: Access) -> Proportion | None:
         """Return what is written for ``access``."""
-        return {Access.UNIFIED: self.unified, Access.CODE: self.code, Access.DATA: self.data}[access]
+        found: Proportion | None = getattr(self, access)
+        return found
 
     def effective(self, access: Access) -> Proportion:
         """Return what holds for ``access``: what is written for it, or else ``unified``."""
@@ -97,11 +92,8 @@ class CacheValue:
     @property
     def is_everything(self) -> bool:
         """Does it ask for no limit?"""
-        return all(
-            isinstance(share, Share) and share.low <= 1 and share.high == 100
-            for share in (self.unified, self.code, self.data)
-            if share is not None
-        )
+        shares = [self.effective(access) for access in Access]
+        return all(isinstance(share, Share) and share.low <= 1 and share.high == 100 for share in shares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,24 +126,12 @@ class PerCache(Location, Generic[T]):
         return self.by_id.get(cache, self.rest)
 
 
-def place(node: Node) -> str:
-    """Return :attr:`Location.where` of ``node``."""
-    return node.error("").message.removesuffix(": ")
-
-
 def cache_request(node: Node) -> PerCache[CacheValue]:
     """Read ``l2Allocation`` or ``l3Allocation``: a proportion, or one (or unified, code, data) for each cache.
 
     :raises InvalidArgument: if it is anything else.
     """
-    if not node.is_mapping:
-        return PerCache(where=place(node), by_id={}, rest=_cache_value(node))
-    by_id, rest = _split(node)
-    return PerCache(
-        where=place(node),
-        by_id={cache: _cache_value(value) for cache, value in by_id.items()},
-        rest=None if rest is None else _cache_value(rest),
-    )
+    return _per_cache(node, _cache_value)
 
 
 def bandwidth_request(node: Node) -> PerCache[BandwidthValue]:
@@ -159,14 +139,7 @@ def bandwidth_request(node: Node) -> PerCache[BandwidthValue]:
 
     :raises InvalidArgument: if it is anything else.
     """
-    if not node.is_mapping:
-        return PerCache(where=place(node), by_id={}, rest=_bandwidth_value(node))
-    by_id, rest = _split(node)
-    return PerCache(
-        where=place(node),
-        by_id={cache: _bandwidth_value(value) for cache, value in by_id.items()},
-        rest=None if rest is None else _bandwidth_value(rest),
-    )
+    return _per_cache(node, _bandwidth_value)
 
 
 def bits_inside(share: Bits, base: int, *, what: str) -> int:
@@ -182,16 +155,18 @@ def bits_inside(share: Bits, base: int, *, what: str) -> int:
         hint = (
             f"bits of a class count from the lowest bit of its partition, which has {base:#x} here: at most {most:#x}"
         )
-        raise share.error(f"{what}: {error}", hint=hint) from error
+        raise share.node.error(f"{what}: {error}", hint=hint) from error
 
 
-def _split(node: Node) -> tuple[dict[int, Node], Node | None]:
-    """Return what is written for caches that are named, and for all others."""
-    by_id: dict[int, Node] = {}
-    rest: Node | None = None
+def _per_cache(node: Node, read: Callable[[Node], T]) -> PerCache[T]:
+    """Read what is written for all caches, or for those that are named and for all others."""
+    if not node.is_mapping:
+        return PerCache(node=node, by_id={}, rest=read(node))
+    named: dict[int, Node] = {}
+    others: Node | None = None
     for key, value in node.entries().items():
         if key == ALL:
-            rest = value
+            others = value
             continue
         try:
             ids = bitmask.numbers(key, below=_UINT32)
@@ -200,13 +175,14 @@ def _split(node: Node) -> tuple[dict[int, Node], Node | None]:
             if key in list(Access):
                 hint = f"write {key} below a cache ID, or below {ALL!r}"
             raise value.error(f"not cache IDs: {error}", hint=hint) from error
-        if len(by_id) > bitmask.MAX_NUMBERS:
+        if len(named) > bitmask.MAX_NUMBERS:
             raise value.error(f"more than {bitmask.MAX_NUMBERS} caches are named")
         for cache in ids:
-            if cache in by_id:
-                raise value.error(f"cache {cache} is there twice, first in line {by_id[cache].line}")
-            by_id[cache] = value
-    return by_id, rest
+            if cache in named:
+                raise value.error(f"cache {cache} is there twice, first in line {named[cache].line}")
+            named[cache] = value
+    by_id = {cache: read(value) for cache, value in named.items()}
+    return PerCache(node=node, by_id=by_id, rest=None if others is None else read(others))
 
 
 def _cache_value(node: Node) -> CacheValue:
@@ -232,9 +208,9 @@ def _proportion(node: Node) -> Proportion:
             raise node.error(f"the range {text!r} does not rise")
         if not high:
             raise node.error(f"{text!r} is nothing of the cache", hint='the least that can be asked for is "1%"')
-        return Share(where=place(node), low=low, high=high, is_range=bool(dash))
+        return Share(node=node, low=low, high=high, is_range=bool(dash))
     try:
-        return Bits(where=place(node), mask=bitmask.parse(text))
+        return Bits(node=node, mask=bitmask.parse(text))
     except ValueError as error:
         raise node.error(str(error), hint=_CACHE_HINT) from error
 
@@ -243,11 +219,12 @@ def _bandwidth_value(node: Node) -> BandwidthValue:
     hint = (
         'write a list of one or two limits: ["50%"], or ["50%", "1000MBps"] where resctrl may be mounted with mba_MBps'
     )
-    if not node.is_list or not node.items():
+    entries = node.items() if node.is_list else []
+    if not entries:
         raise node.error("must be a list of limits", hint=hint)
     percent: int | None = None
     mbps: int | None = None
-    for entry in node.items():
+    for entry in entries:
         text = entry.text().strip()
         if text.endswith("%") and percent is None:
             percent = _percent(entry, text[:-1])
@@ -257,18 +234,22 @@ def _bandwidth_value(node: Node) -> BandwidthValue:
             raise entry.error(f"{text!r} is the second limit of its unit", hint=hint)
         else:
             raise entry.error(f"{text!r} has no unit that is known here: % or {_MBPS}", hint=hint)
-    return BandwidthValue(where=place(node), percent=percent, mbps=mbps)
+    return BandwidthValue(node=node, percent=percent, mbps=mbps)
 
 
 def _mbps(node: Node, text: str) -> int:
-    digits = text.removesuffix(_MBPS).strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and 0 < int(digits) < _UINT32):
+    value = _decimal(text.removesuffix(_MBPS))
+    if value is None or not 0 < value < _UINT32:
         raise node.error(f"{text!r} is not 1 to {_UINT32 - 1} {_MBPS}")
-    return int(digits)
+    return value
 
 
 def _percent(node: Node, text: str) -> int:
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= 100):
-        raise node.error(f"{digits!r} is no whole percentage of 0 to 100")
-    return int(digits)
+    value = _decimal(text)
+    if value is None or value > 100:
+        raise node.error(f"{text.strip()!r} is no whole percentage of 0 to 100")
+    return value
+
+
+def _decimal(text: str) -> int | None:
+    return int(text) if bitmask.is_number(text.strip()) else None

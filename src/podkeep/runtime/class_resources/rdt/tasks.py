@@ -74,8 +74,8 @@ def in_use(resctrl: Resctrl, group: Group) -> int:
     return sum(map(_lives, resctrl.tasks(group)))
 
 
-def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool = False) -> int:
-    """Move threads into the group until none is outside; return how many were.
+def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool = False) -> None:
+    """Move threads into the group until none is outside.
 
     :param all_of_them: none can be there already, so it need not be looked at: finding out who is in a group takes the
         kernel a look at every thread of the machine.
@@ -83,17 +83,18 @@ def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool 
     :raises FailedPrecondition: if there are still some outside after :data:`TIMEOUT_S` seconds.
     """
     deadline = time.monotonic() + TIMEOUT_S
-    moved, inside = 0, frozenset[int]()
+    inside = frozenset[int]()
     if not all_of_them:
         left, inside = _look(resctrl, group, threads)
         if not left:
-            return 0
+            return
     while True:
         # Listed anew, and moved at once: what starts others all the time is soon gone.
-        moved += sum(_put(resctrl, group, thread) for thread in sorted(threads() - inside))
+        for thread in sorted(threads() - inside):
+            _put(resctrl, group, thread)
         left, inside = _look(resctrl, group, threads)
         if not left:
-            return moved
+            return
         if time.monotonic() > deadline:
             raise FailedPrecondition(
                 f"{len(left)} threads are still outside resctrl group {group} after {TIMEOUT_S:.0f} s, among them"
@@ -102,18 +103,19 @@ def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool 
             )
 
 
-def _put(resctrl: Resctrl, group: Group, thread: int) -> bool:
-    """Move a thread and return whether it still lived.
+def _put(resctrl: Resctrl, group: Group, thread: int) -> None:
+    """Move a thread, if it still lives.
 
     A thread has its creator's control group of when the kernel began to make it, and is seen when that is done. So one
     can come to light outside after its creator was moved, and a monitoring group takes it by way of its control group.
     """
     try:
-        return resctrl.add_task(group, thread)
+        resctrl.add_task(group, thread)
     except ResctrlError as error:
         if not group.monitor or error.errno != errno.EINVAL:
             raise
-    return resctrl.add_task(Group(name=group.name), thread) and resctrl.add_task(group, thread)
+        resctrl.add_task(Group(name=group.name), thread)
+        resctrl.add_task(group, thread)
 
 
 def _lives(thread: int) -> bool:

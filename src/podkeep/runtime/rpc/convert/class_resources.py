@@ -38,8 +38,8 @@ def class_names(field: str, given: Mapping[str, str]) -> dict[str, str]:
 def resources_info(classes: ClassResources) -> api.ResourcesInfo:
     """Return what this node offers, as ``Status`` reports it."""
     return api.ResourcesInfo(
-        pod_class_resources=_infos(classes.offers(Level.POD)),
-        container_class_resources=_infos(classes.offers(Level.CONTAINER)),
+        pod_class_resources=_infos(classes.catalog.offers(Level.POD)),
+        container_class_resources=_infos(classes.catalog.offers(Level.CONTAINER)),
     )
 
 

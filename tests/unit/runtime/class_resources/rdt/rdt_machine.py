@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.rdt import allocation, configuration, hardware
 from support.resctrl import hardware as stand_in
 from support.resctrl.groups import Groups
@@ -56,7 +57,9 @@ class Machine:
 
     def plan(self, text: str, *, foreign: tuple[str, ...] = ()) -> allocation.Plan:
         """Return what the file ``text`` means here."""
-        return allocation.plan(configuration.parse(text, source="rdt.yaml"), self.hardware(), foreign=foreign)
+        return allocation.plan(
+            configuration.read(yamlfile.parse(text, source="rdt.yaml")), self.hardware(), foreign=foreign
+        )
 
     def write(self, plan: allocation.Plan) -> dict[str, str]:
         """Make the groups of a plan and write their lines; return what their files show then.

@@ -18,8 +18,7 @@ from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExh
 from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.model import RDT_NOTES
 from podkeep.runtime.class_resources.rdt import groups as module
-from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups, Wanted
-from podkeep.runtime.class_resources.rdt.notes import Notes
+from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups, Notes, Wanted
 from support.resctrl.hardware import INTEL, Cache, Hardware, Monitoring
 from support.resctrl.mount import Resctrl as Mounted
 
@@ -38,7 +37,7 @@ def mounted(resctrl: Mount) -> Mounted:
 def control(mounted: Mounted, root: Path) -> ControlGroups:
     """As a daemon that has just been started sees it."""
     resctrl = Resctrl(mounted.path)
-    return ControlGroups(resctrl, Notes(root, resctrl.root))
+    return ControlGroups(resctrl, root)
 
 
 def noted(root: Path) -> set[str]:
@@ -298,9 +297,8 @@ import sys
 from pathlib import Path
 from podkeep.kernel.resctrl import Resctrl
 from podkeep.runtime.class_resources.rdt.groups import ControlGroups
-from podkeep.runtime.class_resources.rdt.notes import Notes
 resctrl = Resctrl(Path(sys.argv[1]))
-ControlGroups(resctrl, Notes(Path(sys.argv[2]), resctrl.root)).establish({"gold": ("L3:0=f;1=f",), "silver": ()})
+ControlGroups(resctrl, Path(sys.argv[2])).establish({"gold": ("L3:0=f;1=f",), "silver": ()})
 """
 
 

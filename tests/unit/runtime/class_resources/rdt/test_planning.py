@@ -10,10 +10,10 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
 from podkeep.kernel.resctrl import Resctrl
+from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.rdt import configuration, planning
 from podkeep.runtime.class_resources.rdt.allocation import Plan
 from podkeep.runtime.class_resources.rdt.groups import ControlGroups
-from podkeep.runtime.class_resources.rdt.notes import Notes
 from support.resctrl.fixture import Mount
 from support.resctrl.hardware import HASWELL, MONITORING_ONLY, Cache, Hardware
 from support.resctrl.mount import Resctrl as Mounted
@@ -23,8 +23,8 @@ TWO = "partitions: {all: {l3Allocation: 100%, classes: {gold: {}, silver: {}}}}\
 
 def planned(mounted: Mounted, root: Path, text: str = TWO) -> Plan:
     resctrl = Resctrl(mounted.path)
-    groups = ControlGroups(resctrl, Notes(root, resctrl.root))
-    return planning.plan(configuration.parse(text, source="rdt.yaml"), resctrl, groups)
+    groups = ControlGroups(resctrl, root)
+    return planning.plan(configuration.read(yamlfile.parse(text, source="rdt.yaml")), groups)
 
 
 @pytest.mark.requirement("Q37")
@@ -50,7 +50,7 @@ def test_a_group_that_locks_a_part_of_a_cache_takes_no_closid(resctrl: Mount, tm
 def test_a_group_of_ours_counts_as_long_as_something_is_in_it(resctrl: Mount, tmp_path: Path) -> None:
     mounted = resctrl(HASWELL)
     there = Resctrl(mounted.path)
-    ControlGroups(there, Notes(tmp_path, there.root)).establish({"bronze": (), "tin": ()})
+    ControlGroups(there, tmp_path).establish({"bronze": (), "tin": ()})
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         (mounted.path / "bronze/tasks").write_text(f"{process.pid}\n")
         assert planned(mounted, tmp_path).foreign == ("bronze",)

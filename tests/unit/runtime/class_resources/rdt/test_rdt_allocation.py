@@ -9,6 +9,7 @@ import pytest
 from rdt_machine import CDP, FULL, L2, L2_CDP, MBPS, NO_L3, NO_MB, Machine
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError, ResourceExhausted
+from podkeep.runtime.class_resources.model import Origin
 from podkeep.runtime.class_resources.rdt import allocation
 from podkeep.runtime.class_resources.rdt.hardware import Hardware
 from support.resctrl import hardware as stand_in
@@ -423,7 +424,7 @@ def test_everything_is_what_the_root_group_has() -> None:
 
 def test_who_may_not_ask_is_kept() -> None:
     plan = Machine(FULL).plan("partitions: {p: {classes: {c: {kubernetes: {denyContainerAnnotation: true}}}}}")
-    assert (plan.classes["c"].deny_pod_annotation, plan.classes["c"].deny_container_annotation) == (False, True)
+    assert plan.classes["c"].denied == {Origin.CONTAINER}
 
 
 def test_partitions_say_what_they_have() -> None:

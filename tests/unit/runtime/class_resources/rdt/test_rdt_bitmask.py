@@ -102,4 +102,4 @@ def test_a_part_is_inside_and_large_enough(base: int, low: int, high: int, least
     mask = bitmask.part(base, low=low, high=high, least=least)
     assert mask & ~base == 0
     assert mask.bit_count() >= least
-    assert len(bitmask.runs(mask)) <= len(bitmask.runs(base))
+    assert len(bitmask.runs(bitmask.bits(mask))) <= len(bitmask.runs(bitmask.bits(base)))

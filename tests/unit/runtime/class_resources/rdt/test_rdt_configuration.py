@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.runtime.class_resources import yamlfile
+from podkeep.runtime.class_resources.model import Origin
 from podkeep.runtime.class_resources.rdt import configuration
 from podkeep.runtime.class_resources.rdt.proportions import Bits, Kind, Share
 
@@ -36,7 +38,7 @@ partitions:
 
 
 def _parse(text: str) -> configuration.Configuration:
-    return configuration.parse(text, source="rdt.yaml")
+    return configuration.read(yamlfile.parse(text, source="rdt.yaml"))
 
 
 @pytest.mark.requirement("Q37")
@@ -64,8 +66,8 @@ def test_everything_that_a_file_may_say() -> None:
         0: (50, None),
         3: (10, 1000),
     }
-    assert (gold.deny_pod_annotation, gold.deny_container_annotation) == (True, False)
-    assert (silver.request.caches, silver.request.mb, silver.deny_pod_annotation) == ({}, None, False)
+    assert gold.denied == {Origin.POD}
+    assert (silver.request.caches, silver.request.mb, silver.denied) == ({}, None, frozenset())
     assert root.name == configuration.ROOT_CLASS
 
 

@@ -154,10 +154,10 @@ def test_partitions_are_disjoint_and_classes_inside_them(hardware: stand_in.Hard
         for number in plan.partitions[0].masks[resource]:
             masks = [each.masks[resource][number] for each in plan.partitions]
             assert sum(masks) == bitmask.of({bit for mask in masks for bit in bitmask.bits(mask)})  # no bit twice
-            assert all(len(bitmask.runs(mask)) == 1 for mask in masks)
+            assert all(len(bitmask.runs(bitmask.bits(mask))) == 1 for mask in masks)
     homes = {name: each for each in plan.partitions for name in each.classes}
     for name, resource, number, mask in _masks(plan):
-        assert len(bitmask.runs(mask)) == 1
+        assert len(bitmask.runs(bitmask.bits(mask))) == 1
         assert mask & ~homes[name].masks[resource][number] == 0
 
 

@@ -1,6 +1,6 @@
 """The program that enforces a type of the configuration: what it is told, and how long it may take.
 
-Owns: one call of it. Does not own: when it is called (``custom.py``). It is run in the daemon's mount namespace, as
+Owns: one call of it. Does not own: when it is called (``plugin.py``). It is run in the daemon's mount namespace, as
 root, with nothing of the daemon's environment. docs/class-resources.md has the contract as its author reads it.
 """
 

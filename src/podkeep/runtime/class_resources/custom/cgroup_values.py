@@ -2,7 +2,7 @@
 
 Owns: that content. What a file held before, and what it reads since, is noted in an extended attribute of the cgroup,
 so the note lives exactly as long as the cgroup does, a killed daemon included. Does not own: which files a class sets
-(``custom.py``), or limits that a request asks for (``runtime/lifecycle/resource_plan.py``). Called by the types of the
+(``plugin.py``), or limits that a request asks for (``runtime/lifecycle/resource_plan.py``). Called by the types of the
 configuration, for one cgroup on one thread at a time.
 """
 
@@ -16,7 +16,6 @@ from functools import partial
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.base.undo import UndoStack
 from podkeep.kernel.cgroups import GONE, Cgroups
 
 ATTRIBUTE = "trusted.podkeep.class-resources"
@@ -102,12 +101,11 @@ class CgroupValues:
     def __init__(self, cgroups: Cgroups) -> None:
         self._cgroups = cgroups
 
-    def apply(self, cgroup: str, owner: str, wanted: Mapping[str, str]) -> Callable[[], None]:
+    def apply(self, cgroup: str, owner: str, wanted: Mapping[str, str]) -> None:
         """Make ``wanted`` the files that ``owner``, a type, sets in ``cgroup``; files it set before read as ever.
 
-        All or nothing: after an error every file reads what it did.
+        After an error some may be set; what all read before is noted for the next call, and for :meth:`release`.
 
-        :returns: what puts everything back as it was before the call.
         :raises FailedPrecondition: if there is no such file, or the kernel made something else of a value.
         :raises KernelCallError: if the kernel refuses.
         """
@@ -115,20 +113,16 @@ class CgroupValues:
         noted = place.noted().get(owner, {})
         now = {name: place.content(name) for name in (*wanted, *(name for name in noted if name not in wanted))}
         notes = {name: noted.get(name, Noted(before=now[name], after=now[name])) for name in now}
-        back = partial(_put_back, place, owner, now, noted)
-        with UndoStack() as undo:
-            undo.push(f"put back files of {cgroup}", back)
-            place.note(owner, notes)  # before a file changes: a daemon that is killed knows what it read
-            steps = [partial(place.reset, name, notes[name].before) for name in now if name not in wanted]
-            _in_possible_order([*steps, *(partial(place.write_lines, name, text) for name, text in wanted.items())])
-            place.note(
-                owner,
-                {
-                    name: Noted(before=notes[name].before, after=place.content(name), wrote=text)
-                    for name, text in wanted.items()
-                },
-            )
-        return back
+        place.note(owner, notes)  # before a file changes: a daemon that is killed knows what it read
+        steps = [partial(place.reset, name, notes[name].before) for name in now if name not in wanted]
+        _in_possible_order([*steps, *(partial(place.write_lines, name, text) for name, text in wanted.items())])
+        place.note(
+            owner,
+            {
+                name: Noted(before=notes[name].before, after=place.content(name), wrote=text)
+                for name, text in wanted.items()
+            },
+        )
 
     def wrote(self, cgroup: str, owner: str) -> dict[str, str]:
         """Return what :meth:`apply` was last told to make of the files."""
@@ -188,14 +182,6 @@ def _in_possible_order(steps: Sequence[Callable[[], None]]) -> None:
         if len(refused) == len(left):
             raise refused[0][1]
         left = [step for step, _ in refused]
-
-
-def _put_back(place: _Place, owner: str, contents: Mapping[str, str], noted: Mapping[str, Noted]) -> None:
-    undo = UndoStack()  # a failure is logged
-    undo.push(f"note what {owner} set in {place.cgroup}", partial(place.note, owner, noted))
-    steps = [partial(place.reset, name, content) for name, content in contents.items()]
-    undo.push(f"put back {', '.join(contents)} of {place.cgroup}", partial(_in_possible_order, steps))
-    undo.run()
 
 
 class _Place:

@@ -8,24 +8,28 @@ are beside these (``loading.py``, which calls :func:`load`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from podkeep.base.config import ClassResourcesConfig, CustomClass, CustomType
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
-from podkeep.base.undo import UndoStack
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel.cgroups import Cgroups
-from podkeep.runtime.class_resources import cgroup_values, names
-from podkeep.runtime.class_resources.cgroup_values import CgroupValues
-from podkeep.runtime.class_resources.hook import Action, Hook
-from podkeep.runtime.class_resources.model import ClassResource, Level, Offer, Target, problem
-
-_GONE = CustomClass()
-"""What is known of a class that the configuration no longer has."""
+from podkeep.runtime.class_resources.custom import cgroup_values
+from podkeep.runtime.class_resources.custom.cgroup_values import CgroupValues
+from podkeep.runtime.class_resources.custom.hook import Action, Hook
+from podkeep.runtime.class_resources.model import (
+    ClassResource,
+    Level,
+    Offer,
+    Target,
+    check_class,
+    check_type,
+    named,
+    problem,
+)
 
 
 def load(config: ClassResourcesConfig, cgroups: Cgroups) -> list[ClassResource]:
@@ -33,8 +37,8 @@ def load(config: ClassResourcesConfig, cgroups: Cgroups) -> list[ClassResource]:
 
     :raises InvalidArgument: naming the key, if one cannot be meant as it is written.
     """
-    _check_apart(config.types)
-    return [_load(name, definition, cgroups) for name, definition in sorted(config.types.items())]
+    check(config)
+    return [CustomResource(name, definition, cgroups) for name, definition in sorted(config.types.items())]
 
 
 def check(config: ClassResourcesConfig) -> None:
@@ -47,14 +51,9 @@ def check(config: ClassResourcesConfig) -> None:
         _check(name, definition)
 
 
-def _load(name: str, definition: CustomType, cgroups: Cgroups) -> CustomResource:
-    _check(name, definition)
-    return CustomResource(name, definition, cgroups)
-
-
 def _check(name: str, definition: CustomType) -> None:
     key = f'class_resources.types."{name}"'
-    names.check_type(name, key=key)
+    check_type(name, key=key)
     if not definition.levels:
         raise InvalidArgument(f"{key}.levels: it is empty", hint='write "container", "pod" or both')
     if definition.hook and not os.path.isabs(definition.hook):
@@ -65,7 +64,7 @@ def _check(name: str, definition: CustomType) -> None:
         )
     for class_name, meaning in definition.classes.items():
         below = f'{key}.classes."{class_name}"'
-        names.check_class(class_name, key=below)
+        check_class(class_name, key=below)
         _check_meaning(below, meaning, has_hook=bool(definition.hook))
 
 
@@ -100,108 +99,69 @@ class CustomResource(ClassResource):
     """A type that the configuration defines."""
 
     def __init__(self, name: str, definition: CustomType, cgroups: Cgroups) -> None:
-        self._name = name
+        self.name = name
         self._definition = definition
         self._values = CgroupValues(cgroups)
         path, timeout = definition.hook, definition.hook_timeout
         self._hook = Hook(path, timeout=timeout, cgroups=cgroups) if path else None
-
-    @property
-    def name(self) -> str:
-        """The type's name in the configuration."""
-        return self._name
+        offer = Offer(classes=tuple(sorted(definition.classes)), immutable=definition.immutable)
+        self._offers = {Level(level): offer for level in definition.levels} if definition.classes else {}
 
     def offers(self) -> Mapping[Level, Offer]:
-        """Return every class at every level of the type, unless its hook cannot be run."""
-        if not self._definition.classes or self._cannot_run():
-            return {}
-        offer = Offer(classes=tuple(sorted(self._definition.classes)), immutable=self._definition.immutable)
-        return {Level(level): offer for level in self._definition.levels}
+        return {} if self._cannot_run() else self._offers
 
     def why_not(self, level: Level) -> str:
-        """Return what is missing in the configuration, or on the machine."""
         if level.value not in self._definition.levels:
             return f"it is for {' and '.join(f'{name}s' for name in self._definition.levels)} only"
-        if not self._definition.classes:
-            return "the configuration gives it no class"
-        return self._cannot_run()
+        return self._cannot_run() if self._offers else "the configuration gives it no class"
 
     def check(self, level: Level, class_name: str) -> None:
-        """Check that the hook is there.
-
-        :raises FailedPrecondition: if it is not.
-        """
         if why := self._cannot_run():
-            raise FailedPrecondition(problem(self._name, why), hint="fix that, or leave the type out")
+            raise FailedPrecondition(problem(self.name, why), hint="fix that, or leave the type out")
 
     def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
-        """Return ``config`` as it is: nothing of it stands for these types."""
         return config
 
-    def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        """Write the files of the class, then call the hook; an error of either takes back both.
-
-        :raises FailedPrecondition: if there is no such class or file, or the hook says no.
-        :raises DeadlineExceeded: if the hook takes too long.
-        :raises KernelCallError: if the kernel refuses a value.
-        """
-        with _named(self._name):
-            self._apply(target, class_name, self._meaning(class_name).cgroup, previous)
+    def put(self, target: Target, class_name: str, previous: str | None) -> None:
+        self._put(target, class_name, self._meaning(class_name).cgroup, previous)
 
     def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
-        """Let a class that the configuration no longer has mean what was written for it."""
-        if previous is None or previous in self._definition.classes:
+        if previous is None:
             return super().way_back(target, class_name, previous)
-        wrote = self._values.wrote(target.cgroup, self._name)
-        return lambda: self._apply(target, previous, wrote, class_name)
+        wrote = self._values.wrote(target.cgroup, self.name)
+        return partial(self._put, target, previous, wrote, class_name)
 
-    def _apply(self, target: Target, class_name: str, files: Mapping[str, str], previous: str | None) -> None:
-        with UndoStack() as undo:
-            back = self._values.apply(target.cgroup, self._name, files)
-            undo.push(f"put back files of {target.cgroup}", back)
-            if self._hook is not None:
-                # Whatever it did until it failed is its own to take back, when it is told what is in force.
-                if previous is None:
-                    undo.push(f"release {target.name}", partial(self._call, Action.RELEASE, target, class_name))
-                else:
-                    again = partial(self._call, Action.APPLY, target, previous, previous=class_name)
-                    undo.push(f"give {target.name} back class {previous}", again)
-                self._call(Action.APPLY, target, class_name, previous=previous)
+    def _put(self, target: Target, class_name: str, files: Mapping[str, str], previous: str | None) -> None:
+        """Write the files of a class, then call the hook."""
+        self._values.apply(target.cgroup, self.name, files)
+        self._call(Action.APPLY, target, class_name, previous=previous)
 
     def verify(self, target: Target, class_name: str) -> None:
-        """Compare what the files read with what they read when they were written, and ask the hook.
-
-        :raises FailedPrecondition: saying which file is different, or what the hook says.
-        """
-        with _named(self._name):
+        """Compare what the files read with what they read when they were written, and ask the hook."""
+        with named(self.name):
             meaning = self._meaning(class_name)
-            if wrong := self._values.wrong(target.cgroup, self._name, meaning.cgroup):
+            if wrong := self._values.wrong(target.cgroup, self.name, meaning.cgroup):
                 raise FailedPrecondition(f"{target.name} is not in class {class_name}: {wrong}")
             self._call(Action.VERIFY, target, class_name)
 
     def release(self, target: Target, class_name: str) -> None:
-        """Tell the hook, and put back the files as far as the cgroup is still there.
-
-        :raises PodkeepError: if the hook says no; the files are put back all the same.
-        """
-        with _named(self._name):
+        """Tell the hook, and put back the files whatever it says, as far as the cgroup is still there."""
+        with named(self.name):
             try:
                 self._call(Action.RELEASE, target, class_name)
             finally:
-                self._values.release(target.cgroup, self._name)
+                self._values.release(target.cgroup, self.name)
 
     def describe(self) -> dict[str, Any]:
-        """Return the definition as the configuration has it."""
-        found: dict[str, Any] = {"kind": "custom"}
-        if self._hook is not None:
-            found["hook"] = self._hook.path
-        return found | {"classes": msgspec.to_builtins(dict(sorted(self._definition.classes.items())))}
+        hook = {} if self._hook is None else {"hook": self._hook.path}
+        return {
+            "kind": "custom",
+            **hook,
+            "classes": msgspec.to_builtins(dict(sorted(self._definition.classes.items()))),
+        }
 
     def _cannot_run(self) -> str:
         return self._hook.cannot_run() if self._hook is not None else ""
-
-    def _known(self, class_name: str) -> CustomClass:
-        return self._definition.classes.get(class_name, _GONE)
 
     def _meaning(self, class_name: str) -> CustomClass:
         if class_name not in self._definition.classes:
@@ -209,22 +169,8 @@ class CustomResource(ClassResource):
         return self._definition.classes[class_name]
 
     def _call(self, action: Action, target: Target, class_name: str, *, previous: str | None = None) -> None:
-        if self._hook is None:
-            return
-        told = {
-            "type": self._name,
-            "class": class_name,
-            "previousClass": previous,
-            "parameters": dict(self._known(class_name).parameters),
-        }
-        self._hook.call(action, target, told)
-
-
-@contextmanager
-def _named(type_name: str) -> Iterator[None]:
-    """Give errors the beginning that names the type."""
-    try:
-        yield
-    except PodkeepError as error:
-        error.message = problem(type_name, error.message)
-        raise
+        if self._hook is not None:
+            # Of a class that the configuration no longer has nothing is known.
+            parameters = dict(self._definition.classes.get(class_name, CustomClass()).parameters)
+            told = {"type": self.name, "class": class_name, "previousClass": previous, "parameters": parameters}
+            self._hook.call(action, target, told)

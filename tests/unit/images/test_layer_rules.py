@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from podkeep.images.layers.erofs.tree import Directory, Tree
+from podkeep.images.layers.files.recording import Recorder
+from podkeep.images.layers.files.tree import FileTree
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import ByteSource, TarError, TarReader
-from podkeep.images.layers.tree import TreeWriter
 from support import tarmaker
 from support.unpacking import census, outline
 
@@ -82,9 +83,10 @@ def _as_files(archive: bytes, root: Path) -> str:
     """Unpack into ``root``; return why it was refused."""
     root.mkdir()
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    record = os.memfd_create("record")
     mask = os.umask(0)
     try:
-        writer = TreeWriter(fd, max_inodes=1000, max_bytes=1 << 20)
+        writer = FileTree(fd, Recorder(record), max_inodes=1000, max_bytes=1 << 20)
         try:
             reader = TarReader(_source(archive))
             for entry in reader:
@@ -99,6 +101,7 @@ def _as_files(archive: bytes, root: Path) -> str:
     finally:
         os.umask(mask)
         os.close(fd)
+        os.close(record)
     return ""
 
 

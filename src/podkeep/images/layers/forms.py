@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from podkeep.images.layers.erofs.fingerprint import metadata_digest
 
 if TYPE_CHECKING:
-    from podkeep.images.layers.directory_layers import Bounds
+    from podkeep.images.layers.files.keeping import Bounds
     from podkeep.images.layers.messages import MadeTree
 
 DIRECTORIES = "directories"
@@ -70,18 +70,18 @@ class _Directories:
         return os.open(directory + RECORD_SUFFIX, _CREATE, 0o600)
 
     def keep_tar(self, directory: str, record: int | None, pull: Callable[[], bytes], bounds: Bounds) -> MadeTree:
-        from podkeep.images.layers import directory_layers
+        from podkeep.images.layers.files import keeping
 
         if record is None:
             raise ValueError("a directory is made without a record")
-        return directory_layers.keep_tar(directory, record, pull, bounds)
+        return keeping.keep_tar(directory, record, pull, bounds)
 
     def keep_file(self, directory: str, title: str, pull: Callable[[], bytes]) -> int:
-        from podkeep.images.layers import directory_layers
+        from podkeep.images.layers.files import keeping
 
         record = os.open(directory + RECORD_SUFFIX, _CREATE, 0o600)
         try:
-            return directory_layers.keep_file(directory, record, title, pull)
+            return keeping.keep_file(directory, record, title, pull)
         finally:
             os.close(record)
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
 from podkeep.images.layers import decompress, stages
-from podkeep.images.layers.directory_layers import Bounds
 from podkeep.images.layers.erofs import keeping  # noqa: F401 - for its form, which cannot be imported once it is confined
+from podkeep.images.layers.files.keeping import Bounds
 from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.full_disk import is_full
 from podkeep.images.layers.messages import (

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest
+from podkeep.images.layers.files.recording import record_file, replay
 from podkeep.images.layers.forms import DIRECTORIES, RECORD_SUFFIX
-from podkeep.images.layers.recording import record_file, replay
 from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
 from podkeep.kernel import tree_size
 from podkeep.kernel.removal import remove_tree

@@ -50,7 +50,7 @@ boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 records = layers(300, boot_id)
 store = stores.ImageStore.open(root, config=ImagesConfig(), registries={})
 for record in records:
-    store._layers.driver._path(record.id).mkdir()
+    store._layers.driver.path(record.id).mkdir()
     store._layers._leases[record.id] += 1
 store._catalog.database.add([], records)
 store._catalog.refresh()
@@ -72,7 +72,7 @@ from podkeep.base.ids import ImageID
 from podkeep.images.store.database import NewImage
 store = stores.ImageStore.open(root, config=ImagesConfig(snapshot_driver="directories"), registries={})
 (record,) = layers(1, "")
-kept = store._layers.driver._path(record.id)
+kept = store._layers.driver.path(record.id)
 kept.mkdir()
 (kept / "file").write_bytes(bytes(4 << 20))
 image = NewImage(id=ImageID("sha256:" + "1" * 64), kind="artifact", config=bytes(4000), manifests=(),

@@ -25,8 +25,8 @@ _MAX_DIRECTORY_XATTR_BYTES = 3584
 _XATTR_OVERHEAD = 16
 """Names and values of one directory, and what each attribute takes besides: the directories of several layers are
 merged in a tree on disk (``merging``), and ext4 has one block of 4 KiB for those of an inode."""
-_CAPABILITY_BYTES = {b"\x02": 20, b"\x03": 24}
-"""Sizes by revision, the last byte of the first number (linux/capability.h, VFS_CAP_REVISION_2 and _3)."""
+_CAPABILITY_BYTES = {0x02000000: 20, 0x03000000: 24}
+"""Sizes by revision (linux/capability.h, VFS_CAP_REVISION_2 and _3)."""
 _MAX_IMPLIED = 1 << 18
 _MAX_IMPLIED_BYTES = 8 << 20
 """Directories of one layer that no entry came for, and the bytes of their paths together."""
@@ -248,8 +248,11 @@ def _check_xattr(key: str, value: bytes, entry: Entry) -> None:
         raise TreeError(f"{what} has a name of {length} bytes, longer than the {MAX_NAME} of Linux")
     if len(value) > _MAX_XATTR_BYTES:
         raise TreeError(f"{what} is of {len(value)} bytes, longer than the {_MAX_XATTR_BYTES} of Linux")
-    if key == "security.capability" and len(value) != _CAPABILITY_BYTES.get(value[3:4]):
-        raise TreeError(f"{what} is not valid")
+    if key == "security.capability":
+        revision = int.from_bytes(value[:4], "little") & ~1
+        # Behind the sets revision 3 has a root ID, which must be one (security/commoncap.c).
+        if len(value) != _CAPABILITY_BYTES.get(revision) or value[20:24] == b"\xff\xff\xff\xff":
+            raise TreeError(f"{what} is not valid")
 
 
 def shown(name: bytes) -> str:

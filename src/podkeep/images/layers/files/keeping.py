@@ -16,6 +16,7 @@ from podkeep.images.layers.forms import DIRECTORIES
 from podkeep.images.layers.messages import MadeTree
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import ByteSource, TarReader
+from podkeep.kernel.openat import write_all
 
 _BLOCK_BYTES = 4096
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -65,9 +66,7 @@ def keep_file(tree: str, record: int, title: str, pull: Callable[[], bytes]) -> 
         fd = os.open(f"{tree}/{title}", _CREATE, 0o644)
         try:
             while piece := pull():
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(fd, view) :]
+                write_all(fd, piece)
             size = os.fstat(fd).st_size
         finally:
             os.close(fd)

@@ -24,7 +24,7 @@ from podkeep.images.layers.files.recording import Recorder
 from podkeep.images.layers.rules import TreeError, shown
 from podkeep.images.layers.tarstream import Entry, EntryKind
 from podkeep.images.layers.tree import Directory, LayerTree, Leaf
-from podkeep.kernel.openat import Resolve, closing, openat2
+from podkeep.kernel.openat import Resolve, closing, openat2, write_all
 from podkeep.kernel.removal import remove_entry
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -197,7 +197,7 @@ class FileTree(LayerTree[FileDirectory, Iterable[memoryview]]):
         try:
             if entry.parts is None:
                 for piece in content:
-                    _write_all(fd, piece)
+                    write_all(fd, piece)
             else:
                 _write_sparse(fd, entry, content)
             if entry.uid or entry.gid or self._must_chown:
@@ -267,7 +267,7 @@ def _write_sparse(fd: int, entry: Entry, content: Iterable[memoryview]) -> None:
         os.lseek(fd, offset, os.SEEK_SET)
         while length:
             piece = piece or next(pieces)
-            _write_all(fd, piece[:length])
+            write_all(fd, piece[:length])
             written = min(length, len(piece))
             piece, length = piece[written:], length - written
 
@@ -282,8 +282,3 @@ def _set_xattrs(fd: int, xattrs: dict[str, bytes], entry: Entry) -> None:
                     f"entry {shown(entry.name)}: no space for its extended attributes on this file system"
                 ) from error
             raise
-
-
-def _write_all(fd: int, piece: memoryview) -> None:
-    while piece:
-        piece = piece[os.write(fd, piece) :]

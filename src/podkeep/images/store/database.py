@@ -107,28 +107,20 @@ class ImageRecord:
     """An image as stored; ``layers`` base first, ``pulled_at`` in nanoseconds since 1970, 0 if not known."""
 
     id: ImageID
-    kind: ImageKind
-    artifact_type: str
+    kind: ImageKind = "image"
+    artifact_type: str = ""
     config: bytes
-    pulled_at: int
+    pulled_at: int = 0
     layers: tuple[Digest, ...]
     tags: tuple[str, ...]
     digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewImage:
-    """An image to be recorded: its documents, its layers and the names that lead to it from now on."""
+class NewImage(ImageRecord):
+    """An image to be recorded, with its documents by their digests; its names lead to it from now on."""
 
-    id: ImageID
-    kind: ImageKind = "image"
-    artifact_type: str = ""
-    config: bytes
-    pulled_at: int = 0
     manifests: tuple[tuple[Digest, bytes], ...]
-    layers: tuple[Digest, ...]
-    tags: tuple[str, ...]
-    digests: tuple[str, ...]
 
 
 class _Reserve:

@@ -202,6 +202,26 @@ def test_damaged_layers_become_the_same_tree_either_way(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted(map(str, range(ROUNDS)))
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_links_over_more_directories_than_are_kept_open(replaced: bool, tmp_path: Path) -> None:
+    deep = b"/".join([b"d"] * 300)
+    link = {b"path": deep + b"/up", b"linkpath": b"../" * 200 + b"d"}
+    parts = [
+        tarmaker.pax({b"path": deep}) + tarmaker.directory(b"x"),
+        tarmaker.pax(link) + tarmaker.entry(b"x", tarmaker.SYMLINK),
+        tarmaker.pax({b"path": deep + b"/up/x"}) + tarmaker.entry(b"x"),
+        tarmaker.pax({b"linkpath": deep + b"/up/x"}) + tarmaker.entry(b"y", tarmaker.HARDLINK),
+        tarmaker.entry(b"d/d") if replaced else b"",
+        tarmaker.entry(b"d/d/z") if not replaced else b"",
+        tarmaker.END,
+    ]
+    before = len(os.listdir("/proc/self/fd"))
+    _compare(b"".join(parts), tmp_path / "tree")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert (tmp_path / "tree/y").stat().st_nlink == 2 - replaced
+    assert (tmp_path / "tree" / "/".join(["d"] * 101) / "x").exists() != replaced
+
+
 @pytest.mark.slow
 def test_what_tarfile_reads_of_damaged_archives_it_reads_too() -> None:
     chance = random.Random(SEED + 2)

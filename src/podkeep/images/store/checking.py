@@ -1,4 +1,4 @@
-"""Comparing what the store has with its digests. The server's side: a worker reads the layers (``verify``).
+"""Comparing what the store has with its digests. The server's side: a worker reads the layers (``worker.stored``).
 
 Owns: what is looked at, what is told, and what is removed so that a pull brings it anew. Layers are held while they are
 read. Also what is recorded of an image beside its layers: its documents, its names, and what a worker is told of its

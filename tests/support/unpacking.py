@@ -21,8 +21,7 @@ from podkeep.images.layers import messages
 from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.messages import UnpackRequest
 from podkeep.images.layers.programs import command
-from podkeep.images.worker import reports
-from podkeep.images.worker.layers import mark_opaque
+from podkeep.images.worker.layers import decode_report, mark_opaque
 from podkeep.kernel import mounts
 from podkeep.kernel.erofs import mount_erofs
 
@@ -88,7 +87,7 @@ def unpack(root: Path, archive: bytes | Iterable[bytes], *, timeout: float = 60,
         output = process.stdout.read() if process.stdout else b""
         if not output:
             raise AssertionError(f"no result, exit status {process.wait()}: {b''.join(errors).decode()}")
-        done = Unpacked(report=reports.decode(output, form_of(request.get("driver", REQUEST.driver)).makes), peak=peak)
+        done = Unpacked(report=decode_report(output, form_of(request.get("driver", REQUEST.driver)).makes), peak=peak)
     finally:
         process.kill()
         process.wait()

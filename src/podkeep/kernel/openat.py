@@ -114,6 +114,16 @@ def closing(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
+def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
+    """Write all of ``data`` to a descriptor, however little it takes at once.
+
+    :raises OSError: if it takes no more.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
 def open_directory(path: Path | str) -> int:
     """Open a directory of our own by its path, to work below it. Its last component is no link; the caller closes it.
 

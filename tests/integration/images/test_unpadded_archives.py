@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import OpenStore
 
-from podkeep.images.store.documents import stored_layer
+from podkeep.images.store.checking import stored_layer
 from podkeep.images.worker.stored import StoredLayers
 from support.artifacts import artifact, tar_part
 from support.images import digest, file, tar

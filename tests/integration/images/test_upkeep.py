@@ -11,7 +11,7 @@ import pytest
 
 from podkeep.base.config import ImagesConfig
 from podkeep.base.ids import Digest
-from podkeep.images.layers.erofs.fingerprint import metadata_digest
+from podkeep.images.layers.forms import metadata_digest
 from podkeep.images.store.checking import Damage, Step, Summary
 from podkeep.images.store.maintenance import Maintenance
 from podkeep.images.store.store import ImageStore

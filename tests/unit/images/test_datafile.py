@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.images.layers import datafile
-from podkeep.images.layers.datafile import DataFile
+from podkeep.images.layers.erofs import datafile
+from podkeep.images.layers.erofs.datafile import DataFile
 
 MIB = 1 << 20
 

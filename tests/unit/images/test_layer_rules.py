@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from podkeep.images.layers.erofs.tree import Directory, Tree
+from podkeep.images.layers.files.recording import Recorder
+from podkeep.images.layers.files.tree import FileTree
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import ByteSource, TarError, TarReader
-from podkeep.images.layers.tree import TreeWriter
 from support import tarmaker
 from support.unpacking import census, outline
 
@@ -82,9 +83,10 @@ def _as_files(archive: bytes, root: Path) -> str:
     """Unpack into ``root``; return why it was refused."""
     root.mkdir()
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    record = os.memfd_create("record")
     mask = os.umask(0)
     try:
-        writer = TreeWriter(fd, max_inodes=1000, max_bytes=1 << 20)
+        writer = FileTree(fd, Recorder(record), max_inodes=1000, max_bytes=1 << 20)
         try:
             reader = TarReader(_source(archive))
             for entry in reader:
@@ -99,6 +101,7 @@ def _as_files(archive: bytes, root: Path) -> str:
     finally:
         os.umask(mask)
         os.close(fd)
+        os.close(record)
     return ""
 
 
@@ -197,6 +200,26 @@ def test_damaged_layers_become_the_same_tree_either_way(tmp_path: Path) -> None:
             print(f"round {number} of seed {SEED + 1}: {tmp_path}/archive.tar")
             raise
     assert sorted(os.listdir(tmp_path)) == sorted(map(str, range(ROUNDS)))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_links_over_more_directories_than_are_kept_open(replaced: bool, tmp_path: Path) -> None:
+    deep = b"/".join([b"d"] * 300)
+    link = {b"path": deep + b"/up", b"linkpath": b"../" * 200 + b"d"}
+    parts = [
+        tarmaker.pax({b"path": deep}) + tarmaker.directory(b"x"),
+        tarmaker.pax(link) + tarmaker.entry(b"x", tarmaker.SYMLINK),
+        tarmaker.pax({b"path": deep + b"/up/x"}) + tarmaker.entry(b"x"),
+        tarmaker.pax({b"linkpath": deep + b"/up/x"}) + tarmaker.entry(b"y", tarmaker.HARDLINK),
+        tarmaker.entry(b"d/d") if replaced else b"",
+        tarmaker.entry(b"d/d/z") if not replaced else b"",
+        tarmaker.END,
+    ]
+    before = len(os.listdir("/proc/self/fd"))
+    _compare(b"".join(parts), tmp_path / "tree")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert (tmp_path / "tree/y").stat().st_nlink == 2 - replaced
+    assert (tmp_path / "tree" / "/".join(["d"] * 101) / "x").exists() != replaced
 
 
 @pytest.mark.slow

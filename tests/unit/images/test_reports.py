@@ -11,7 +11,7 @@ from podkeep.base.ids import Digest
 from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.messages import MadeTree, Refused, Unpacked
 from podkeep.images.layers.programs import ended
-from podkeep.images.worker import reports
+from podkeep.images.worker.layers import decode_report
 
 EROFS = form_of("erofs")
 DIGEST = Digest(f"sha256:{'0' * 64}")
@@ -31,20 +31,20 @@ def line(change: dict[str, object]) -> bytes:
 )
 def test_what_processes_say(kept: str, path: str, driver: str) -> None:
     tree = MadeTree(driver=kept, path=path, opaque=(), implied=(b"a",))
-    assert reports.decode(line({"driver": kept, "path": path}), form_of(driver).makes) == Unpacked(
+    assert decode_report(line({"driver": kept, "path": path}), form_of(driver).makes) == Unpacked(
         digest=DIGEST, tree=tree
     )
 
 
 def test_a_name_need_not_be_unicode() -> None:
-    found = reports.decode(line({"opaque": ["/w=="]}), EROFS.makes)
+    found = decode_report(line({"opaque": ["/w=="]}), EROFS.makes)
     assert isinstance(found, Unpacked)
     assert found.tree.opaque == (b"\xff",)
 
 
 def test_a_layer_that_is_refused() -> None:
     said = b'{"type": "Refused", "error": "x", "full": true}\n'
-    assert reports.decode(said, EROFS.makes) == Refused(error="x", full=True)
+    assert decode_report(said, EROFS.makes) == Refused(error="x", full=True)
 
 
 @pytest.mark.requirement("V61")
@@ -75,7 +75,7 @@ def test_a_layer_that_is_refused() -> None:
 )
 def test_what_none_says(change: dict[str, object]) -> None:
     with pytest.raises(Internal, match="the unpack process said what it never says"):
-        reports.decode(line(change), EROFS.makes)
+        decode_report(line(change), EROFS.makes)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_what_none_says(change: dict[str, object]) -> None:
 )
 def test_what_is_no_report(said: bytes) -> None:
     with pytest.raises(Internal, match="the unpack process said what it never says"):
-        reports.decode(said, EROFS.makes)
+        decode_report(said, EROFS.makes)
 
 
 def test_a_layer_for_directories_is_in_no_directory_of_its_own() -> None:
     with pytest.raises(Internal):
-        reports.decode(line({"driver": "directories", "path": "tree"}), form_of("directories").makes)
+        decode_report(line({"driver": "directories", "path": "tree"}), form_of("directories").makes)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from msgspec import structs
 from podkeep.images.layers import messages
 from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.programs import command
-from podkeep.images.worker import reports
+from podkeep.images.worker.layers import decode_report
 from podkeep.kernel import mountinfo
 from podkeep.kernel.confine import Capability
 from support.images import file, tar
@@ -95,7 +95,7 @@ def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -
         assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
         os.kill(process.pid, signal.SIGCONT)
         output, _ = process.communicate(timeout=20)
-        assert isinstance(reports.decode(output, MAKES), messages.Unpacked)
+        assert isinstance(decode_report(output, MAKES), messages.Unpacked)
     finally:
         process.kill()
         process.wait()
@@ -125,7 +125,7 @@ def test_a_process_that_refuses_a_layer_ends_in_peace(tmp_path: Path) -> None:
             check=False,
             timeout=60,
         )
-        report = reports.decode(done.stdout, MAKES)
+        report = decode_report(done.stdout, MAKES)
         assert isinstance(report, messages.Refused)
         assert "holds '..'" in report.error
         assert (done.returncode, done.stderr) == (0, b"")

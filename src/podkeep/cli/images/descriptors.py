@@ -15,6 +15,7 @@ from msgspec import structs
 
 from podkeep.cri.v1 import podkeep_pb2
 from podkeep.images.formats import openfile
+from podkeep.kernel.openat import write_all
 
 _PIECE = 1 << 18
 
@@ -73,9 +74,7 @@ def piped_out(target: int) -> Iterator[int]:
 def _copy(source: int, target: int, *, close: bool = True) -> None:
     try:
         while piece := os.read(source, _PIECE):
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(target, view) :]
+            write_all(target, piece)
     except BrokenPipeError:
         if not close:
             raise

@@ -30,6 +30,9 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
 OCI_ARTIFACT_MANIFEST = "application/vnd.oci.artifact.manifest.v1+json"
+IMAGE_NAME = "io.containerd.image.name"
+REF_NAME = "org.opencontainers.image.ref.name"
+"""Annotations of an entry in the index of a layout: the whole name of an image, and its tag or its name."""
 EMPTY_OBJECT = b"{}"
 _IMAGES = (OCI_CONFIG, DOCKER_CONFIG)
 ACCEPTED = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST)
@@ -123,6 +126,11 @@ def verify(data: bytes, digest: Digest, what: str) -> None:
     found = digest_of(data, digest.partition(":")[0])
     if found != digest:
         raise FailedPrecondition(f"{what}: expected digest {digest}, the content has {found}")
+
+
+def blob_name(digest: str) -> str:
+    """Return where a layout has the blob ``digest``."""
+    return "blobs/" + digest.replace(":", "/")
 
 
 def digest_of(data: bytes, algorithm: str = "sha256") -> Digest:

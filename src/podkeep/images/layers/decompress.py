@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from podkeep.images.layers.zstdframes import FrameWatcher
@@ -25,6 +26,20 @@ def decompressor(kind: str, read: Callable[[int], bytes]) -> Callable[[], bytes]
     if kind == "none":
         return lambda: read(CHUNK)
     return {"gzip": _gzip, "zstd": _zstd}[kind](read)
+
+
+def reader(fd: int, start: bytes) -> Callable[[int], bytes]:
+    """Return a function that returns up to n bytes of ``start``, and when these are gone of what ``fd`` has."""
+    ahead = start
+
+    def read(count: int) -> bytes:
+        nonlocal ahead
+        if ahead:
+            piece, ahead = ahead[:count], ahead[count:]
+            return piece
+        return os.read(fd, count)
+
+    return read
 
 
 def _gzip(read: Callable[[int], bytes]) -> Callable[[], bytes]:

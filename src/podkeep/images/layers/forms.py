@@ -6,15 +6,15 @@ process need, which start sooner without the other half (``snapshots``), and wit
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from podkeep.images.layers.erofs.fingerprint import metadata_digest
-
 if TYPE_CHECKING:
-    from podkeep.images.layers.directory_layers import Bounds
+    from podkeep.images.layers.files.keeping import Bounds
     from podkeep.images.layers.messages import MadeTree
 
 DIRECTORIES = "directories"
@@ -23,6 +23,8 @@ TREE = "tree"
 """Below a layer's directory, where a layer is unpacked that cannot be an image."""
 RECORD_SUFFIX = ".headers"
 """Of the name of a layer's record (``recording``), beside the staged tree's."""
+METADATA = "meta.erofs"
+_PIECE = 1 << 20
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -70,18 +72,18 @@ class _Directories:
         return os.open(directory + RECORD_SUFFIX, _CREATE, 0o600)
 
     def keep_tar(self, directory: str, record: int | None, pull: Callable[[], bytes], bounds: Bounds) -> MadeTree:
-        from podkeep.images.layers import directory_layers
+        from podkeep.images.layers.files import keeping
 
         if record is None:
             raise ValueError("a directory is made without a record")
-        return directory_layers.keep_tar(directory, record, pull, bounds)
+        return keeping.keep_tar(directory, record, pull, bounds)
 
     def keep_file(self, directory: str, title: str, pull: Callable[[], bytes]) -> int:
-        from podkeep.images.layers import directory_layers
+        from podkeep.images.layers.files import keeping
 
         record = os.open(directory + RECORD_SUFFIX, _CREATE, 0o600)
         try:
-            return directory_layers.keep_file(directory, record, title, pull)
+            return keeping.keep_file(directory, record, title, pull)
         finally:
             os.close(record)
 
@@ -115,3 +117,22 @@ _FORMS: dict[str, Form] = {DIRECTORIES: _Directories(), EROFS: _Erofs()}
 def form_of(driver: str) -> Form:
     """Return the form of the layers that a driver keeps."""
     return _FORMS[driver]
+
+
+def metadata_digest(directory: Path) -> str:
+    """Return the digest of the metadata image in a layer's directory, which is recorded when the layer comes.
+
+    What is on disk later is compared with it, whatever version of podkeep wrote it: the same tar may make other
+    metadata one day.
+
+    :raises OSError: if it cannot be read, or is no regular file.
+    """
+    hashing = hashlib.sha256()
+    # Nothing that a process which looked into the layer left here is followed or waited for.
+    fd = os.open(directory / METADATA, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(f"{directory / METADATA} is no file")
+        while piece := file.read(_PIECE):
+            hashing.update(piece)
+    return f"sha256:{hashing.hexdigest()}"

@@ -1,12 +1,18 @@
 """What the worker and an unpack process say to each other: a request, the compressed layer after it, and one report.
 
 The process has read what is hostile: the worker believes nothing of its report that it did not check
-(``worker/reports.py``). Paths are bytes, in base64 on the wire: names of files need not be Unicode.
+(``worker.layers.decode_report``). Paths are bytes, in base64 on the wire: names of files need not be Unicode.
 """
 
 from __future__ import annotations
 
+import errno
+
 import msgspec
+
+from podkeep.base.errors import KernelCallError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class UnpackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,3 +65,13 @@ decode_request = msgspec.json.Decoder(UnpackRequest).decode
 def legible(text: str) -> str:
     """Return a text that others had a part in as Unicode: names of files may be no such."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def is_full(error: BaseException) -> bool:
+    """Tell whether ``error`` comes of a file system without space, or a quota that is used up."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (OSError, KernelCallError)) and cause.errno in _FULL:
+            return True
+        cause = cause.__cause__
+    return False

@@ -1,7 +1,6 @@
 """What a layer may hold, whatever keeps it: names, whiteouts, devices, extended attributes. Pure.
 
-Owns the decisions (OCI image-spec, layer.md); what follows from them is done by ``tree`` (files below a directory) and
-``erofs`` (a metadata image). Both raise :class:`TreeError` and with the same words.
+Owns the decisions (OCI image-spec, layer.md); what follows from them is done by ``tree``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ OPAQUE = b".wh..wh..opq"
 _AUFS_METADATA = b".wh..wh."
 _HARMLESS_DEVICES = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)})
 """null, zero, full, random, urandom, tty, console, ptmx (kernel, devices.txt)."""
-_MAX_NAME = 255
+MAX_NAME = 255
 """Bytes (linux/limits.h, NAME_MAX)."""
 MAX_PATH = 4095
 """Bytes of a path from the root, and of a symbolic link's target (linux/limits.h, PATH_MAX, without the zero byte)."""
@@ -26,8 +25,8 @@ _MAX_DIRECTORY_XATTR_BYTES = 3584
 _XATTR_OVERHEAD = 16
 """Names and values of one directory, and what each attribute takes besides: the directories of several layers are
 merged in a tree on disk (``merging``), and ext4 has one block of 4 KiB for those of an inode."""
-_CAPABILITY_BYTES = {b"\x02": 20, b"\x03": 24}
-"""Sizes by revision, the last byte of the first number (linux/capability.h, VFS_CAP_REVISION_2 and _3)."""
+_CAPABILITY_BYTES = {0x02000000: 20, 0x03000000: 24}
+"""Sizes by revision (linux/capability.h, VFS_CAP_REVISION_2 and _3)."""
 _MAX_IMPLIED = 1 << 18
 _MAX_IMPLIED_BYTES = 8 << 20
 """Directories of one layer that no entry came for, and the bytes of their paths together."""
@@ -118,11 +117,11 @@ def checked_name(name: bytes, which: str, entry: Entry) -> bytes:
     if not parts and not name:
         raise TreeError("an entry has no name" if name is entry.name else f"entry {shown(entry.name)}: no {which[4:]}")
     path = b"/".join(parts)
-    if len(path) > _MAX_NAME:
+    if len(path) > MAX_NAME:
         longest = max(len(part) for part in parts)
-        if longest > _MAX_NAME:
+        if longest > MAX_NAME:
             raise TreeError(
-                f"entry {shown(entry.name)}: {which} holds a name of {longest} bytes, longer than the {_MAX_NAME}"
+                f"entry {shown(entry.name)}: {which} holds a name of {longest} bytes, longer than the {MAX_NAME}"
                 " of Linux"
             )
         check_path(len(path), entry)
@@ -154,19 +153,6 @@ def is_ignored(path: bytes, entry: Entry) -> bool:
     return last.startswith(_AUFS_METADATA) and last != OPAQUE
 
 
-def check_target(entry: Entry) -> None:
-    """Refuse a symbolic link that no file system can hold.
-
-    :raises TreeError: if its target is empty or too long.
-    """
-    if not entry.link:
-        raise TreeError(f"entry {shown(entry.name)}: a symbolic link to nothing")
-    if len(entry.link) > MAX_PATH:
-        raise TreeError(
-            f"entry {shown(entry.name)}: a target of {len(entry.link)} bytes, longer than the {MAX_PATH} of Linux"
-        )
-
-
 def modification_time(entry: Entry) -> int:
     """Return the entry's time in nanoseconds; what lies before 1970 or beyond 2262 is 1970, as with containerd."""
     return entry.mtime if 0 <= entry.mtime <= _LATEST else 0
@@ -186,11 +172,17 @@ def hidden_name(name: bytes, entry: Entry) -> bytes | None:
     return hidden
 
 
-def refuse_devices(entry: Entry) -> None:
-    """Refuse devices that no image may bring; harmless ones pass, and what is no device.
+def check_node(entry: Entry) -> None:
+    """Check what has no content: refuse devices that no image may bring, and links that no file system can hold.
 
-    :raises TreeError: naming the device.
+    :raises TreeError: naming the device, or if a symbolic link's target is empty or too long.
     """
+    if entry.kind is EntryKind.SYMLINK and not entry.link:
+        raise TreeError(f"entry {shown(entry.name)}: a symbolic link to nothing")
+    if entry.kind is EntryKind.SYMLINK and len(entry.link) > MAX_PATH:
+        raise TreeError(
+            f"entry {shown(entry.name)}: a target of {len(entry.link)} bytes, longer than the {MAX_PATH} of Linux"
+        )
     if entry.kind is EntryKind.BLOCK:
         raise TreeError(f"entry {shown(entry.name)}: block device {entry.major}:{entry.minor} is refused")
     if entry.kind is not EntryKind.CHARACTER or (entry.major, entry.minor) in _HARMLESS_DEVICES:
@@ -252,12 +244,15 @@ def _check_xattr(key: str, value: bytes, entry: Entry) -> None:
     length = len(os.fsencode(key))
     if key == "user.":
         raise TreeError(f"{what} has no name")
-    if length > _MAX_NAME:
-        raise TreeError(f"{what} has a name of {length} bytes, longer than the {_MAX_NAME} of Linux")
+    if length > MAX_NAME:
+        raise TreeError(f"{what} has a name of {length} bytes, longer than the {MAX_NAME} of Linux")
     if len(value) > _MAX_XATTR_BYTES:
         raise TreeError(f"{what} is of {len(value)} bytes, longer than the {_MAX_XATTR_BYTES} of Linux")
-    if key == "security.capability" and len(value) != _CAPABILITY_BYTES.get(value[3:4]):
-        raise TreeError(f"{what} is not valid")
+    if key == "security.capability":
+        revision = int.from_bytes(value[:4], "little") & ~1
+        # Behind the sets revision 3 has a root ID, which must be one (security/commoncap.c).
+        if len(value) != _CAPABILITY_BYTES.get(revision) or value[20:24] == b"\xff\xff\xff\xff":
+            raise TreeError(f"{what} is not valid")
 
 
 def shown(name: bytes) -> str:

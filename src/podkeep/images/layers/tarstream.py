@@ -80,6 +80,11 @@ class Entry:
         self.parts: list[tuple[int, int]] | None = None
         self.xattrs: dict[str, bytes] = {}
 
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """What of the file is stored: (offset in the file, bytes)."""
+        return [(0, self.size)] if self.parts is None else self.parts
+
 
 class ByteSource:
     """Exact reads over a function that returns the next piece of the stream, empty at its end."""

@@ -1,395 +1,364 @@
-"""Writing tar entries as an overlayfs layer below one directory, and nowhere else.
+"""The tree that the entries of a layer's tar make: names, links on the way, what replaces what, whiteouts.
 
-Owns how entries become files; what a layer may hold is decided by ``rules``, where a name leads by ``parents``. The
-last component of a name is never followed. Used by the confined unpack process, which is the second wall behind this
-one.
+``rules`` decides what a layer may hold, this module where each entry goes and what it does there. What a tree is made
+of is up to two back ends: files below a directory (``files.tree``) and inodes in memory (``erofs.tree``). Both make the
+same tree of the same tar and refuse the same tars with the same words; tests compare them on random archives.
 
-Memory does not grow with the layer: what is to be done at the end (times of directories, which writing into them
-changes) is written down in a nameless file.
+No symbolic link is ever followed by the kernel: those on the way to a directory are read here, part by part.
 """
 
 from __future__ import annotations
 
-import bisect
 import errno
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from typing import Generic, NamedTuple, TypeVar, final
 
 from podkeep.base.errors import KernelCallError
 from podkeep.images.layers import rules
-from podkeep.images.layers.journal import Journal
-from podkeep.images.layers.parents import LostError, OpenDirectory, Parents
 from podkeep.images.layers.rules import TreeError, shown
 from podkeep.images.layers.tarstream import Entry, EntryKind
-from podkeep.kernel.removal import remove_entry
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_ACCESS_ACL = "system.posix_acl_access"
-_DEFAULT_ACL = "system.posix_acl_default"
+_MAX_LINKS = 40
+"""Symbolic links followed on the way to one directory (path_resolution(7))."""
+_KNOWN_PARENTS = 1024
 
 
-class TreeWriter:
-    """Applies the entries of one layer below ``root``, an open directory that starts empty.
+class Directory:
+    """A directory of the tree. ``length`` is that of its path and a slash, in bytes; of the root it is 0."""
 
-    ``opaque`` are the directories that hide what lower layers have (the extended attribute that says so needs more
-    rights than this process has), by their own paths, sorted. ``lost`` says whether content was written and removed
-    again.
+    __slots__ = ("length",)
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+
+@final
+class Leaf(NamedTuple):
+    """What is not a directory: equal for two names of one inode. ``size`` in bytes is of a regular file only."""
+
+    inode: int
+    mode: int
+    device: int
+    size: int
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link."""
+        return stat.S_ISLNK(self.mode)
+
+    @property
+    def is_whiteout(self) -> bool:
+        """Whether it is a whiteout: no entry may bring a character device 0:0."""
+        return stat.S_ISCHR(self.mode) and self.device == 0
+
+
+D = TypeVar("D", bound=Directory)
+C = TypeVar("C")
+
+
+class LayerTree(ABC, Generic[D, C]):
+    """The tree of one layer, empty at first: directories of the type ``D``, made of entries with content ``C``.
+
+    :param max_bytes: of all files together, holes included.
     """
 
-    def __init__(self, root: int, *, max_inodes: int, max_bytes: int = rules.NO_LIMIT) -> None:
-        self._root = root
+    def __init__(self, root: D, *, max_inodes: int, max_bytes: int) -> None:
+        self.root = root
         self._budget = rules.Budget(max_entries=max_inodes, max_bytes=max_bytes)
-        self._parents = Parents(root, self._budget.link)
-        self._journal = Journal(root)
-        self._journal.note(b"", 0, fresh=False)
-        # In a set-group-ID directory new files get its group, so ownership must be set even for root:root.
-        self._must_chown = bool(os.fstat(root).st_mode & stat.S_ISGID)
-        for name in (_ACCESS_ACL, _DEFAULT_ACL):  # what the directory above may have handed down
-            with suppress(OSError):
-                os.removexattr(root, name)
-        self.opaque: list[bytes] = []
-        self.implied: set[bytes] = {b""}
-        self._journal.note(b"", 0, fresh=False)
-        self.lost = False
+        self._parents: dict[bytes, D] = {}
+        """Directories by the names that entries were below, as they were written."""
 
-    def apply(self, entry: Entry, content: Iterable[memoryview]) -> bytes | None:
-        """Write one entry. Of a file return its own path, in which no link is.
+    def apply(self, entry: Entry, content: C) -> None:
+        """Add one entry.
 
-        :raises TreeError: naming the entry, if it breaks a rule or the file system refuses it.
+        :raises TreeError: naming the entry, if it breaks a rule, or a file system does not take it or would not.
         """
         try:
-            return self._apply(entry, content)
+            self._apply(entry, content)
         except (OSError, KernelCallError, ValueError) as error:
-            number = error.errno if isinstance(error, (OSError, KernelCallError)) else None
+            number = None if isinstance(error, ValueError) else error.errno
             reason = os.strerror(number) if number else str(error)
             raise TreeError(f"entry {shown(entry.name)}: cannot write it: {reason}") from error
 
-    def implied_directories(self) -> list[bytes]:
-        """Return the directories that no entry came for, by their own paths; empty for the root."""
-        found = []
-        for path in sorted(self.implied):
-            try:
-                os.close(self._parents.open_straight(path))
-            except KernelCallError:
-                continue  # replaced by a later entry
-            found.append(path)
-        return found
+    @abstractmethod
+    def implied(self) -> list[bytes]:
+        """Return the paths of the directories that no entry came for, sorted; empty for the root."""
 
-    def finish(self) -> None:
-        """Do what had to wait until nothing is written any more.
+    @abstractmethod
+    def _look(self, parent: D, name: bytes) -> D | Leaf | None:
+        """Return what has a name in a directory."""
 
-        :raises TreeError: if the file system refuses it.
+    @abstractmethod
+    def _above(self, directory: D) -> D:
+        """Return what a directory other than the root is in."""
+
+    @abstractmethod
+    def _target(self, parent: D, name: bytes, link: Leaf) -> bytes:
+        """Return the target of a symbolic link."""
+
+    @abstractmethod
+    def _make_directory(self, parent: D, name: bytes, *, implied: bool) -> D:
+        """Make a directory, root's and mode 0755; ``implied``: no entry came for it."""
+
+    @abstractmethod
+    def _describe(self, directory: D, entry: Entry, *, fresh: bool) -> None:
+        """Give a directory the attributes of its entry; ``fresh``: it was made for it."""
+
+    @abstractmethod
+    def _set_opaque(self, directory: D) -> None:
+        """Have a directory hide what lower layers have in it."""
+
+    @abstractmethod
+    def _make(self, entry: Entry, parent: D, name: bytes, content: C) -> None:
+        """Make what is neither a directory nor a hard link.
+
+        :raises FileExistsError: if the name is not free; nothing was done, and ``content`` was not looked at.
         """
-        self._parents.forget()
-        try:
-            for note in self._journal.notes():
-                try:
-                    fd = self._parents.open_straight(note.path, _DIRECTORY)
-                except KernelCallError:
-                    continue  # replaced by a later entry
-                try:
-                    if note.default_acl:
-                        os.setxattr(fd, _DEFAULT_ACL, note.default_acl)
-                    elif note.fresh and self._journal.any_acl:  # it may be another directory's of that name
-                        with suppress(OSError):
-                            os.removexattr(fd, _DEFAULT_ACL)
-                    os.utime(fd, ns=(note.mtime, note.mtime))
-                finally:
-                    os.close(fd)
-        except OSError as error:
-            raise TreeError(f"directory {shown(note.path)}: cannot write it: {error.strerror}") from error
 
-    def close(self) -> None:
-        """Close what is open but the root, whether the layer was finished or not."""
-        self._parents.forget()
-        self._journal.close()
+    @abstractmethod
+    def _link(self, source: D, last: bytes, there: Leaf, parent: D, name: bytes) -> None:
+        """Make a hard link to ``there``, which is named ``last`` in ``source``.
 
-    def _apply(self, entry: Entry, content: Iterable[memoryview]) -> bytes | None:
+        :raises FileExistsError: if the name is not free.
+        """
+
+    @abstractmethod
+    def _whiteout(self, parent: D, name: bytes) -> None:
+        """Make a whiteout of a name that is free (kernel, overlayfs.rst, "whiteouts and opaque directories")."""
+
+    @abstractmethod
+    def _remove(self, parent: D, name: bytes, there: D | Leaf) -> None:
+        """Remove what is there, with all that is in it."""
+
+    def _apply(self, entry: Entry, content: C) -> None:
         if entry.xattrs:
             rules.refuse_trusted(entry)
+        # Most entries are in a directory that was found, under this very name, for an entry before.
+        above, _, name = entry.name.rpartition(b"/")
+        parent = self._parents.get(above)
+        if parent is None or not name or len(name) > rules.MAX_NAME or name[:1] == b"." or b"\0" in name:
+            found = self._find(entry)
+            if found is None:
+                return
+            parent, name = found
+        self._budget.entry(entry.size)
+        if parent.length + len(name) > rules.MAX_PATH:
+            rules.check_path(parent.length + len(name), entry)
+        if entry.kind is EntryKind.DIRECTORY:
+            self._directory(entry, parent, name)
+        elif entry.kind is EntryKind.HARDLINK:
+            self._hard_link(entry, parent, name)
+        else:
+            if entry.kind is not EntryKind.FILE:
+                rules.check_node(entry)
+            try:
+                self._make(entry, parent, name, content)
+            except FileExistsError:
+                self._replace(parent, name)
+                self._make(entry, parent, name, content)
+
+    def _find(self, entry: Entry) -> tuple[D, bytes] | None:
+        """Return the directory that an entry goes into and its name there; None if nothing is left to do."""
         path = rules.checked_name(entry.name, "its name", entry)
+        if b"\0" in path:
+            raise ValueError("embedded null byte")
         if not path:
-            self._root_directory(entry)
+            if entry.kind is not EntryKind.DIRECTORY:
+                raise TreeError(f"entry {shown(entry.name)}: the root is a {entry.kind.value}")
+            self._describe(self.root, entry, fresh=False)
             return None
         if rules.is_ignored(path, entry):
             return None
-        directory, _, name = path.rpartition(b"/")
-        parent = self._parent(directory, entry)
+        above, _, name = path.rpartition(b"/")
+        parent = self._parent(above, entry)
+        written, _, last = entry.name.rpartition(b"/")
+        if last == name and len(written) <= rules.MAX_PATH:  # and not empty, as after a slash at the end
+            self._remember(written, parent)
         if name.startswith(rules.WHITEOUT):
-            self._whiteout(entry, parent, name)
+            self._hide(entry, parent, name)
             return None
-        self._budget.entry(entry.size)
-        own = _below(parent, name)
-        rules.check_path(len(own), entry)
-        if entry.kind is EntryKind.FILE:
-            self._file(entry, parent.fd, name, own, content)
-            return own
-        if entry.kind is EntryKind.DIRECTORY:
-            self._directory(entry, parent.fd, name, own)
-        elif entry.kind is EntryKind.HARDLINK:
-            self._hard_link(entry, parent.fd, name, own)
+        return parent, name
+
+    def _directory(self, entry: Entry, parent: D, name: bytes) -> None:
+        there = self._look(parent, name)
+        if there is None:
+            directory = self._make_directory(parent, name, implied=False)
+        elif isinstance(there, Leaf):
+            self._replace(parent, name)
+            directory = self._make_directory(parent, name, implied=False)
+            if there.is_whiteout:
+                self._hide_below(directory)
         else:
-            self._node(entry, parent.fd, name, own)
-        return None
+            directory = there
+        self._describe(directory, entry, fresh=directory is not there)
 
-    def _root_directory(self, entry: Entry) -> None:
-        if entry.kind is not EntryKind.DIRECTORY:
-            raise TreeError(f"entry {shown(entry.name)}: the root is a {entry.kind.value}")
-        self._attributes(self._root, b"", entry, fresh=False)
-        self.implied.discard(b"")
-
-    def _file(self, entry: Entry, parent: int, name: bytes, path: bytes, content: Iterable[memoryview]) -> None:
-        try:
-            fd = os.open(name, _CREATE, entry.mode & 0o777, dir_fd=parent)
-        except FileExistsError:
-            self._replace(parent, name, path)
-            fd = os.open(name, _CREATE, entry.mode & 0o777, dir_fd=parent)
-        try:
-            if entry.parts is None:
-                for piece in content:
-                    _write_all(fd, piece)
-            else:
-                self._sparse(fd, entry, content)
-            if entry.uid or entry.gid or self._must_chown:
-                os.fchown(fd, entry.uid, entry.gid)
-            if entry.mode & 0o7000:
-                os.fchmod(fd, entry.mode)
-            if entry.xattrs:
-                _set_xattrs(fd, rules.kept_xattrs(entry), entry)
-            mtime = rules.modification_time(entry)
-            os.utime(fd, ns=(mtime, mtime))
-        finally:
-            os.close(fd)
-
-    def _sparse(self, fd: int, entry: Entry, content: Iterable[memoryview]) -> None:
-        os.ftruncate(fd, entry.size)
-        pieces = iter(content)
-        piece = memoryview(b"")
-        for offset, length in entry.parts or ():
-            os.lseek(fd, offset, os.SEEK_SET)
-            while length:
-                piece = piece or next(pieces)
-                _write_all(fd, piece[:length])
-                written = min(length, len(piece))
-                piece, length = piece[written:], length - written
-
-    def _directory(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
-        fresh = True
-        try:
-            os.mkdir(name, 0o700, dir_fd=parent)
-        except FileExistsError:
-            there = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            fresh = not stat.S_ISDIR(there.st_mode)
-            if fresh:
-                self._replace(parent, name, path)
-                os.mkdir(name, 0o700, dir_fd=parent)
-                if _is_whiteout(there):
-                    self._make_opaque(path)
-        fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        try:
-            self._attributes(fd, path, entry, fresh=fresh)
-            self.implied.discard(path)
-        finally:
-            os.close(fd)
-
-    def _hard_link(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
+    def _hard_link(self, entry: Entry, parent: D, name: bytes) -> None:
         target = rules.checked_name(entry.link, "its target", entry)
         above, _, last = target.rpartition(b"/")
         if not last:
             raise TreeError(f"entry {shown(entry.name)}: a hard link to the root")
-        source, there = self._link_source(entry, above, last)
+        source, there = self._linked(entry, above, last)
         try:
-            os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+            self._link(source, last, there, parent, name)
         except FileExistsError:
-            old = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if (old.st_dev, old.st_ino) == (there.st_dev, there.st_ino):
+            if self._look(parent, name) == there:
                 return
-            self._replace(parent, name, path)
-            source, _ = self._link_source(entry, above, last)  # it may have been in what was replaced
-            parent = self._parent(path.rpartition(b"/")[0], entry).fd
-            os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+            self._replace(parent, name)
+            source, there = self._linked(entry, above, last)  # it may have been in what was replaced
+            self._link(source, last, there, parent, name)
 
-    def _link_source(self, entry: Entry, above: bytes, last: bytes) -> tuple[int, os.stat_result]:
-        source = self._parent(above, entry, create=False).fd
-        missing = TreeError(
-            f"entry {shown(entry.name)}: hard link to {shown(entry.link)}, which this layer does not have"
-        )
-        try:
-            there = os.stat(last, dir_fd=source, follow_symlinks=False)
-        except FileNotFoundError:
-            raise missing from None
-        if stat.S_ISDIR(there.st_mode):
+    def _linked(self, entry: Entry, above: bytes, last: bytes) -> tuple[D, Leaf]:
+        source = self._parent(above, entry, create=False)
+        there = self._look(source, last)
+        if there is None or (isinstance(there, Leaf) and there.is_whiteout):
+            raise _missing(entry)
+        if not isinstance(there, Leaf):
             raise TreeError(f"entry {shown(entry.name)}: a hard link to the directory {shown(entry.link)}")
-        if _is_whiteout(there):
-            raise missing
         return source, there
 
-    def _node(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
-        rules.refuse_devices(entry)
-        if entry.kind is EntryKind.SYMLINK:
-            rules.check_target(entry)
-        try:
-            _make_node(entry, parent, name)
-        except FileExistsError:
-            self._replace(parent, name, path)
-            _make_node(entry, parent, name)
-        os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
-        if entry.kind is not EntryKind.SYMLINK and entry.mode & 0o7000:
-            os.chmod(name, entry.mode, dir_fd=parent)
-        mtime = rules.modification_time(entry)
-        os.utime(name, ns=(mtime, mtime), dir_fd=parent, follow_symlinks=False)
-
-    def _whiteout(self, entry: Entry, parent: OpenDirectory, name: bytes) -> None:
-        """OCI image-spec, layer.md, "Whiteouts"; kernel, overlayfs.rst, "whiteouts and opaque directories"."""
+    def _hide(self, entry: Entry, parent: D, name: bytes) -> None:
+        """Do what a whiteout says (OCI image-spec, layer.md, "Whiteouts")."""
         if name == rules.OPAQUE:
-            self._make_opaque(parent.path)
+            self._hide_below(parent)
             return
         hidden = rules.hidden_name(name, entry)
         if hidden is None:
             return
         self._budget.entry()
-        path = _below(parent, hidden)
-        rules.check_path(len(path), entry)
-        try:
-            os.mknod(hidden, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent.fd)
-        except FileExistsError:
+        rules.check_path(parent.length + len(hidden), entry)
+        there = self._look(parent, hidden)
+        if there is None:
+            self._whiteout(parent, hidden)
+        elif not isinstance(there, Leaf):
             # A whiteout hides lower layers only, never its own layer, in whichever order the two come.
-            if stat.S_ISDIR(os.stat(hidden, dir_fd=parent.fd, follow_symlinks=False).st_mode):
-                self._make_opaque(path)
-            return
-        if self._must_chown:
-            os.chown(hidden, 0, 0, dir_fd=parent.fd, follow_symlinks=False)
-        os.utime(hidden, ns=(0, 0), dir_fd=parent.fd, follow_symlinks=False)
+            self._hide_below(there)
 
-    def _make_opaque(self, path: bytes) -> None:
+    def _hide_below(self, directory: D) -> None:
         self._budget.opaque()
-        where = bisect.bisect_left(self.opaque, path)
-        if self.opaque[where : where + 1] != [path]:
-            self.opaque.insert(where, path)
+        self._set_opaque(directory)
 
-    def _attributes(self, fd: int, path: bytes, entry: Entry, *, fresh: bool) -> None:
-        os.fchown(fd, entry.uid, entry.gid)
-        os.fchmod(fd, entry.mode)
-        self._must_chown = self._must_chown or bool(entry.mode & stat.S_ISGID)
-        default_acl = b""
-        if entry.xattrs:
-            kept = rules.kept_xattrs(entry)
-            default_acl = kept.get(_DEFAULT_ACL, b"")
-            _set_xattrs(fd, kept, entry)
-            if not fresh:
-                keys = [key for key in os.listxattr(fd) if key.startswith(("user.", "system.")) or key in kept]
-                rules.check_directory({key: os.getxattr(fd, key) for key in keys}, entry)
-            if default_acl:  # valid, then; until the end, files here must not inherit it
-                os.removexattr(fd, _DEFAULT_ACL)
-        self._journal.note(path, rules.modification_time(entry), fresh=fresh, default_acl=default_acl)
-
-    def _parent(self, path: bytes, entry: Entry, *, create: bool = True) -> OpenDirectory:
-        """Return the directory ``path``; missing directories are made, root's and mode 0755."""
-        try:
-            return self._parents.find(path)
-        except LostError as lost:
-            self._make_parents(path, lost, entry, create=create)
-        return self._parents.find(path)
-
-    def _make_parents(self, path: bytes, lost: LostError, entry: Entry, *, create: bool) -> None:
-        who = f"entry {shown(entry.name)}: "
-        parts = path.split(b"/")
-        if lost.number == errno.EXDEV:
-            raise TreeError(f"{who}its parent {shown(path)} is a symbolic link that leaves the layer")
-        if lost.number == errno.ELOOP:
-            raise TreeError(f"{who}its parent {shown(path)} is a symbolic link that leads in circles")
-        if lost.number not in (errno.ENOENT, errno.ENOTDIR):
-            raise OSError(lost.number, os.strerror(lost.number))
-        above = self._parents.open_straight(lost.reached)
-        try:
-            name = parts[lost.part]
-            hidden = lost.number == errno.ENOTDIR and not lost.linked and _is_whiteout(_look(name, above))
-            if not create and (hidden or lost.number == errno.ENOENT):
-                raise TreeError(f"{who}hard link to {shown(entry.link)}, which this layer does not have")
-            if lost.number == errno.ENOTDIR and not hidden:
-                raise TreeError(f"{who}its parent {shown(path)} is not a directory")
-            if lost.linked:
-                parent = shown(b"/".join(parts[: lost.part + 1]))
-                raise TreeError(f"{who}its parent {parent} is a symbolic link to nothing")
-            own = lost.reached
-            for part in parts[lost.part :]:
-                own = own + b"/" + part if own else part
-                rules.check_path(len(own), entry)
-                if hidden:
-                    self._replace(above, part, own)
-                    self._make_opaque(own)
-                    hidden = False
-                self._make_parent(above, part, own)
-                os.close(above)
-                above = -1
-                above = self._parents.open_straight(own)
-        finally:
-            if above >= 0:
-                os.close(above)
-
-    def _make_parent(self, above: int, name: bytes, path: bytes) -> None:
-        """Make a directory that no entry came for."""
-        self._budget.implied(len(path))
-        os.mkdir(name, 0o755, dir_fd=above)
-        self.implied.add(path)
-        if self._must_chown:
-            os.chown(name, 0, 0, dir_fd=above)
-            os.chmod(name, 0o755, dir_fd=above)
-        self._journal.note(path, 0, fresh=True)
-
-    def _replace(self, parent: int, name: bytes, path: bytes) -> None:
+    def _replace(self, parent: D, name: bytes) -> None:
         """Remove what an earlier entry put there: in a tar the last one wins."""
-        there = _look(name, parent)
-        self.lost = self.lost or stat.S_ISDIR(there.st_mode) or (stat.S_ISREG(there.st_mode) and there.st_size > 0)
-        if stat.S_ISDIR(there.st_mode):
-            first, last = (bisect.bisect_left(self.opaque, path + after) for after in (b"/", b"0"))
-            del self.opaque[first:last]
-            where = bisect.bisect_left(self.opaque, path)
-            if self.opaque[where : where + 1] == [path]:
-                del self.opaque[where]
-        remove_entry(parent, name)
-        if stat.S_ISDIR(there.st_mode) or stat.S_ISLNK(there.st_mode):
-            self._parents.forget(keep=parent)
+        there = self._look(parent, name)
+        if there is None:
+            return
+        if not isinstance(there, Leaf) or there.is_link:
+            self._parents.clear()
+        self._remove(parent, name, there)
+
+    def _parent(self, path: bytes, entry: Entry, *, create: bool = True) -> D:
+        """Return the directory ``path``; missing directories are made."""
+        if not path:
+            return self.root
+        known = self._parents.get(path)
+        if known is not None:
+            return known
+        directory, done, reason = self._walk(path)
+        if reason:
+            directory = self._make_parents(path, directory, done, reason, entry, create=create)
+        self._remember(path, directory)
+        return directory
+
+    def _remember(self, name: bytes, directory: D) -> None:
+        if len(self._parents) >= _KNOWN_PARENTS:
+            self._parents.clear()
+        self._parents[name] = directory
+
+    def _make_parents(self, path: bytes, directory: D, done: int, reason: int, entry: Entry, *, create: bool) -> D:
+        """Make the directories of a path that are missing after the first ``done`` parts, which lead to ``directory``.
+
+        :param reason: why the path leads no further (errno).
+        """
+        who = f"entry {shown(entry.name)}: its parent"
+        parts = path.split(b"/")
+        if reason in (errno.EXDEV, errno.ELOOP):
+            how = "leads in circles" if reason == errno.ELOOP else "leaves the layer"
+            raise TreeError(f"{who} {shown(path)} is a symbolic link that {how}")
+        if reason not in (errno.ENOENT, errno.ENOTDIR):
+            raise OSError(reason, os.strerror(reason))
+        there = self._look(directory, parts[done])
+        hidden = isinstance(there, Leaf) and there.is_whiteout
+        if not create and (hidden or reason == errno.ENOENT):
+            raise _missing(entry)
+        if reason == errno.ENOTDIR and not hidden:
+            raise TreeError(f"{who} {shown(path)} is not a directory")
+        if there is not None and not hidden:
+            raise TreeError(f"{who} {shown(b'/'.join(parts[: done + 1]))} is a symbolic link to nothing")
+        for part in parts[done:]:
+            rules.check_path(directory.length + len(part), entry)
+            self._budget.implied(directory.length + len(part))
+            if hidden:
+                self._replace(directory, part)
+            directory = self._make_directory(directory, part, implied=True)
+            if hidden:
+                self._hide_below(directory)
+            hidden = False
+        return directory
+
+    def _walk(self, path: bytes) -> tuple[D, int, int]:
+        """Go along a path of plain parts, over symbolic links or not.
+
+        Return the directory that was reached, by how many parts of the path, and why no further (errno; 0: it is all).
+        """
+        directory = self.root
+        links = 0
+        parts = path.split(b"/")
+        for number, part in enumerate(parts):
+            there = self._look(directory, part)
+            if there is None:
+                return directory, number, errno.ENOENT
+            if not isinstance(there, Leaf):
+                directory = there
+                continue
+            if not links:
+                self._budget.link(len(parts))
+            try:
+                directory, links = self._follow(directory, part, there, links)
+            except OSError as error:
+                return directory, number, error.errno or errno.EIO
+        return directory, len(parts), 0
+
+    def _follow(self, directory: D, name: bytes, link: Leaf, links: int) -> tuple[D, int]:
+        """Return the directory that a symbolic link leads to, and how many links were followed by now.
+
+        :param links: how many were on the way to this one.
+        :raises OSError: EXDEV, if it leads out of the layer; as open(2).
+        """
+        waiting: list[bytes] = []
+        there: D | Leaf | None = link
+        while True:
+            if there is None:
+                raise OSError(errno.ENOENT, "")
+            if not isinstance(there, Leaf):
+                directory = there
+            elif not there.is_link:
+                raise OSError(errno.ENOTDIR, "")
+            else:
+                links += 1
+                if links > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, "")
+                target = self._target(directory, name, there)
+                if target.startswith(b"/"):
+                    raise OSError(errno.EXDEV, "")
+                further = target.split(b"/")
+                self._budget.link(len(further))
+                waiting.extend(reversed(further))
+            name = b""
+            while waiting and name in (b"", b"."):
+                name = waiting.pop()
+            if name in (b"", b"."):
+                return directory, links
+            if name != b"..":
+                if len(name) > rules.MAX_NAME:
+                    raise OSError(errno.ENAMETOOLONG, "")
+                there = self._look(directory, name)
+            elif not directory.length:
+                raise OSError(errno.EXDEV, "")
+            else:
+                there = self._above(directory)
 
 
-def _below(parent: OpenDirectory, name: bytes) -> bytes:
-    return parent.path + b"/" + name if parent.path else name
-
-
-def _look(name: bytes, parent: int) -> os.stat_result:
-    return os.stat(name, dir_fd=parent, follow_symlinks=False)
-
-
-def _is_whiteout(there: os.stat_result) -> bool:
-    """No entry may bring a character device 0:0, so one that is here is a whiteout."""
-    return stat.S_ISCHR(there.st_mode) and there.st_rdev == 0
-
-
-def _make_node(entry: Entry, parent: int, name: bytes) -> None:
-    if entry.kind is EntryKind.SYMLINK:
-        os.symlink(entry.link, name, dir_fd=parent)
-    elif entry.kind is EntryKind.FIFO:
-        os.mkfifo(name, entry.mode & 0o777, dir_fd=parent)
-    else:
-        device = os.makedev(entry.major, entry.minor)
-        os.mknod(name, stat.S_IFCHR | (entry.mode & 0o777), device, dir_fd=parent)
-
-
-def _set_xattrs(fd: int, xattrs: dict[str, bytes], entry: Entry) -> None:
-    for key, value in xattrs.items():
-        try:
-            os.setxattr(fd, key, value)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.E2BIG, errno.ERANGE):
-                raise TreeError(
-                    f"entry {shown(entry.name)}: no space for its extended attributes on this file system"
-                ) from error
-            raise
-
-
-def _write_all(fd: int, piece: memoryview) -> None:
-    while piece:
-        piece = piece[os.write(fd, piece) :]
+def _missing(entry: Entry) -> TreeError:
+    return TreeError(f"entry {shown(entry.name)}: hard link to {shown(entry.link)}, which this layer does not have")

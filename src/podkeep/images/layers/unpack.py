@@ -18,16 +18,16 @@ from collections.abc import Callable
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
 from podkeep.images.layers import decompress, stages
-from podkeep.images.layers.directory_layers import Bounds
 from podkeep.images.layers.erofs import keeping  # noqa: F401 - for its form, which cannot be imported once it is confined
+from podkeep.images.layers.files.keeping import Bounds
 from podkeep.images.layers.forms import form_of
-from podkeep.images.layers.full_disk import is_full
 from podkeep.images.layers.messages import (
     Refused,
     Unpacked,
     UnpackRequest,
     decode_request,
     encode,
+    is_full,
     legible,
 )
 from podkeep.images.layers.rules import TreeError
@@ -104,7 +104,7 @@ def _unpack(request: UnpackRequest, rest: bytes) -> Unpacked:
     seccomp.allow_files_only()
     failpoints.reach("unpack-confined")
     stages.set_switch_interval()
-    pull = stages.Ahead(_measured(_reader(rest), request)).pull
+    pull = stages.Ahead(_measured(decompress.reader(0, rest), request)).pull
     aside = stages.Aside(hashing.update)
     bounds = Bounds(inodes=request.max_inodes, bytes=request.max_bytes, memory=request.max_memory)
     tree = form.keep_tar("/", record, aside.passing(pull), bounds)
@@ -121,20 +121,6 @@ def _limit_resources(max_bytes: int) -> None:
     }
     for which, limit in limits.items():
         resource.setrlimit(which, (limit, limit))
-
-
-def _reader(rest: bytes) -> Callable[[int], bytes]:
-    """Read standard input, after the bytes that came with the request."""
-    pending = rest
-
-    def read(count: int) -> bytes:
-        nonlocal pending
-        if pending:
-            data, pending = pending[:count], pending[count:]
-            return data
-        return os.read(0, count)
-
-    return read
 
 
 def _measured(read: Callable[[int], bytes], request: UnpackRequest) -> Callable[[], bytes]:

@@ -1,6 +1,6 @@
 """Layers as EROFS images over the plain tar: two files per layer, nothing unpacked. Needs Linux 6.12.
 
-Owns ``erofs/`` below its root, through a ``LayerDirectories``, and the mounts of layers. A layer is mounted
+Owns ``erofs/`` below its root, and the mounts of layers. A layer is mounted
 when it is first used and shared by all who use it after that, so that they share one page cache as well.
 """
 
@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, Internal, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.images.layers.erofs import keeping, layout
-from podkeep.images.layers.erofs.fingerprint import METADATA, metadata_digest
-from podkeep.images.layers.forms import EROFS
+from podkeep.images.layers.forms import EROFS, METADATA, metadata_digest
 from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
 from podkeep.images.snapshots.layermounts import LayerMounts
 from podkeep.kernel import mounts
 from podkeep.kernel.erofs import mount_erofs
 from podkeep.kernel.mounts import MountAttr
-from podkeep.kernel.removal import remove_tree
 
 _ATTRIBUTES = MountAttr.NOSUID | MountAttr.NODEV
 """Of the mounts as such. An overlay of them has its own."""
 _PIECE = 1 << 20
 
 
-class ErofsDriver:
+class ErofsDriver(LayerDirectories):
     """The ``erofs`` snapshot driver."""
 
     name = EROFS
@@ -37,16 +35,8 @@ class ErofsDriver:
         """
         :param mounted: directory to mount layers below; without one nothing can be mounted, but everything be read.
         """
-        self._directories = LayerDirectories(root, EROFS)
+        super().__init__(root, EROFS)
         self._mounts = LayerMounts(mounted) if mounted else None
-
-    def stage(self) -> Path:
-        """Return a new, empty staging directory."""
-        return self._directories.stage()
-
-    def discard(self, doomed: Path) -> None:
-        """Remove what ``stage`` or ``retire`` returned, and what is in it."""
-        remove_tree(doomed)
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
         """Move the directory with the two files into place; one that is there already wins.
@@ -57,45 +47,37 @@ class ErofsDriver:
             keeping.check(unpacked)
         except (OSError, ValueError) as error:
             raise Internal(f"layer {layer}: what was made of it is no layer: {error}") from error
-        self._directories.put(unpacked, layer)
+        super().commit(unpacked, layer)
 
     def link(self, source: Digest, title: str, staged: Path) -> str:
         """Make a directory with a hard link to the content of ``source`` and metadata with the other name."""
         staged.mkdir(mode=0o755)
-        here = self._directories.path(source)
+        here = self.path(source)
         os.link(here / keeping.FILE, staged / keeping.FILE)
         keeping.write_file_image(str(staged / METADATA), title, keeping.file_size(here / METADATA))
         return metadata_digest(staged)
 
     def has(self, layer: Digest) -> bool:
         """Tell whether the layer is kept."""
-        here = self._directories.path(layer)
+        here = self.path(layer)
         return (here / METADATA).is_file() and keeping.content(here).is_file()
-
-    def kept(self) -> frozenset[Digest]:
-        """Return every layer that is on disk."""
-        return self._directories.kept()
 
     def retire(self, layer: Digest) -> Path:
         """Unmount the layer and take it out of ``erofs/`` in one step."""
         if self._mounts:
             self._mounts.unmount([file_name(layer)])
-        return self._directories.retire(layer)
+        return super().retire(layer)
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
         """Unmount and remove what a killed process left; return the known layers that are gone."""
         if self._mounts:
             self._mounts.clear()
-        gone = self._directories.recover(known)
+        gone = super().recover(known)
         return gone | {layer for layer in known - gone if not self.has(layer)}
-
-    def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
-        """Return a clone of each layer's mount, top layer first."""
-        return self._directories.lowers(layers, self._mounted, userns=userns, at_least=at_least)
 
     def tar(self, layer: Digest) -> Iterator[bytes]:
         """Yield what was stored: the plain tar, or the file without what fills its last block."""
-        here = self._directories.path(layer)
+        here = self.path(layer)
         content = keeping.content(here)
         try:
             is_file = content.name == keeping.FILE
@@ -114,7 +96,7 @@ class ErofsDriver:
 
         :raises OSError: if it cannot be read.
         """
-        return metadata_digest(self._directories.path(layer))
+        return metadata_digest(self.path(layer))
 
     def inodes(self, layer: Digest) -> int | None:
         """Return None: the metadata's digest says of each inode that it is there."""
@@ -130,12 +112,12 @@ class ErofsDriver:
         if self._mounts:
             self._mounts.clear()
 
-    def _mounted(self, layer: Digest) -> Path:
+    def _tree(self, layer: Digest) -> Path:
         if self._mounts is None:
             raise FailedPrecondition(f"layer {layer}: this store was opened without a place for mounts")
         if not self.has(layer):
-            raise gone(self._directories.path(layer))
-        return self._mounts.path(file_name(layer), lambda: _mount(self._directories.path(layer)))
+            raise gone(self.path(layer))
+        return self._mounts.path(file_name(layer), lambda: _mount(self.path(layer)))
 
 
 def _mount(directory: Path) -> int:

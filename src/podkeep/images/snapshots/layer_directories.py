@@ -1,4 +1,4 @@
-"""Where a driver's layers are on disk: a directory per layer, which comes by one rename and goes by one.
+"""What snapshot drivers have in common: a directory per layer, which comes by one rename and goes by one.
 
 Owns ``<root>/<name>/``, and ``staging/``, ``trash/`` and the empty trees together with the other drivers of the root.
 What a killed process left there is removed by ``recover``. Knows nothing of what is in a layer's directory.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def gone(path: Path) -> DataLoss:
     return DataLoss(f"{path}: the layer is gone from disk", hint="remove the image and pull it again")
 
 
-class LayerDirectories:
-    """The directories of one driver."""
+class LayerDirectories(ABC):
+    """The half of a driver that moves directories; the methods are those of ``SnapshotDriver``."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.layers = root / name
@@ -49,20 +50,24 @@ class LayerDirectories:
         """Return a new, empty staging directory."""
         return Path(tempfile.mkdtemp(dir=self._staging))
 
-    def put(self, staged: Path, layer: Digest) -> None:
+    def discard(self, doomed: Path) -> None:
+        """Remove what :meth:`stage` or :meth:`retire` returned, and what is in it."""
+        remove_tree(doomed)
+
+    def commit(self, unpacked: Path, layer: Digest) -> None:
         """Move a staged directory into place; one that is there already wins.
 
         :raises Internal: if it cannot be moved, or is no directory.
         """
-        if not stat.S_ISDIR(staged.lstat().st_mode):  # a link to one would have the host's files mounted
-            raise Internal(f"layer {layer}: what was made of it is no layer: {staged} is no directory")
+        if not stat.S_ISDIR(unpacked.lstat().st_mode):  # a link to one would have the host's files mounted
+            raise Internal(f"layer {layer}: what was made of it is no layer: {unpacked} is no directory")
         target = self.path(layer)
         try:
-            os.rename(staged, target)
+            os.rename(unpacked, target)
         except OSError as error:
             if not target.is_dir():
-                raise Internal(f"cannot move layer {layer} from {staged} to {target}: {error.strerror}") from error
-            remove_tree(staged)
+                raise Internal(f"cannot move layer {layer} from {unpacked} to {target}: {error.strerror}") from error
+            remove_tree(unpacked)
 
     def kept(self) -> frozenset[Digest]:
         """Return every layer that is on disk."""
@@ -86,15 +91,10 @@ class LayerDirectories:
             remove_tree(self.layers / name)
         return frozenset(layer for name, layer in names.items() if name not in present)
 
-    def lowers(
-        self, layers: Sequence[Digest], where: Callable[[Digest], Path], *, userns: int | None, at_least: int
-    ) -> list[int]:
-        """Return detached mounts of layers, as ``SnapshotDriver.lowers`` says.
-
-        :param where: returns the directory that a layer is seen in.
-        """
+    def lowers(self, layers: Sequence[Digest], *, userns: int | None, at_least: int = 1) -> list[int]:
+        """Return a detached mount per layer, top layer first (``SnapshotDriver.lowers``)."""
         # The same layer twice makes overlayfs fail with ELOOP; the upper of two equal layers hides the lower whole.
-        paths = [where(layer) for layer in dict.fromkeys(reversed(layers))] or [self._empty("empty")]
+        paths = [self._tree(layer) for layer in dict.fromkeys(reversed(layers))] or [self._empty("empty")]
         if len(paths) < at_least:
             paths.append(self._empty("bottom"))
         fds: list[int] = []
@@ -106,6 +106,13 @@ class LayerDirectories:
                 os.close(fd)
             raise
         return fds
+
+    @abstractmethod
+    def _tree(self, layer: Digest) -> Path:
+        """Return the directory that a layer is seen in.
+
+        :raises DataLoss: if the layer is gone.
+        """
 
     def _empty(self, name: str) -> Path:
         """Return an empty tree: of an image without layers (``FROM scratch`` and nothing else), or beneath a single

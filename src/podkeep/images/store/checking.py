@@ -1,13 +1,14 @@
-"""Comparing what the store has with its digests. The server's side: a worker reads the layers (``verify``).
+"""Comparing what the store has with its digests. The server's side: a worker reads the layers (``worker.stored``).
 
 Owns: what is looked at, what is told, and what is removed so that a pull brings it anew. Layers are held while they are
-read. Called by ``maintenance``.
+read. Also what is recorded of an image beside its layers: its documents, its names, and what a worker is told of its
+layers. Called by ``maintenance``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -15,10 +16,18 @@ from podkeep.base.errors import NotFound, PodkeepError
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats import manifest
 from podkeep.images.formats.image import Image
-from podkeep.images.messages import Checked, Damaged, Event, Progress, Unchecked, Verify, unexpected
+from podkeep.images.messages import Checked, Damaged, Event, Progress, StoredLayer, Unchecked, Verify, unexpected
 from podkeep.images.store.database import LayerRecord
-from podkeep.images.store.documents import documents_of, names_of, stored_layer
 from podkeep.images.store.store import ImageStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A document of an image; ``role`` is ``index``, ``manifest`` or ``configuration``."""
+
+    role: str
+    digest: Digest
+    data: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,3 +192,47 @@ class Checking:
         if len(await self._store.withdraw(images)) < len(images):
             return replace(damage, kept="it was pulled again meanwhile")
         return replace(damage, repaired=True)
+
+
+def documents_of(store: ImageStore, image: Image) -> list[Document]:
+    """Return the documents of an image: indexes and manifests, then the configuration. Blocks.
+
+    :raises NotFound: if the image was removed meanwhile.
+    :raises InvalidArgument: if a manifest is damaged so that it cannot be read.
+    """
+    config, manifests = store.documents(image.id)
+    documents = []
+    for digest, data in manifests.items():
+        role = "index" if manifest.is_index(manifest.parse_document(data, digest), "") else "manifest"
+        documents.append(Document(role=role, digest=digest, data=data))
+    wanted = _config_digest(image, config, manifests.values())
+    return [*documents, Document(role="configuration", digest=wanted, data=config)]
+
+
+def names_of(image: Image) -> tuple[str, ...]:
+    """Return what an image is called: its tags, or without any its digests."""
+    return image.repo_tags or image.repo_digests
+
+
+def _config_digest(image: Image, config: bytes, manifests: Iterable[bytes]) -> Digest:
+    """Return the digest that a configuration must have."""
+    if image.kind == "image":
+        return Digest(image.id)
+    for data in manifests:
+        described = manifest.parse_document(data, image.id).get("config")
+        if isinstance(described, dict) and isinstance(described.get("digest"), str):
+            return Digest(described["digest"])
+    return manifest.digest_of(config)
+
+
+def stored_layer(layer: LayerRecord) -> StoredLayer:
+    """Return what a worker is told of a layer that it reads."""
+    return StoredLayer(
+        id=layer.id,
+        driver=layer.driver,
+        digest=layer.blob if layer.kind == "file" and layer.blob else layer.id,
+        metadata=layer.metadata,
+        implied=layer.implied,
+        bytes=layer.bytes,
+        inodes=layer.inodes,
+    )

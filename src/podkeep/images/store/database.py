@@ -8,17 +8,17 @@ after its layer is in place, and deleted before the layer is).
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import ImageKind, LayerKind
-from podkeep.images.store.reserve import Reserve
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,10 @@ ALTER TABLE layers ADD COLUMN implied TEXT NOT NULL DEFAULT '';
 )
 """What makes each version of the file out of the one before; a new file goes through all of them."""
 _VERSION = len(_MIGRATIONS)
+_RESERVE_BYTES = 512 << 10
+"""Some hundred pages of the records: what the removal of an image changes."""
+_RESERVE_SHARE = 4
+"""A disk is worth a reserve if it has this many times as much free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,28 +107,52 @@ class ImageRecord:
     """An image as stored; ``layers`` base first, ``pulled_at`` in nanoseconds since 1970, 0 if not known."""
 
     id: ImageID
-    kind: ImageKind
-    artifact_type: str
+    kind: ImageKind = "image"
+    artifact_type: str = ""
     config: bytes
-    pulled_at: int
+    pulled_at: int = 0
     layers: tuple[Digest, ...]
     tags: tuple[str, ...]
     digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewImage:
-    """An image to be recorded: its documents, its layers and the names that lead to it from now on."""
+class NewImage(ImageRecord):
+    """An image to be recorded, with its documents by their digests; its names lead to it from now on."""
 
-    id: ImageID
-    kind: ImageKind = "image"
-    artifact_type: str = ""
-    config: bytes
-    pulled_at: int = 0
     manifests: tuple[tuple[Digest, bytes], ...]
-    layers: tuple[Digest, ...]
-    tags: tuple[str, ...]
-    digests: tuple[str, ...]
+
+
+class _Reserve:
+    """Space kept aside on the disk, so that something can be removed when it is full: that takes a record, too.
+
+    It is a file at ``path`` that is only ever allocated, and given up when it is needed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def fill(self) -> None:
+        """Put space aside if there is enough of it; a reserve that is there already stays."""
+        space = os.statvfs(self._path.parent)
+        if not self._path.exists() and space.f_bavail * space.f_frsize < _RESERVE_BYTES * _RESERVE_SHARE:
+            return
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, _RESERVE_BYTES)
+        except OSError:  # somebody else was faster, or this file system cannot
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+        finally:
+            os.close(fd)
+
+    def give_up(self) -> bool:
+        """Free the space; say whether there was any."""
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
 
 class ImageDatabase:
@@ -139,7 +167,7 @@ class ImageDatabase:
         """
         self._path = path
         self._lock = threading.RLock()
-        self._reserve = Reserve(path.with_name(f"{path.name}-reserve"))
+        self._reserve = _Reserve(path.with_name(f"{path.name}-reserve"))
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             with self._translated():

@@ -2,7 +2,7 @@
 
 Owns: what is told about an image, and that nothing is removed that a container uses. Who uses what is asked of the
 runtime, on the event loop, in the same step in which an image is forgotten: no container can be made of it in between.
-Verifying is ``checking``; layers are read by a worker (``saver``, ``verify``). Called by
+Verifying is ``checking``; layers are read by a worker (``saving``, ``stored``). Called by
 ``runtime/rpc/image_maintenance.py``.
 """
 
@@ -21,9 +21,16 @@ from podkeep.images.formats.openfile import OpenFile, open_directory, remove_dir
 from podkeep.images.messages import Event, Progress, Save, Saved, StoredImage, unexpected
 from podkeep.images.store import prune
 from podkeep.images.store.catalog import spare_tag
-from podkeep.images.store.checking import Checking, Damage, Step, Summary
+from podkeep.images.store.checking import (
+    Checking,
+    Damage,
+    Document,
+    Step,
+    Summary,
+    documents_of,
+    stored_layer,
+)
 from podkeep.images.store.database import LayerRecord
-from podkeep.images.store.documents import Document, documents_of, stored_layer
 from podkeep.images.store.fetching import Listener
 from podkeep.images.store.store import ImageStore
 

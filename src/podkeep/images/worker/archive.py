@@ -30,8 +30,6 @@ from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.layers import LayerJob
 from podkeep.kernel.openat import Resolve, closing, open_named, open_regular, reopen
 
-_NAME = "io.containerd.image.name"
-_REF_NAME = "org.opencontainers.image.ref.name"
 _PIECE = 1 << 18
 _MAX_LINKS = 8
 _MAX_DOCUMENTS = 48 << 20
@@ -250,16 +248,7 @@ def _plain(source: int, start: bytes, kind: str, settings: LayerSettings) -> Bin
     """Write what comes after ``start``, decompressed, to a file without a name on the file system of the layers."""
     fd = os.open(settings.staging, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     plain = os.fdopen(fd, "w+b")
-    ahead = start
-
-    def read(count: int) -> bytes:
-        nonlocal ahead
-        if ahead:
-            piece, ahead = ahead[:count], ahead[count:]
-            return piece
-        return os.read(source, count)
-
-    pull = decompress.decompressor(kind, read)
+    pull = decompress.decompressor(kind, decompress.reader(source, start))
     written = 0
     while piece := pull():
         written += plain.write(piece)
@@ -303,7 +292,7 @@ class _Loader:
         if config is None:
             config = self._blob(parsed.config.digest, manifest.MAX_CONFIG_BYTES)
         selected = selection.select(parsed, documents[-1][0], config, self._assembly.settings.policy, what)
-        source = ArchiveSource(self._files, {job.shown: _blob_name(job.shown) for job in selected.jobs})
+        source = ArchiveSource(self._files, {job.shown: manifest.blob_name(job.shown) for job in selected.jobs})
         return selection.fetched_image(
             selection=selected,
             config=config,
@@ -316,7 +305,7 @@ class _Loader:
     def _name(self, entry: dict[str, Any]) -> reference.Reference:
         """The name an entry asks for; a bare tag (as ``umoci`` writes it) goes with the file's name."""
         annotations = manifest.string_map(entry, "annotations", f"{self._path}: index.json")
-        wanted = annotations.get(_NAME) or annotations.get(_REF_NAME) or ""
+        wanted = annotations.get(manifest.IMAGE_NAME) or annotations.get(manifest.REF_NAME) or ""
         if re.search(r"[/:]", wanted):
             return reference.parse(wanted)
         return reference.parse(self._file_name() + (f":{wanted}" if wanted else ""))
@@ -372,8 +361,8 @@ class _Loader:
         return LayerJob(layer=diff_id, compression=sniff(start[:4]), digest=None, size=size)
 
     def _blob(self, digest: Digest, most: int) -> bytes:
-        data = self._read(_blob_name(digest), most)
-        manifest.verify(data, parse_digest(digest), f"{self._path}: {_blob_name(digest)}")
+        data = self._read(manifest.blob_name(digest), most)
+        manifest.verify(data, parse_digest(digest), f"{self._path}: {manifest.blob_name(digest)}")
         return data
 
     def _read(self, name: str, most: int) -> bytes:
@@ -390,7 +379,3 @@ class _Loader:
                 hint="save its images to several archives",
             )
         return data
-
-
-def _blob_name(digest: Digest) -> str:
-    return "blobs/" + digest.replace(":", "/")

@@ -16,7 +16,6 @@ import msgspec
 
 from podkeep.base.errors import Internal, PodkeepError
 from podkeep.base.ids import Digest
-from podkeep.images.layers import tree_memory
 from podkeep.images.layers.forms import RECORD_SUFFIX, form_of
 from podkeep.images.layers.messages import UnpackRequest
 from podkeep.images.messages import LayerSettings, NewLayer, StagedLayer
@@ -26,6 +25,13 @@ from podkeep.images.worker import file_layers
 from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.layers import LayerJob, Made, UnpackProcess, mark_opaque
 from podkeep.kernel import tree_size
+
+WHOLE = 150_000_000
+"""Bytes of memory that a pull takes at most with all its processes."""
+_WORKER = 32_000_000
+_PROCESS = 32_000_000
+"""Of an unpack process without a tree: the interpreter, and pieces on their way."""
+_LEAST = 16_000_000
 
 
 class BlobSource(Protocol):
@@ -99,7 +105,7 @@ class Assembly:
         for job in dict.fromkeys(jobs):
             self._channel.progress(job.shown, "waiting", 0, job.size)
         waiting = [(job, 0) for job in reversed(dict.fromkeys(jobs))]
-        shares = tree_memory.shares([job.size for job, _ in waiting], self.settings.parallel)
+        shares = tree_shares([job.size for job, _ in waiting], self.settings.parallel)
         self._tree_memory = {job: share for (job, _), share in zip(waiting, shares, strict=True)}
         running = 0
         results: dict[LayerJob, NewLayer] = {}
@@ -192,3 +198,17 @@ class Assembly:
 
     def _keep_file(self, task: _Task) -> None:
         self.outcomes.put((task, _outcome(task, lambda: self.keep(task))))
+
+
+def tree_shares(sizes: Sequence[int], parallel: int) -> list[int]:
+    """Return the bytes of memory that each tree may take, of layers whose blobs are of these sizes.
+
+    A pull stays below :data:`WHOLE` with all its processes. What they take by themselves is measured; the rest is for
+    trees, and a large layer gets more of it than a small one. What needs more than its share is kept as a directory.
+    Of any ``parallel`` of them the sum is within the whole (with more than three processes, which take as much by
+    themselves, it is at least ``_LEAST``).
+    """
+    beside = min(parallel, len(sizes))
+    free = max(WHOLE - _WORKER - beside * _PROCESS, _LEAST)
+    largest = sum(sorted(sizes, reverse=True)[:beside])
+    return [free * size // largest if largest else free // max(beside, 1) for size in sizes]

@@ -14,6 +14,7 @@ import time
 
 from podkeep.images import messages
 from podkeep.images.messages import Available, Event, Progress, Request, Wanted
+from podkeep.kernel.openat import write_all
 
 _PROGRESS_INTERVAL = 0.1
 """Seconds between two progress lines of one layer."""
@@ -40,9 +41,7 @@ class Channel:
         """Send one line."""
         line = messages.encode(event)
         with self._lock:
-            view = memoryview(line)
-            while view:
-                view = view[os.write(1, view) :]
+            write_all(1, line)
 
     def ask(self, question: Wanted) -> Available:
         """Send one line and return the store's answer to it."""

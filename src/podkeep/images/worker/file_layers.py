@@ -16,7 +16,7 @@ from msgspec import structs
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.images.layers.forms import form_of
-from podkeep.images.layers.full_disk import is_full
+from podkeep.images.layers.messages import is_full
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import BLOCK, is_tar
 from podkeep.images.messages import LayerSettings

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal
@@ -20,22 +20,25 @@ from typing import IO, Literal
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, PodkeepError, ResourceExhausted
-from podkeep.base.ids import Digest
+from podkeep.base.ids import Digest, parse_digest
 from podkeep.images.formats.image import LayerKind
 from podkeep.images.layers import messages
 from podkeep.images.layers.forms import Form, form_of
 from podkeep.images.layers.messages import Refused, Unpacked, UnpackRequest
 from podkeep.images.layers.programs import command, ended
 from podkeep.images.messages import NewLayer, StagedLayer, WantedLayer
-from podkeep.images.worker import reports
 from podkeep.images.worker.channel import Channel
 from podkeep.kernel import libc
-from podkeep.kernel.openat import Resolve, openat2
+from podkeep.kernel.openat import Resolve, openat2, write_all
 
 _PIPE = 1 << 20
 """Bytes the pipe to the process holds: with the default of 64 KiB the two wait for each other at every piece."""
 _MAX_DRAIN = 64 << 20
 """Bytes read on, after the unpack process gave up, to tell a damaged blob from a bad archive."""
+
+_MAX_REPORT = 256 << 20
+"""Bytes of a report; the lists of directories in it have limits of their own (``rules``)."""
+_decode_report = msgspec.json.Decoder(Unpacked | Refused).decode
 
 
 class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,10 +186,8 @@ class UnpackProcess:
 
     def _write(self, data: bytes) -> bool:
         pipe, _ = self._pipes()
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(pipe.fileno(), view) :]
+            write_all(pipe.fileno(), data)
         except BrokenPipeError:
             return False  # it has given up and says why on its standard output
         return True
@@ -201,9 +202,9 @@ class UnpackProcess:
             if not piece:
                 raise Internal(f"layer {job.shown}: the unpack process {ended(self._process.wait())}")
             output += piece
-            if len(output) > reports.MOST:
-                raise Internal(f"layer {job.shown}: the unpack process says more than {reports.MOST} bytes")
-        report = reports.decode(output, form.makes)
+            if len(output) > _MAX_REPORT:
+                raise Internal(f"layer {job.shown}: the unpack process says more than {_MAX_REPORT} bytes")
+        report = decode_report(output, form.makes)
         if isinstance(report, Refused):
             raise no_space(job, report.error) if report.full else InvalidArgument(f"layer {job.shown}: {report.error}")
         if job.layer not in (None, report.digest):
@@ -211,6 +212,27 @@ class UnpackProcess:
                 f"layer {job.shown}: expected diff ID {job.layer}, the content has {report.digest}"
             )
         return report
+
+
+def decode_report(line: bytes | bytearray, makes: Collection[tuple[str, str]]) -> Unpacked | Refused:
+    """Return what an unpack process says of a layer. It has read what is hostile: nothing it says is taken for granted.
+
+    A process that was taken over can make any tree, and say that it has any digest; what it cannot do is have the
+    worker, which is not confined, read or change what is not the layer's. What the process *made* is checked where it
+    is opened (``snapshots``).
+
+    :param makes: what may have been made of it, by driver and path (``Form.makes``).
+    :raises Internal: if it says what no unpack process says.
+    """
+    try:
+        report: Unpacked | Refused = _decode_report(line)
+        if isinstance(report, Unpacked):
+            if (report.tree.driver, report.tree.path) not in makes:
+                raise ValueError(f"a layer in {report.tree.path!r} for {report.tree.driver!r}")
+            parse_digest(report.digest)
+    except (ValueError, RecursionError, InvalidArgument) as error:
+        raise Internal(f"the unpack process said what it never says: {error}") from error
+    return report
 
 
 def no_space(job: LayerJob, why: str) -> ResourceExhausted:

@@ -17,73 +17,86 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from podkeep.base.errors import DataLoss, FailedPrecondition
+from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest
 from podkeep.images.formats import manifest
-from podkeep.images.formats.openfile import failure
+from podkeep.images.formats.openfile import failure, open_again
+from podkeep.images.messages import Save, Saved, StoredImage, StoredLayer
+from podkeep.images.worker.channel import Channel
+from podkeep.images.worker.stored import StoredLayers, give_way
+from podkeep.kernel.openat import write_all
 
-_NAME = "io.containerd.image.name"
-_REF_NAME = "org.opencontainers.image.ref.name"
 _PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
-_EMPTY_CONFIG = "application/vnd.oci.empty.v1+json"
 _RECORD = 10240
 """Bytes that a tar's length is a multiple of (tar(5))."""
 _BLOCK = 512
 
 
-@dataclass(frozen=True, kw_only=True)
-class SavedLayer:
-    """A layer to be written: ``digest`` and ``size`` are of its plain tar, or of its file."""
+def save(request: Save, channel: Channel) -> None:
+    """Write the images of the request to its target.
 
-    id: Digest
-    digest: Digest
-    size: int
+    :raises DataLoss: if a layer is damaged.
+    :raises ResourceExhausted: if the target is full.
+    :raises FailedPrecondition: if it cannot be opened or written.
+    """
+    give_way()
+    layers = StoredLayers(Path(request.root))
+    flags = os.O_RDONLY | os.O_DIRECTORY if request.directory else os.O_WRONLY
+    fd = open_again(request.target, flags)
+    known = {layer.id: layer for image in request.images for layer in image.layers}
+    sizes = {key: sum(map(len, layers.pieces(layer))) for key, layer in known.items()}
+    what = plan(request.images, sizes)
+    done = 0
 
+    def content(layer: StoredLayer) -> Iterator[bytes]:
+        nonlocal done
+        for piece in layers.pieces(layer):
+            yield piece
+            done += len(piece)
+            channel.progress("", "saving", done, what.bytes)
+        reach("images-save")
 
-@dataclass(frozen=True, kw_only=True)
-class SavedImage:
-    """An image to be written; ``manifest`` is the one its layers came with, empty if there was none."""
-
-    id: str
-    kind: str
-    config: bytes
-    manifest: bytes
-    layers: tuple[SavedLayer, ...]
-    tags: tuple[str, ...]
-    digests: tuple[str, ...]
+    channel.progress("", "saving", 0, what.bytes)
+    write(what, target_of(fd, request.target.name), content)
+    _sync(fd, request.target.name)
+    channel.emit(Saved(bytes=what.bytes))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The files of a layout: ``documents`` by name, and ``layers`` by the name of their blob."""
+    """The files of a layout: ``documents`` by name, ``layers`` by the name of their blob, and the layers' ``sizes``."""
 
     documents: Mapping[str, bytes]
-    layers: Mapping[str, SavedLayer]
+    layers: Mapping[str, StoredLayer]
+    sizes: Mapping[Digest, int]
 
     @property
     def bytes(self) -> int:
         """Bytes of all files together."""
-        return sum(map(len, self.documents.values())) + sum(layer.size for layer in self.layers.values())
+        return sum(map(len, self.documents.values())) + sum(self.sizes[layer.id] for layer in self.layers.values())
 
 
-def plan(images: Sequence[SavedImage]) -> Plan:
+def plan(images: Sequence[StoredImage], sizes: Mapping[Digest, int]) -> Plan:
     """Return the files of a layout with ``images``, in the order in which they are to be written.
 
+    :param sizes: bytes of the plain tar, or the file, of each layer by its ID.
     :raises FailedPrecondition: if an image cannot be written, as a part of it was never kept.
     """
     documents: dict[str, bytes] = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
     blobs: dict[str, bytes] = {}
-    layers: dict[str, SavedLayer] = {}
+    layers: dict[str, StoredLayer] = {}
     entries: list[dict[str, Any]] = []
     docker: list[dict[str, Any]] = []
     for image in images:
-        document = _manifest(image)
+        document = _manifest(image, sizes)
         digest = manifest.digest_of(document)
         config = Digest(json.loads(document)["config"]["digest"])
-        blobs |= {blob_name(digest): document, blob_name(config): image.config}
-        layers |= {blob_name(layer.digest): layer for layer in image.layers}
+        blobs |= {manifest.blob_name(digest): document, manifest.blob_name(config): image.config}
+        layers |= {manifest.blob_name(layer.digest): layer for layer in image.layers}
         entries += _entries(image, document, digest)
         if image.kind == "image":
             docker.append(_docker_entry(image, config))
@@ -92,18 +105,14 @@ def plan(images: Sequence[SavedImage]) -> Plan:
         documents["manifest.json"] = _json(docker)
     documents |= {name: blobs[name] for name in sorted(blobs)}
     # A file of an artifact may well be the configuration of another image.
-    return Plan(documents=documents, layers={name: layers[name] for name in sorted(layers) if name not in documents})
+    kept = {name: layers[name] for name in sorted(layers) if name not in documents}
+    return Plan(documents=documents, layers=kept, sizes=sizes)
 
 
-def blob_name(digest: str) -> str:
-    """Return where a layout has the blob ``digest``."""
-    return "blobs/" + digest.replace(":", "/")
-
-
-def _manifest(image: SavedImage) -> bytes:
+def _manifest(image: StoredImage, sizes: Mapping[Digest, int]) -> bytes:
     """The manifest of an image whose layers are plain; the one it came with, if they were plain then."""
     if not image.manifest:
-        return _json(_new_manifest(image))
+        return _json(_new_manifest(image, sizes))
     original: dict[str, Any] = json.loads(image.manifest)
     described: list[dict[str, Any]] = original.get("layers") or []
     if len(described) != len(image.layers):
@@ -111,7 +120,7 @@ def _manifest(image: SavedImage) -> bytes:
             f"image {image.id} has {len(described)} layers in its manifest, but {len(image.layers)} were kept",
             hint="copy it from its registry",
         )
-    layers = [_descriptor(before, layer) for before, layer in zip(described, image.layers, strict=True)]
+    layers = [_descriptor(before, layer, sizes) for before, layer in zip(described, image.layers, strict=True)]
     if layers == described:
         return image.manifest
     fresh = {**original, "mediaType": manifest.OCI_MANIFEST, "layers": layers}
@@ -120,20 +129,20 @@ def _manifest(image: SavedImage) -> bytes:
     return _json(fresh)
 
 
-def _descriptor(before: dict[str, Any], layer: SavedLayer) -> dict[str, Any]:
+def _descriptor(before: dict[str, Any], layer: StoredLayer, sizes: Mapping[Digest, int]) -> dict[str, Any]:
     if before["digest"] == layer.digest:
         return before
-    return {**before, "mediaType": _PLAIN_LAYER, "digest": layer.digest, "size": layer.size}
+    return {**before, "mediaType": _PLAIN_LAYER, "digest": layer.digest, "size": sizes[layer.id]}
 
 
-def _new_manifest(image: SavedImage) -> dict[str, Any]:
+def _new_manifest(image: StoredImage, sizes: Mapping[Digest, int]) -> dict[str, Any]:
     """For an image that came without a manifest (from a docker archive)."""
     config = {"mediaType": manifest.OCI_CONFIG, "digest": image.id, "size": len(image.config)}
-    layers = [{"mediaType": _PLAIN_LAYER, "digest": layer.digest, "size": layer.size} for layer in image.layers]
+    layers = [{"mediaType": _PLAIN_LAYER, "digest": layer.digest, "size": sizes[layer.id]} for layer in image.layers]
     return {"schemaVersion": 2, "mediaType": manifest.OCI_MANIFEST, "config": config, "layers": layers}
 
 
-def _entries(image: SavedImage, document: bytes, digest: Digest) -> list[dict[str, Any]]:
+def _entries(image: StoredImage, document: bytes, digest: Digest) -> list[dict[str, Any]]:
     """The entries of the index: one for each name, since a reader may take one name from each."""
     parsed = json.loads(document)
     entry: dict[str, Any] = {
@@ -144,16 +153,16 @@ def _entries(image: SavedImage, document: bytes, digest: Digest) -> list[dict[st
     if image.kind == "artifact" and parsed.get("artifactType"):
         entry["artifactType"] = parsed["artifactType"]
     if image.tags:
-        return [{**entry, "annotations": {_NAME: tag, _REF_NAME: tag}} for tag in image.tags]
+        return [{**entry, "annotations": {manifest.IMAGE_NAME: tag, manifest.REF_NAME: tag}} for tag in image.tags]
     # Without a tag it still has a repository.
-    return [{**entry, "annotations": {_NAME: name}} for name in image.digests] or [entry]
+    return [{**entry, "annotations": {manifest.IMAGE_NAME: name}} for name in image.digests] or [entry]
 
 
-def _docker_entry(image: SavedImage, config: Digest) -> dict[str, Any]:
+def _docker_entry(image: StoredImage, config: Digest) -> dict[str, Any]:
     return {
-        "Config": blob_name(config),
+        "Config": manifest.blob_name(config),
         "RepoTags": list(image.tags) or None,
-        "Layers": [blob_name(layer.digest) for layer in image.layers],
+        "Layers": [manifest.blob_name(layer.digest) for layer in image.layers],
     }
 
 
@@ -196,7 +205,7 @@ class TarTarget:
         self._write(bytes(-self._written % _RECORD))
 
     def _write(self, data: bytes) -> None:
-        _write_all(self._fd, data, self._name)
+        _write(self._fd, data, self._name)
         self._written += len(data)
 
 
@@ -217,7 +226,7 @@ class DirectoryTarget:
             raise failure(error, f"{self._name}/{name}", "cannot be made") from error
         try:
             for piece in pieces:
-                _write_all(fd, piece, f"{self._name}/{name}")
+                _write(fd, piece, f"{self._name}/{name}")
         finally:
             os.close(fd)
 
@@ -238,7 +247,7 @@ def target_of(fd: int, name: str) -> Target:
     return DirectoryTarget(fd, name) if stat.S_ISDIR(os.fstat(fd).st_mode) else TarTarget(fd, name)
 
 
-def write(what: Plan, target: Target, content: Callable[[SavedLayer], Iterator[bytes]]) -> None:
+def write(what: Plan, target: Target, content: Callable[[StoredLayer], Iterator[bytes]]) -> None:
     """Write a layout.
 
     :param content: yields a layer's plain tar, or its file.
@@ -249,13 +258,14 @@ def write(what: Plan, target: Target, content: Callable[[SavedLayer], Iterator[b
     for name, document in what.documents.items():
         target.add(name, len(document), iter((document,)))
     for name, layer in what.layers.items():
-        target.add(name, layer.size, _checked(layer, content(layer)))
+        size = what.sizes[layer.id]
+        target.add(name, size, _checked(layer, size, content(layer)))
     target.finish()
 
 
-def _checked(layer: SavedLayer, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _checked(layer: StoredLayer, size: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
     hashing = hashlib.new(layer.digest.partition(":")[0])
-    left = layer.size
+    left = size
     for piece in pieces:
         hashing.update(piece)
         left -= len(piece)
@@ -270,10 +280,18 @@ def _checked(layer: SavedLayer, pieces: Iterator[bytes]) -> Iterator[bytes]:
         )
 
 
-def _write_all(fd: int, data: bytes, name: str) -> None:
-    view = memoryview(data)
+def _write(fd: int, data: bytes, name: str) -> None:
     try:
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
+    except OSError as error:
+        raise failure(error, name, "cannot be written") from error
+
+
+def _sync(fd: int, name: str) -> None:
+    """See that a file is on its disk: some file systems find out only then that they are full."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return
+    try:
+        os.fsync(fd)
     except OSError as error:
         raise failure(error, name, "cannot be written") from error

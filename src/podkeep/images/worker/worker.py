@@ -1,6 +1,6 @@
 """The image worker: one process per pull or load, the only one that talks to registries and reads archives.
 
-It also reads back what the store has (``saver``, ``verify``). Started by the store, never imported by a server.
+It also reads back what the store has (``saving``, ``stored``). Started by the store, never imported by a server.
 Standard input: one line with the request, then answers. Standard output: lines with events (``images.messages``).
 """
 
@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from podkeep.base.errors import PodkeepError, ResourceExhausted
+from podkeep.base.errors import FailedPrecondition, NotFound, PermissionDenied, PodkeepError, ResourceExhausted
 from podkeep.base.redaction import redacted
 from podkeep.images.layers.messages import legible
 from podkeep.images.messages import Done, Failed, FetchedImage, Pull, Request, Save, Unchanged, Verify
@@ -66,19 +66,17 @@ def _told(text: str) -> str:
 def _serve(request: Request, channel: Channel) -> Sequence[FetchedImage | Unchanged]:
     match request:
         case Save():
-            from podkeep.images.worker import saver
+            from podkeep.images.worker import saving
 
-            saver.save(request, channel)
+            saving.save(request, channel)
             return ()
         case Verify():
-            from podkeep.images.worker import verify
+            from podkeep.images.worker import stored
 
-            verify.verify(request, channel)
+            stored.verify(request, channel)
             return ()
         case Pull() if request.known:
-            from podkeep.images.worker import recheck
-
-            if same := recheck.unchanged(request):
+            if same := _unchanged(request):
                 return (same,)
     from podkeep.images.worker.assembly import Assembly
 
@@ -92,6 +90,29 @@ def _serve(request: Request, channel: Channel) -> Sequence[FetchedImage | Unchan
     from podkeep.images.worker import archive
 
     return archive.load(request, assembly, channel)
+
+
+def _unchanged(request: Pull) -> Unchanged | None:
+    """Ask whether an image that is here is still what its name stands for: one question, and no manifest sent.
+
+    What was pulled before was verified then, so its digest is all there is to know. Registries that count pulls do not
+    count this question.
+
+    :returns: the answer to the pull if the registry has nothing new; None if the image must be pulled.
+    :raises RegistryUnavailable: if no server answers.
+    """
+    # Imported here: a worker that has nothing else to do loads no more, and one that loads an archive not this.
+    from podkeep.images.registry.fallback import first
+    from podkeep.images.registry.registry import Registry
+
+    name = request.source.name
+    registries = (Registry(endpoint, name.repository) for endpoint in request.source.endpoints)
+    what = f"{name.name}: {name.target}"
+    try:
+        digest = first(registries, lambda registry: registry.manifest_digest(name.target), what)
+    except (FailedPrecondition, NotFound, PermissionDenied):
+        return None  # some cannot answer this question: the pull will tell
+    return Unchanged(name=f"{name.name}@{digest}") if digest in request.known else None
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.images.formats.openfile import OpenFile
-from podkeep.images.store.checking import Damage, Step, Summary
-from podkeep.images.store.documents import Document
+from podkeep.images.store.checking import Damage, Document, Step, Summary
 from podkeep.images.store.maintenance import Description, ImageUser, Maintenance
 from podkeep.images.store.store import ImageStore
 from podkeep.runtime.model.state import State

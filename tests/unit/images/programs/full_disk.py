@@ -62,7 +62,7 @@ def sync(root: Path) -> None:
     records = layers(300, boot_id)
     store = stores.ImageStore.open(root, config=ImagesConfig(), registries={})
     for record in records:
-        store._layers.driver._path(record.id).mkdir()
+        store._layers.driver.path(record.id).mkdir()
         store._layers._leases[record.id] += 1
     store._catalog.database.add([], records)
     store._catalog.refresh()
@@ -83,7 +83,7 @@ def removal(root: Path) -> None:
     """Images can be removed."""
     store = stores.ImageStore.open(root, config=ImagesConfig(snapshot_driver="directories"), registries={})
     (record,) = layers(1, "")
-    kept = store._layers.driver._path(record.id)
+    kept = store._layers.driver.path(record.id)
     kept.mkdir()
     (kept / "file").write_bytes(bytes(4 << 20))
     image = NewImage(

@@ -1,8 +1,8 @@
 """Extended attributes of a layer's files: what the kernel would refuse or change when they are set, and their encoding.
 
-A file that is created gets its attributes through setxattr(2), which checks them; an inode that is written into an
-image does not. So the checks are here, with the kernel's rules: security/commoncap.c for capabilities, fs/posix_acl.c
-for access control lists, xattr(7) for names and sizes. Pure.
+A file that is created gets its access control lists through setxattr(2), which checks them and changes the mode; an
+inode that is written into an image does not. So that is here, with the kernel's rules (fs/posix_acl.c). What other
+attributes may be is checked for all layers (``rules``). Pure.
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ from podkeep.images.layers.erofs import layout
 
 ACCESS_ACL = "system.posix_acl_access"
 DEFAULT_ACL = "system.posix_acl_default"
-CAPABILITY = "security.capability"
 OPAQUE = {"trusted.overlay.opaque": b"y"}
 """Kernel, overlayfs.rst, "whiteouts and opaque directories"."""
-_MAX_NAME = 255
 _PREFIXES = ((ACCESS_ACL, 2), (DEFAULT_ACL, 3), ("user.", 1), ("trusted.", 4), ("security.", 6))
 """Beginnings of names and the numbers that stand for them (``EROFS_XATTR_INDEX_*``)."""
 _HEADER = bytes(12)
 _ENTRY = struct.Struct("<BBH")
-
-_CAPABILITY_BYTES = {0x02000000: 20, 0x03000000: 24}
-"""Size by revision (linux/capability.h, VFS_CAP_REVISION_2 and _3)."""
 
 _ACL_VERSION = struct.pack("<I", 2)
 _ACL_ENTRY = struct.Struct("<HHI")
@@ -38,24 +33,18 @@ _Acl = list[tuple[int, int, int]]
 def settled(
     xattrs: Mapping[str, bytes], mode: int, *, before: Mapping[str, bytes] | None = None, directory: bool = False
 ) -> tuple[int, dict[str, bytes]]:
-    """Return mode and attributes of a file after each of ``xattrs`` was set on it.
+    """Return mode and attributes of a file after each of ``xattrs`` was set on it, which ``rules`` let pass.
 
     :param before: the attributes it had.
     :raises OSError: as setxattr(2) would.
     """
     kept = dict(before or {})
     for name, value in xattrs.items():
-        encoded = os.fsencode(name)
-        if b"\0" in encoded:
-            raise ValueError("embedded null byte")
-        if len(encoded) > _MAX_NAME:
-            raise OSError(errno.ERANGE, os.strerror(errno.ERANGE))
         if len(value) > layout.MAX_XATTR_VALUE:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         if name.startswith("system."):
             mode = _set_acl(kept, name, value, mode, directory=directory)
         else:
-            _check(name, value)
             kept[name] = value
     return mode, kept
 
@@ -87,15 +76,6 @@ def encoded(xattrs: Mapping[str, bytes]) -> bytes:
     if len(result) > layout.MAX_XATTR_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return result
-
-
-def _check(name: str, value: bytes) -> None:
-    if name == "user.":
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    if name == CAPABILITY:
-        revision = int.from_bytes(value[:4], "little") & ~1
-        if len(value) != _CAPABILITY_BYTES.get(revision) or value[20:24] == b"\xff\xff\xff\xff":
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 def _set_acl(kept: dict[str, bytes], name: str, value: bytes, mode: int, *, directory: bool) -> int:

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from msgspec import structs
 
-from podkeep.images.layers import directory_layers
-from podkeep.images.layers.datafile import DataFile
-from podkeep.images.layers.directory_layers import Bounds
 from podkeep.images.layers.erofs import image, layout
-from podkeep.images.layers.erofs.fingerprint import METADATA
+from podkeep.images.layers.erofs.datafile import DataFile
 from podkeep.images.layers.erofs.tree import TooLarge, Tree
-from podkeep.images.layers.forms import EROFS, RECORD_SUFFIX, TREE
+from podkeep.images.layers.files import keeping as files
+from podkeep.images.layers.files.keeping import Bounds
+from podkeep.images.layers.forms import EROFS, METADATA, RECORD_SUFFIX, TREE
 from podkeep.images.layers.messages import MadeTree
 from podkeep.images.layers.stages import Aside
 from podkeep.images.layers.tarstream import ByteSource, Entry, EntryKind, TarReader
@@ -58,7 +57,7 @@ def keep_file(directory: str, title: str, pull: Callable[[], bytes]) -> int:
     finally:
         os.close(data)
     write_file_image(f"{directory}/{METADATA}", title, source.position)
-    return directory_layers.rounded(os.stat(f"{directory}/{FILE}").st_size)
+    return files.rounded(os.stat(f"{directory}/{FILE}").st_size)
 
 
 def write_file_image(path: str, title: str, size: int) -> None:
@@ -154,7 +153,7 @@ def _unpack_again(directory: str, data: int, bounds: Bounds) -> MadeTree:
     os.mkdir(tree, 0o755)
     record = os.open(tree + RECORD_SUFFIX, _CREATE, 0o600)
     try:
-        made = directory_layers.keep_tar(tree, record, lambda: os.read(data, _PIECE), bounds)
+        made = files.keep_tar(tree, record, lambda: os.read(data, _PIECE), bounds)
     finally:
         os.close(record)
     return structs.replace(made, path=TREE)

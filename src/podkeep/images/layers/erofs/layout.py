@@ -26,7 +26,6 @@ MAX_DATA_BLOCKS = (1 << 32) - 1 - DATA_BLOCK
 DATA_DEVICE = 1
 FIRST_INODE_OFFSET = 3 * BLOCK
 """After the 1024 bytes that EROFS leaves to boot loaders, the superblock and the device slot."""
-MAX_NAME = 255
 MAX_XATTR_VALUE = 0xFFFF
 MAX_XATTR_BYTES = 12 + 4 * (0xFFFF - 1)
 """Extended attributes of one inode with their header: a 16-bit count of 4-byte words."""
@@ -164,6 +163,11 @@ def inode(
 def size_of(inode_bytes: bytes | bytearray) -> int:
     """Return the size in an inode."""
     return int.from_bytes(inode_bytes[8:16], "little")
+
+
+def device_of(inode_bytes: bytes | bytearray) -> int:
+    """Return the number in a device's inode (:func:`device_number`)."""
+    return int.from_bytes(inode_bytes[DEVICE_OFFSET : DEVICE_OFFSET + 4], "little")
 
 
 def chunked_inode(

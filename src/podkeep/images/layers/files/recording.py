@@ -18,7 +18,7 @@ from typing import IO
 import zstandard
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError
-from podkeep.kernel.openat import Resolve, openat2
+from podkeep.kernel.openat import Resolve, openat2, write_all
 
 _STEP = struct.Struct("<IHQQ")
 """Bytes as they are that come first, length of the path, offset and length of the part of that file."""
@@ -73,7 +73,7 @@ class Recorder:
         """Write what is left."""
         self._literal(self._start + len(self._piece))
         if self._possible:
-            self._write_out(self._compressor.flush())
+            write_all(self._fd, self._compressor.flush())
         else:
             os.ftruncate(self._fd, 0)
 
@@ -88,12 +88,7 @@ class Recorder:
 
     def _write(self, data: bytes | memoryview) -> None:
         if self._possible:
-            self._write_out(self._compressor.compress(data))
-
-    def _write_out(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+            write_all(self._fd, self._compressor.compress(data))
 
 
 def record_file(fd: int, name: bytes, size: int) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from podkeep.images.layers.files.recording import Recorder, record_file
+from podkeep.images.layers.files.tree import FileTree
 from podkeep.images.layers.forms import DIRECTORIES
 from podkeep.images.layers.messages import MadeTree
-from podkeep.images.layers.recording import Recorder, record_file
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import ByteSource, TarReader
-from podkeep.images.layers.tree import TreeWriter
+from podkeep.kernel.openat import write_all
 
 _BLOCK_BYTES = 4096
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,29 +40,24 @@ def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) 
     recorder = Recorder(record)
     source = ByteSource(recorder.passing(pull))
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    writer: TreeWriter | None = None
+    made: FileTree | None = None
     try:
-        writer = TreeWriter(root, max_inodes=bounds.inodes, max_bytes=bounds.bytes)
+        made = FileTree(root, recorder, max_inodes=bounds.inodes, max_bytes=bounds.bytes)
         reader = TarReader(source)
         for entry in reader:
-            parts = [(0, entry.size)] if entry.parts is None else entry.parts
-            stored = sum(length for _, length in parts)
-            path = writer.apply(entry, recorder.taken(source.position, stored, reader.content()))
-            if path is not None:
-                recorder.content(path, parts)
-            if writer.lost:
-                recorder.give_up()
-        writer.finish()
-        implied = writer.implied_directories()
+            stored = sum(length for _, length in entry.runs)
+            made.apply(entry, recorder.taken(source.position, stored, reader.content()))
+        made.finish()
+        implied = made.implied()
         source.drain()  # the digest covers what follows the archive's end, too
         recorder.finish()
     except OSError as error:
         raise TreeError(f"the layer cannot be written: {error.strerror}") from error
     finally:
-        if writer is not None:
-            writer.close()
+        if made is not None:
+            made.close()
         os.close(root)
-    return MadeTree(driver=DIRECTORIES, path="", opaque=tuple(writer.opaque), implied=tuple(implied))
+    return MadeTree(driver=DIRECTORIES, path="", opaque=tuple(made.opaque), implied=tuple(implied))
 
 
 def keep_file(tree: str, record: int, title: str, pull: Callable[[], bytes]) -> int:
@@ -70,9 +66,7 @@ def keep_file(tree: str, record: int, title: str, pull: Callable[[], bytes]) -> 
         fd = os.open(f"{tree}/{title}", _CREATE, 0o644)
         try:
             while piece := pull():
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(fd, view) :]
+                write_all(fd, piece)
             size = os.fstat(fd).st_size
         finally:
             os.close(fd)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from podkeep.kernel.openat import write_all
+
 _RECORD = struct.Struct("<q?HI")
 _NAME = ".wh..wh..journal"
 """No entry can have it: names like this are passed over."""
@@ -72,7 +74,5 @@ class Journal:
         os.close(self._fd)
 
     def _flush(self) -> None:
-        view = memoryview(self._pending)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        write_all(self._fd, self._pending)
         self._pending = bytearray()

@@ -20,8 +20,8 @@ import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.printable import printable
-from podkeep.cli.invocation import Invocation, pass_invocation
-from podkeep.cli.output import echo_line, error_text, output_option
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.core.output import echo_line, error_text, output_option
 
 if TYPE_CHECKING:
     from podkeep.agent.worker import PodResult, PodWorker
@@ -80,17 +80,17 @@ def command(
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
     from podkeep.api import feature_gates
-    from podkeep.cli import run_classes
+    from podkeep.cli.classes.assignments import assigned, of_run
 
     gates = feature_gates.read(config.agent.feature_gates)
-    wanted = run_classes.read(classes, pod_classes, gates)
-    manifest = wanted.given_to(_read(file, gates), gates)
+    for_containers, for_pods = of_run(classes, pod_classes, gates)
+    manifest = assigned(_read(file, gates), for_containers, for_pods, gates)
     if not manifest.pods:
         raise InvalidArgument(f"{file}: there is no Pod in it")
-    from podkeep.cli import runtime
+    from podkeep.cli.core.background import claim
     from podkeep.mountns import membership
 
-    claim = runtime.claim(config, invocation.global_options())
+    claimed = claim(config, invocation.global_options())
     try:
         joined = _follow_runtime(config)
         try:
@@ -98,7 +98,7 @@ def command(
         finally:
             membership.leave(joined)
     finally:
-        claim.close()
+        claimed.close()
 
 
 def _read(file: Path, gates: FeatureGates) -> Manifest:
@@ -140,7 +140,7 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
     from podkeep.agent.node import this_node
     from podkeep.agent.sources import Sources
     from podkeep.agent.worker import PodWorker
-    from podkeep.cli.pullprogress import each_once, shown
+    from podkeep.cli.images.progress import each_once, shown
     from podkeep.cli.run_output import RunOutput
     from podkeep.cri.client import CriClient
 

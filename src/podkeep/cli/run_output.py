@@ -24,8 +24,8 @@ from podkeep.agent.events import Event
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import PodkeepError
 from podkeep.base.printable import printable
-from podkeep.cli.crilog import LogReader, Record
-from podkeep.cli.output import echo_line
+from podkeep.cli.core.output import echo_line
+from podkeep.cli.pods.crilog import LogReader, Record
 
 _PAUSE_S = 0.05
 """Pause between looks at the logs: output appears at once for a person, and an idle pod costs nothing to speak of."""

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.cli import class_words, classes, classes_check, classlist
-from podkeep.cli.pods import Target
+from podkeep.cli.classes import assignments, check, classlist
+from podkeep.cli.classes import command as classes
+from podkeep.cli.pods.targets import Target
 from podkeep.cri.v1 import api_pb2
 from podkeep.runtime.class_resources import yamlfile
 from support.resctrl.fixture import Mount
@@ -114,7 +115,7 @@ def test_a_runtime_that_says_no_more_than_cri_is_understood() -> None:
 
 
 def test_words_that_people_type() -> None:
-    assert class_words.read(["rdt=gold", "vendor.example/a=b", "rdt=gold"]) == {"rdt": "gold", "vendor.example/a": "b"}
+    assert assignments.parse(["rdt=gold", "vendor.example/a=b", "rdt=gold"]) == {"rdt": "gold", "vendor.example/a": "b"}
     for words, message in (
         (["rdt"], "'rdt' is not TYPE=CLASS"),
         ([""], "'' is not TYPE=CLASS"),
@@ -124,9 +125,9 @@ def test_words_that_people_type() -> None:
         (["rdt=gold", "rdt=silver"], "rdt is given twice, as gold and silver"),
     ):
         with pytest.raises(InvalidArgument, match=f"^{re.escape(message)}"):
-            class_words.read(words)
+            assignments.parse(words)
         with pytest.raises(InvalidArgument, match=f"^--class: {re.escape(message)}"):
-            class_words.read(words, option="--class")
+            assignments.parse(words, option="--class")
 
 
 def test_what_classes_are_set_of() -> None:
@@ -166,13 +167,13 @@ def test_what_a_change_did() -> None:
     ],
 )
 def test_files_are_told_apart(text: str, kind: str) -> None:
-    assert classes_check.kind_of(yamlfile.parse(text, source="x.yaml")) == kind
+    assert check.kind_of(yamlfile.parse(text, source="x.yaml")) == kind
 
 
 @pytest.mark.parametrize("text", ["", "[]", "- a", "version: 1", "text"])
 def test_a_file_that_is_neither_is_an_error_with_its_place(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"x.yaml:\d+: ") as caught:
-        classes_check.kind_of(yamlfile.parse(text, source="x.yaml"))
+        check.kind_of(yamlfile.parse(text, source="x.yaml"))
     assert "partitions:" in caught.value.hint
 
 

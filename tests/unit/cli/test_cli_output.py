@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.errors import NotFound
-from podkeep.cli import output
+from podkeep.cli.core import output
 
 
 def test_table_aligns_columns_and_leaves_no_trailing_space() -> None:

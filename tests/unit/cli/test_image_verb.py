@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from podkeep.base.errors import InvalidArgument, NotFound
-from podkeep.cli import image, progressbars, pullprogress
-from podkeep.cli.failures import Failures
-from podkeep.cli.images import described, ls, prune, pull, verify
+from podkeep.cli.core.invocation import Invocation
+from podkeep.cli.core.output import Failures
+from podkeep.cli.images import command as image
+from podkeep.cli.images import described, ls, progress, progressbars, prune, pull, verify
 from podkeep.cli.images import inspect as inspecting
-from podkeep.cli.invocation import Invocation
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import podkeep_pb2
 
@@ -173,7 +173,7 @@ def test_the_report_names_what_mends_a_damage() -> None:
 def test_lines_tell_each_phase_of_a_blob_once() -> None:
     stream = io.StringIO()
     times = iter([0.0, 2.0])
-    with pullprogress.Lines(stream, lambda: next(times, 2.0)) as lines:
+    with progress.Lines(stream, lambda: next(times, 2.0)) as lines:
         for phase, done in [
             ("waiting", 0),
             ("downloading", 1),
@@ -242,7 +242,7 @@ def test_names_and_titles_give_a_terminal_no_orders() -> None:
     damage = podkeep_pb2.VerifyDamage(object=EVIL, problem=EVIL, names=[EVIL], kept=EVIL)
     assert "\x1b" not in verify.report([damage], podkeep_pb2.VerifySummary())
     stream = io.StringIO()
-    with pullprogress.Lines(stream) as lines:
+    with progress.Lines(stream) as lines:
         lines.update(podkeep_pb2.PullProgress(image=EVIL, digest=EVIL, phase="done"))
     assert stream.getvalue().count("\n") == 1
     assert "\x1b" not in stream.getvalue()
@@ -268,7 +268,7 @@ def test_pull_of_what_is_no_reference_is_not_begun(image: str) -> None:
 
     async def show() -> None:
         async with CriClient("/nonexistent.sock") as client:
-            await pullprogress.shown(client, image, operation, io.StringIO())
+            await progress.shown(client, image, operation, io.StringIO())
 
     operation = begin()
     with pytest.raises(InvalidArgument):
@@ -278,4 +278,4 @@ def test_pull_of_what_is_no_reference_is_not_begun(image: str) -> None:
 
 
 def test_progress_is_asked_for_under_the_name_the_runtime_reports() -> None:
-    assert pullprogress.reported_name("busybox") == "docker.io/library/busybox:latest"
+    assert progress.reported_name("busybox") == "docker.io/library/busybox:latest"

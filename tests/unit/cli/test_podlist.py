@@ -4,7 +4,7 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
-from podkeep.cli import podlist, pods
+from podkeep.cli.pods import podlist, targets
 from podkeep.cri.v1 import api_pb2
 
 
@@ -148,26 +148,26 @@ def test_choose_pod_prefers_ready_then_newest() -> None:
         sandbox("web", identity="stopped", created=3, ready=False),
         sandbox("web", identity="other", namespace="prod", created=4),
     ]
-    assert pods.choose_pod(candidates, "web", "default").id == "new"
+    assert targets.choose_pod(candidates, "web", "default").id == "new"
 
 
 def test_choose_pod_names_the_namespace_that_has_it() -> None:
     with pytest.raises(NotFound) as caught:
-        pods.choose_pod([sandbox("web", namespace="prod")], "web", "default")
+        targets.choose_pod([sandbox("web", namespace="prod")], "web", "default")
     assert caught.value.hint == "there is one in prod: add -n prod"
 
 
 def test_choose_container_asks_which_when_there_are_several() -> None:
     both = [container("a"), container("b")]
-    assert pods.choose_container(both, "web", "b").metadata.name == "b"
+    assert targets.choose_container(both, "web", "b").metadata.name == "b"
     with pytest.raises(InvalidArgument, match="containers a, b"):
-        pods.choose_container(both, "web", None)
+        targets.choose_container(both, "web", None)
     with pytest.raises(NotFound, match="no container c"):
-        pods.choose_container(both, "web", "c")
+        targets.choose_container(both, "web", "c")
     with pytest.raises(NotFound, match="no container"):
-        pods.choose_container([], "web", None)
+        targets.choose_container([], "web", None)
 
 
 def test_choose_container_takes_the_newest_attempt() -> None:
     attempts = [container("a", attempt=2), container("a", attempt=11), container("a", attempt=1)]
-    assert pods.choose_container(attempts, "web", None).metadata.attempt == 11
+    assert targets.choose_container(attempts, "web", None).metadata.attempt == 11

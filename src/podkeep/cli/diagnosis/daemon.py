@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from podkeep.base.errors import PodkeepError
-from podkeep.cli import connection
+from podkeep.cli.core import connection
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 
 if TYPE_CHECKING:
-    from podkeep.cli.invocation import Invocation
+    from podkeep.cli.core.invocation import Invocation
     from podkeep.cri.client import CriClient
     from podkeep.cri.v1 import api_pb2
 

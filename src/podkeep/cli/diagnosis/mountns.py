@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from podkeep.base.errors import PodkeepError
-from podkeep.cli import mountns_place, mountns_status
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
+from podkeep.cli.mountns import namespace, status
 from podkeep.kernel import mountinfo
 from podkeep.mountns import contents, installation, lifecycle, netns_directory, sync
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
@@ -21,8 +21,8 @@ from podkeep.mountns.pin import HostRoot, locate
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from podkeep.cli.invocation import Invocation
-    from podkeep.cli.mountns_status import Report
+    from podkeep.cli.core.invocation import Invocation
+    from podkeep.cli.mountns.status import Report
     from podkeep.mountns.installation import Finding as UnitFinding
     from podkeep.mountns.lifecycle import Status
     from podkeep.mountns.membership import Publication
@@ -38,9 +38,9 @@ _AGAIN = (
 def examine(invocation: Invocation) -> list[Finding]:
     """Look at the namespace, the host, the units and the daemons; root only."""
     try:
-        told = mountns_place.runtime(invocation)
-        place = mountns_place.of_runtime(invocation, told)
-        report = mountns_status.examine(invocation.config, place, told)
+        told = namespace.runtime(invocation)
+        place = namespace.of_runtime(invocation, told)
+        report = status.examine(invocation.config, place, told)
         host = _host_mounts(report.state.pin)
     except PodkeepError as error:
         why = "the runtime does not start"
@@ -86,7 +86,7 @@ def hidden(report: Report, *, may_make: bool) -> Finding:
     said = f"no mount namespace is pinned at {state.pin} ({report.source})"
     if report.mismatches or not may_make:
         why = "a daemon that is started now does not get to where the others are"
-        fix = report.mismatches[0].hint if report.mismatches else mountns_place.started_by(report.source)
+        fix = report.mismatches[0].hint if report.mismatches else namespace.started_by(report.source)
         return finding.missing(_NAME, said, why=why, fix=fix)
     return finding.ok(_NAME, f"hidden; {said} yet: the runtime makes one when it starts")
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from podkeep.cli import output
+from podkeep.cli.core import output
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.printable import printable
-from podkeep.cli import connection
-from podkeep.cli import output as forms
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.images import described
 from podkeep.cli.images.names import image_arguments
-from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient

@@ -14,9 +14,9 @@ import click
 
 from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.base.printable import printable
-from podkeep.cli import connection
-from podkeep.cli import output as forms
-from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -44,7 +44,7 @@ def command(invocation: Invocation, archive: Path, file: Path | None, quiet: boo
     """
 
     async def load(client: CriClient) -> list[str]:
-        from podkeep.cli.pullprogress import Silence, display_for, followed
+        from podkeep.cli.images.progress import Silence, display_for, followed
         from podkeep.cri.v1 import podkeep_pb2
 
         with source(file or archive) as opened:

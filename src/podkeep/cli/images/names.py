@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from podkeep.base.errors import PodkeepError
-from podkeep.cli.invocation import Invocation
+from podkeep.cli.core.invocation import Invocation
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -38,7 +38,7 @@ def _invocation(ctx: click.Context) -> Invocation:
 
 
 def _names(invocation: Invocation) -> list[str]:
-    from podkeep.cli import connection
+    from podkeep.cli.core import connection
 
     path = invocation.config.runtime.socket
     connection.check_listening(path, start="")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.cli import connection
-from podkeep.cli import output as forms
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.images import described
-from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
-from podkeep.cli import connection
-from podkeep.cli import output as forms
-from podkeep.cli.failures import Failures
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.images.names import complete
-from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -70,7 +69,7 @@ def command(
     if creds is not None:
         require_one_registry(references)
     auth = credentials(creds, password_stdin=password_stdin)
-    failures = Failures(len(references))
+    failures = forms.Failures(len(references))
 
     async def pull_all(client: CriClient) -> list[Pulled]:
         return await _pull_all(client, list(dict.fromkeys(references)), auth, failures, quiet=quiet)
@@ -115,9 +114,9 @@ def credentials(creds: str | None, *, password_stdin: bool) -> tuple[str, str] |
 
 
 async def _pull_all(
-    client: CriClient, references: Sequence[str], auth: tuple[str, str] | None, failures: Failures, *, quiet: bool
+    client: CriClient, references: Sequence[str], auth: tuple[str, str] | None, failures: forms.Failures, *, quiet: bool
 ) -> list[Pulled]:
-    from podkeep.cli.pullprogress import Silence, display_for, followed, reported_name
+    from podkeep.cli.images.progress import Silence, display_for, followed, reported_name
 
     places = asyncio.Semaphore(_AT_ONCE)
 

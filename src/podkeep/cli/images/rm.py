@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from podkeep.base.errors import PodkeepError
-from podkeep.cli import connection
-from podkeep.cli import output as forms
-from podkeep.cli.failures import Failures
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.images.names import image_arguments
-from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -33,7 +32,7 @@ def command(invocation: Invocation, images: tuple[str, ...], output: str) -> int
       podkeep image rm busybox:1
       podkeep image rm $(podkeep image ls -q -f dangling=true)
     """
-    failures = Failures(len(images))
+    failures = forms.Failures(len(images))
 
     async def remove(client: CriClient) -> list[tuple[str, RemoveImageNameResponse]]:
         from podkeep.cri.v1 import podkeep_pb2

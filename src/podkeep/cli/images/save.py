@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
-from podkeep.cli import connection
-from podkeep.cli import output as forms
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.images.names import image_arguments
-from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -63,7 +63,7 @@ def command(invocation: Invocation, images: tuple[str, ...], target: Path, form:
 
     async def save(client: CriClient) -> int:
         from podkeep.cli.images.descriptors import message
-        from podkeep.cli.pullprogress import Silence, display_for, followed
+        from podkeep.cli.images.progress import Silence, display_for, followed
         from podkeep.cri.v1 import podkeep_pb2
 
         with _target(target, form) as fd:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from podkeep.base.printable import printable
-from podkeep.cli import connection
-from podkeep.cli import output as forms
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.images.names import image_arguments
-from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -42,7 +42,7 @@ def command(invocation: Invocation, images: tuple[str, ...], repair: bool, quiet
     """
 
     async def verify(client: CriClient) -> tuple[list[VerifyDamage], VerifySummary]:
-        from podkeep.cli.pullprogress import Silence, display_for
+        from podkeep.cli.images.progress import Silence, display_for
         from podkeep.cri.v1 import podkeep_pb2
 
         damages: list[VerifyDamage] = []

@@ -7,7 +7,6 @@ directories, its mount namespace. Does not own: what it serves (``runtime.daemon
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -26,6 +25,7 @@ from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.kernel import procfs
 
 if TYPE_CHECKING:
+    from podkeep.cri.client import CriClient
     from podkeep.runtime.model.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -120,8 +120,7 @@ def stop(invocation: Invocation, if_idle: bool, output: str) -> None:
     if process is not None:
         # Until then it is in its mount namespace, which `podkeep mountns stop` would not remove.
         procfs.wait(process, background.STOP_TIMEOUT_S)
-    if output == "json":
-        forms.echo_json({"stopped": config.runtime.socket})
+    forms.show(output, {"stopped": config.runtime.socket}, ())
 
 
 @command.command(name="unit")
@@ -242,17 +241,13 @@ def shut_down(invocation: Invocation, *, if_idle: bool = False) -> None:
     :raises FailedPrecondition: if somebody does.
     :raises Unavailable: if none answers.
     """
-    from podkeep.cri.client import CriClient
-    from podkeep.cri.v1 import podkeep_pb2
 
-    path = invocation.config.runtime.socket
-    connection.check_listening(path, start=connection.start_command(invocation))
+    async def ask(client: CriClient) -> None:
+        from podkeep.cri.v1 import podkeep_pb2
 
-    async def ask() -> None:
-        async with CriClient(path) as client:
-            await client.node.Shutdown(podkeep_pb2.ShutdownRequest(if_idle=if_idle))
+        await client.node.Shutdown(podkeep_pb2.ShutdownRequest(if_idle=if_idle))
 
-    asyncio.run(ask())
+    connection.call(invocation, ask)
 
 
 def _process(run: Path) -> procfs.ProcessId | None:

@@ -12,6 +12,7 @@ import pytest
 from podkeep.base.errors import InvalidArgument
 from podkeep.cli.classes import assignments, check, classlist
 from podkeep.cli.classes import command as classes
+from podkeep.cli.core import output
 from podkeep.cli.pods.targets import Target
 from podkeep.cri.v1 import api_pb2
 from podkeep.runtime.class_resources import yamlfile
@@ -59,9 +60,13 @@ def report() -> classlist.ClassReport:
     return classlist.report(resources, info)
 
 
+def shown(report: classlist.ClassReport) -> list[tuple[str, ...]]:
+    return [output.cells(classlist.COLUMNS, row) for row in report.rows()]
+
+
 @pytest.mark.requirement("Q13", "Q79")
 def test_a_line_for_each_class_with_default_mutability_and_users(report: classlist.ClassReport) -> None:
-    assert report.rows() == [
+    assert shown(report) == [
         ("blockio", "container", "fast", "-", "yes", "-"),
         ("blockio", "container", "slow", "yes", "yes", "default/a/main, default/b/main, +1"),
         ("blockio", "container", "gone", "-", "yes", "default/d/main"),
@@ -79,8 +84,9 @@ def test_why_a_configured_type_is_not_offered_and_what_is_not_configured(report:
     ]
 
 
-def test_json_has_everything(report: classlist.ClassReport) -> None:
-    value = json.loads(json.dumps(report.as_json()))
+def test_json_has_everything(report: classlist.ClassReport, capsys: pytest.CaptureFixture[str]) -> None:
+    output.echo_json(report)
+    value = json.loads(capsys.readouterr().out)
     assert value["types"][0]["classes"][1]["users"] == ["default/a/main", "default/b/main", "default/c/main"]
     assert {"name": "blockio", "level": "pod", "why": "cgroup version 1 throttles containers"} in value["not_offered"]
     assert value["disabled"] == {"oom": "class_resources.oom has no classes"}
@@ -94,23 +100,22 @@ def test_who_is_in_a_class_of_a_type_that_is_not_configured_any_more_is_shown() 
     ]
     resources = api_pb2.ResourcesInfo(container_class_resources=[offered("rdt", "gold")])
     report = classlist.report(resources, {"classResourceUsers": json.dumps(users)})
-    assert report.rows() == [
+    assert shown(report) == [
         ("demo", "container", "on", "-", "no", "default/a/main"),
         ("demo", "pod", "off", "-", "no", "default/a"),
         ("rdt", "container", "gold", "-", "yes", "default/a/main"),
     ]
     assert report.offered("demo") == {}
-    left = json.loads(json.dumps(report.as_json()))["left"]
-    assert [(item["name"], item["level"], item["classes"]) for item in left] == [
-        ("demo", "container", [{"name": "on", "users": ["default/a/main"]}]),
-        ("demo", "pod", [{"name": "off", "users": ["default/a"]}]),
+    assert [(item.name, item.level, item.classes) for item in report.left] == [
+        ("demo", "container", (classlist.ClassRow(name="on", users=("default/a/main",)),)),
+        ("demo", "pod", (classlist.ClassRow(name="off", users=("default/a",)),)),
     ]
 
 
 def test_a_runtime_that_says_no_more_than_cri_is_understood() -> None:
     resources = api_pb2.ResourcesInfo(container_class_resources=[offered("rdt", "gold")])
     report = classlist.report(resources, {})
-    assert report.rows() == [("rdt", "container", "gold", "-", "yes", "-")]
+    assert shown(report) == [("rdt", "container", "gold", "-", "yes", "-")]
     assert report.notes() == []
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
+from podkeep.cli.core import output
 from podkeep.cli.pods import podlist, targets
 from podkeep.cri.v1 import api_pb2
 
@@ -68,9 +69,10 @@ def test_pod_row_of_a_pod_with_a_user_namespace() -> None:
         linux=api_pb2.LinuxPodSandboxStatus(namespaces=api_pb2.Namespace(options=options)),
     )
     pod = podlist.pod_row(sandbox("web", created=10**9), status, [container("c", attempt=2)], {}, UNTOLD)
-    cells = pod.cells(now=61.0)
-    assert cells == ("web", "default", "1/1", "Running", "2", "60s", "10.183.0.2", "65536-131071")
-    assert len(cells) == len(podlist.HEADER)
+    cells = output.cells(podlist.COLUMNS, pod)
+    assert cells[:5] == ("web", "default", "1/1", "Running", "2")
+    assert cells[6:] == ("10.183.0.2", "65536-131071")
+    assert cells[5] == output.since(pod.created_at)
     assert pod.as_json()["containers"] == (
         {"name": "c", "id": "c-2", "image": "busybox", "state": "running"}
         | {"restarts": 2, "exit_code": None, "reason": ""},
@@ -87,7 +89,7 @@ def test_pod_row_of_a_pod_on_the_host_network_and_host_users() -> None:
     )
     done = container("c", state=api_pb2.CONTAINER_EXITED)
     exits = {done.id: api_pb2.ContainerStatus(state=api_pb2.CONTAINER_EXITED, exit_code=0, reason="Completed")}
-    cells = podlist.pod_row(sandbox("web"), status, [done], exits, UNTOLD).cells(now=0)
+    cells = output.cells(podlist.COLUMNS, podlist.pod_row(sandbox("web"), status, [done], exits, UNTOLD))
     assert cells[2:4] == ("0/1", "Completed")
     assert cells[6:] == ("<none>", "host")
 
@@ -96,7 +98,7 @@ def test_pod_row_of_a_pod_that_waits_for_an_image() -> None:
     waiting = {name: WaitingReason(reason="ImagePullBackOff", message="why") for name in ("c", "d")}
     told = Containers(main=("c", "d"), waiting=waiting, followed=True)
     pod = podlist.pod_row(sandbox("web"), api_pb2.PodSandboxStatus(), [container("c")], {}, told)
-    assert pod.cells(now=0)[2:4] == ("1/2", "ImagePullBackOff")
+    assert output.cells(podlist.COLUMNS, pod)[2:4] == ("1/2", "ImagePullBackOff")
     assert pod.as_json()["waiting"] == tuple(
         {"name": name, "reason": "ImagePullBackOff", "message": "why"} for name in ("c", "d")
     )

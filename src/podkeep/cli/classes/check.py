@@ -44,11 +44,7 @@ def check(invocation: Invocation, file: Path, resctrl: Path | None, output: str)
         lines, meaning = _rdt(file, mount, Path(config.runtime.root))
     else:
         lines, meaning = _blockio(file)
-    if output == "json":
-        forms.echo_json({"file": str(file), "type": kind, **meaning})
-        return
-    for line in lines:
-        forms.echo_line(line)
+    forms.show(output, {"file": file, "type": kind, **meaning}, lines)
 
 
 def kind_of(tree: Node) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from podkeep.cli.core.output import Columns
 from podkeep.cri.v1 import api_pb2
 
-HEADER = ("TYPE", "LEVEL", "CLASS", "DEFAULT", "MUTABLE", "USED BY")
 CONTAINER, POD = "container", "pod"
 
 _NOTHING = api_pb2.ClassResourceInfo(immutable=True)
@@ -40,19 +40,15 @@ class TypeRow:
     default: str
     classes: tuple[ClassRow, ...]
 
-    def cells(self) -> list[tuple[str, ...]]:
-        """Return the lines under :data:`HEADER`, one for each class."""
-        return [
-            (
-                self.name,
-                self.level,
-                item.name,
-                "yes" if item.name == self.default else "-",
-                "yes" if self.mutable else "no",
-                _shown(item.users),
-            )
-            for item in self.classes
-        ]
+
+COLUMNS: Columns[tuple[TypeRow, ClassRow]] = {
+    "TYPE": lambda row: row[0].name,
+    "LEVEL": lambda row: row[0].level,
+    "CLASS": lambda row: row[1].name,
+    "DEFAULT": lambda row: "yes" if row[1].name == row[0].default else "-",
+    "MUTABLE": lambda row: "yes" if row[0].mutable else "no",
+    "USED BY": lambda row: _shown(row[1].users),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +74,10 @@ class ClassReport:
     meaning: Mapping[str, Any]
     """By type: what its classes are on this node."""
 
-    def as_json(self) -> dict[str, object]:
-        """Return everything as values for JSON."""
-        return asdict(self)
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Return the lines under :data:`HEADER`."""
-        items = sorted((*self.types, *self.left), key=lambda item: (item.name, item.level))
-        return [cells for item in items for cells in item.cells()]
+    def rows(self) -> list[tuple[TypeRow, ClassRow]]:
+        """Return the rows of the table, one for each class."""
+        types = sorted((*self.types, *self.left), key=lambda item: (item.name, item.level))
+        return [(item, name) for item in types for name in item.classes]
 
     def offered(self, name: str) -> dict[str, TypeRow]:
         """Return the type by level; empty if it is not offered at any."""

@@ -49,19 +49,13 @@ command.add_command(check.check)
 
 
 def _list(invocation: Invocation, *, form: str) -> None:
-    from podkeep.cli.classes.classlist import HEADER
+    from podkeep.cli.classes.classlist import COLUMNS
 
     report = connection.run(invocation, ask)
-    if form == "json":
-        forms.echo_json(report.as_json())
-        return
     rows = report.rows()
-    if rows:
-        forms.echo_table(HEADER, rows)
-    else:
-        click.echo("no classes", err=True)
-    for line in report.notes():
-        forms.echo_line(line)
+    if not rows and form != "json":
+        forms.echo_line("no classes", err=True)
+    forms.show(form, report, [*(forms.table(COLUMNS, rows) if rows else ()), *report.notes()])
 
 
 async def ask(client: CriClient) -> ClassReport:
@@ -115,11 +109,8 @@ def set_(invocation: Invocation, target: str, assignments: tuple[str, ...], name
         return await _change_container(client, sandbox, meant.container, wanted, name)
 
     before, after = connection.run(invocation, change)
-    if output == "json":
-        forms.echo_json({"name": name, "before": before, "classes": after})
-        return
-    for type_name in wanted:
-        forms.echo_line(f"{name}: {described(type_name, before.get(type_name), after.get(type_name, ''))}")
+    lines = [f"{name}: {described(type_name, before.get(type_name), after.get(type_name, ''))}" for type_name in wanted]
+    forms.show(output, {"name": name, "before": before, "classes": after}, lines)
 
 
 def read_target(text: str, namespace: str) -> Target:

@@ -1,4 +1,4 @@
-"""Completion of pods, containers and ``TYPE=CLASS`` in a shell, from what the runtime has now.
+"""Completion of pods, containers, images and ``TYPE=CLASS`` in a shell, from what the runtime has now.
 
 Names come from the runtime alone: nobody waits for a shell that looks through directories.
 """
@@ -99,18 +99,32 @@ def assignments(ctx: click.Context, _parameter: click.Parameter, incomplete: str
     return _complete(ctx, ask, incomplete)
 
 
+def images(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of images, in full and as people write them."""
+
+    async def ask(client: CriClient) -> set[str]:
+        from podkeep.base.reference import parse
+        from podkeep.cri.v1 import api_pb2
+
+        listed = await client.images.ListImages(api_pb2.ListImagesRequest(), timeout=_TIMEOUT_S)
+        tags = [tag for image in listed.images for tag in image.repo_tags]
+        return {name for tag in tags for name in (tag, parse(tag).familiar())}
+
+    return _complete(ctx, ask, incomplete)
+
+
 def _complete(
     ctx: click.Context, ask: Callable[[CriClient], Awaitable[set[str]]], incomplete: str
 ) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
+    from podkeep.cli.core import connection
+
     # Completion parses the command line without running the group that would make it.
     options: dict[str, Any] = ctx.find_root().params
     invocation = Invocation(config_path=options.get("config_path"), debug=False, settings=options.get("settings") or ())
-    from podkeep.cli.core import connection
-
     try:
-        names = connection.run(invocation, ask)
+        names = connection.call(invocation, ask)
     except (PodkeepError, OSError, TimeoutError):
         return []
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]

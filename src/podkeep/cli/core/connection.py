@@ -44,12 +44,11 @@ def run(
     :raises PermissionDenied: if this user may not connect.
     :raises PodkeepError: what the operation raises.
     """
-    path = invocation.config.runtime.socket
     if start and os.geteuid() == 0:
         from podkeep.cli.core.background import ensure_running
 
         ensure_running(invocation.config, invocation.global_options())
-    check_listening(path, start=start_command(invocation))
+    check_listening(invocation.config.runtime.socket, start=start_command(invocation))
     if invocation.settings or tables:
         named = _named(invocation.settings)
         tell_differences(
@@ -58,6 +57,13 @@ def run(
                 key.partition(".")[0] in tables or any(_above(key, name) or _above(name, key) for name in named)
             ),
         )
+    return call(invocation, operation)
+
+
+def call(invocation: Invocation, operation: Callable[[CriClient], Awaitable[Result]]) -> Result:
+    """Do as :func:`run`, but start nothing and say nothing of the configuration."""
+    path = invocation.config.runtime.socket
+    check_listening(path, start=start_command(invocation))
 
     async def connected() -> Result:
         from podkeep.cri.client import CriClient

@@ -1,15 +1,17 @@
-"""Output of verbs: aligned columns for people, JSON for programs.
+"""Output of verbs: JSON for programs, aligned columns and lines for people, and how errors look.
 
 What others wrote (names, titles, messages) reaches a terminal only as printable characters; JSON has its own escapes.
-
-Pure but for :func:`echo_json` and :func:`echo_table`, which print. Plain text: nothing here imports a drawing library.
+Plain text: nothing here imports a drawing library.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 import click
@@ -19,30 +21,32 @@ from podkeep.base.printable import printable
 from podkeep.base.redaction import redacted
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Row = TypeVar("Row")
+Columns = Mapping[str, Callable[[Row], str]]
+"""A table: the header of each column, and what makes a row's cell."""
 
-_GAP = "   "
 
-
-def output_option(function: Function) -> Function:
-    """Add ``-o table|json`` to a verb, passed to it as ``output``."""
-    option = click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="Form of the output.",
+def form_option(*forms: str) -> Callable[[Function], Function]:
+    """Add ``-o FORM`` to a verb, passed to it as ``output``; the first of ``forms`` is the default."""
+    return click.option(
+        "-o", "--output", type=click.Choice(forms), default=forms[0], show_default=True, help="Form of the output."
     )
-    return option(function)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return ``rows`` under ``header`` in aligned columns; every row has as many cells as the header."""
-    lines = [[printable(cell) for cell in line] for line in (header, *rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+output_option = form_option("table", "json")
+
+
+def show(form: str, value: object, lines: Iterable[str]) -> None:
+    """Print a result in the form that a person asked for.
+
+    :param value: for ``json``; see :func:`echo_json`.
+    :param lines: for any other form.
+    """
+    if form == "json":
+        echo_json(value)
+        return
+    for line in lines:
+        echo_line(line)
 
 
 def echo_line(text: str, *, err: bool = False) -> None:
@@ -50,14 +54,41 @@ def echo_line(text: str, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table."""
-    click.echo(table(header, rows))
-
-
 def echo_json(value: object) -> None:
-    """Print ``value``, made of dictionaries, lists, strings, numbers and ``None``, as indented JSON."""
-    click.echo(json.dumps(value, indent=2))
+    """Print ``value`` as indented JSON: also dataclasses by their fields, and paths and fields of messages in it."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> object:
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, PurePath):
+        return str(value)
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+def fields(message: object, *names: str) -> dict[str, Any]:
+    """Return the fields ``names`` of a message or an object, for JSON."""
+    return {name: getattr(message, name) for name in names}
+
+
+def table(columns: Columns[Row], rows: Iterable[Row]) -> list[str]:
+    """Return the lines of a table."""
+    return aligned([tuple(columns), *(cells(columns, row) for row in rows)])
+
+
+def cells(columns: Columns[Row], row: Row) -> tuple[str, ...]:
+    """Return the cells of a row."""
+    return tuple(cell(row) for cell in columns.values())
+
+
+def aligned(rows: Iterable[Sequence[str]], gap: int = 3) -> list[str]:
+    """Return a line for each of ``rows``, which have equally many cells, with its cells under each other."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return [
+        (" " * gap).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown
+    ]
 
 
 def rfc3339(nanoseconds: int) -> str | None:
@@ -65,6 +96,11 @@ def rfc3339(nanoseconds: int) -> str | None:
     if not nanoseconds:
         return None
     return datetime.fromtimestamp(nanoseconds // 10**9, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def since(nanoseconds: int) -> str:
+    """Return how long ago a time was, in nanoseconds since 1970, as :func:`age` does."""
+    return age(time.time() - nanoseconds / 1e9)
 
 
 def age(seconds: float) -> str:
@@ -105,6 +141,11 @@ def size(count: int) -> str:
     return f"{value:.3g} TiB"
 
 
+def short(digest: str) -> str:
+    """Return the twelve hex digits by which people know a digest."""
+    return digest.partition(":")[2][:12] or digest[:12]
+
+
 def error_text(error: PodkeepError) -> str:
     """Return the lines that tell a person what failed (one per problem) and what to do next."""
     lines = [f"podkeep: {printable(line)}" for line in redacted(error.message).split("\n")]
@@ -113,20 +154,17 @@ def error_text(error: PodkeepError) -> str:
     return "\n".join(lines)
 
 
-class Failures:
-    """What went wrong for some of ``count`` objects. The failure of a single one is the verb's own."""
+def echo_error(error: PodkeepError) -> None:
+    """Tell what failed, on standard error."""
+    click.echo(error_text(error), err=True)
 
-    def __init__(self, count: int) -> None:
-        self._single = count == 1
-        self.status = 0
-        """The exit status: 1 once something has failed."""
 
-    def add(self, error: PodkeepError) -> None:
-        """Tell what failed.
+def raise_last(errors: Sequence[PodkeepError]) -> None:
+    """Tell all errors but the last, and raise that, if there are any: ``main`` tells it and ends with status 1.
 
-        :raises PodkeepError: if there is nothing else to do.
-        """
-        if self._single:
-            raise error
-        self.status = 1
-        click.echo(error_text(error), err=True)
+    :raises PodkeepError: the last one.
+    """
+    for error in errors[:-1]:
+        echo_error(error)
+    if errors:
+        raise errors[-1]

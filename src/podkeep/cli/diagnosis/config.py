@@ -8,7 +8,7 @@ import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.core.output import error_text
+from podkeep.cli.core.output import raise_last
 
 
 @click.group(name="config")
@@ -49,11 +49,7 @@ def check(invocation: Invocation, file: Path | None) -> None:
     for item in findings:
         if item.level is not finding.Level.OK:
             click.echo("\n".join(item.lines(len(item.name))))
-    if problems:
-        *others, last = problems
-        for problem in others:
-            click.echo(error_text(problem), err=True)
-        raise last
+    raise_last(problems)
     missing = [item.name for item in findings if item.level is finding.Level.MISSING]
     if missing:
         names = ", ".join(missing)

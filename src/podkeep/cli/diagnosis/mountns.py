@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING
 
 from podkeep.base.errors import PodkeepError
 from podkeep.cli.diagnosis import finding
-from podkeep.cli.diagnosis.finding import Finding
+from podkeep.cli.diagnosis.finding import Finding, Level
 from podkeep.cli.mountns import namespace, status
 from podkeep.kernel import mountinfo
 from podkeep.mountns import contents, installation, lifecycle, netns_directory, sync
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
-from podkeep.mountns.pin import HostRoot, locate
+from podkeep.mountns.pin import locate
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from podkeep.cli.core.invocation import Invocation
     from podkeep.cli.mountns.status import Report
     from podkeep.mountns.installation import Finding as UnitFinding
@@ -41,10 +39,11 @@ def examine(invocation: Invocation) -> list[Finding]:
         told = namespace.runtime(invocation)
         place = namespace.of_runtime(invocation, told)
         report = status.examine(invocation.config, place, told)
-        host = _host_mounts(report.state.pin)
+        _, root = locate(report.state.pin)
+        with root:
+            host = {entry.mount_point for entry in root.run(mountinfo.read)}
     except PodkeepError as error:
-        why = "the runtime does not start"
-        return [finding.missing(_NAME, error.message, why=why, fix=error.hint or "podkeep mountns status")]
+        return [finding.failed(_NAME, error, why="the runtime does not start", fix="podkeep mountns status")]
     hides = told.hidden if told is not None else report.enabled
     if not hides:
         return [shown(told, report.state), *daemons(report, sync.daemons(), hides=False), *_units()]
@@ -55,16 +54,6 @@ def examine(invocation: Invocation) -> list[Finding]:
         *_units(),
         *daemons(report, sync.daemons(), hides=True),
     ]
-
-
-def _host_mounts(pin: Path) -> set[str]:
-    _, host = locate(pin)
-    with host:
-        return _mount_points(host)
-
-
-def _mount_points(host: HostRoot) -> set[str]:
-    return {entry.mount_point for entry in host.run(mountinfo.read)}
 
 
 def shown(told: Publication | None, state: Status) -> Finding:
@@ -126,8 +115,8 @@ def _units() -> list[Finding]:
     try:
         return drop_ins(installation.findings())
     except PodkeepError as error:
-        fix = error.hint or "podkeep mountns install"
-        return [finding.warning("drop-ins", error.message, why="they cannot be compared with their units", fix=fix)]
+        why, fix = "they cannot be compared with their units", "podkeep mountns install"
+        return [finding.failed("drop-ins", error, why=why, fix=fix, level=Level.WARNING)]
 
 
 def drop_ins(found: Sequence[UnitFinding]) -> list[Finding]:

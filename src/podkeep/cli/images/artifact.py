@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.cli.core import output
+from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from podkeep.images.registry.referrers import Referrer
     from podkeep.images.registry.registry import Registry
 
-HEADER = ("DIGEST", "ARTIFACT TYPE", "SIZE", "CREATED")
+_COLUMNS: forms.Columns[Referrer] = {
+    "DIGEST": lambda item: item.digest,
+    "ARTIFACT TYPE": lambda item: item.artifact_type,
+    "SIZE": lambda item: forms.size(item.size),
+    "CREATED": lambda item: str(item.created or ""),
+}
 _CREATED = "org.opencontainers.image.created"
 _TIMEOUT_S = 600.0
 """Seconds without a sign of life: a registry may copy a blob of some GiB before it answers."""
@@ -60,7 +65,7 @@ def command() -> None:
     show_default=True,
     help="Of directories; files are pushed as they are.",
 )
-@output.output_option
+@forms.output_option
 @pass_invocation
 def push(invocation: Invocation, /, reference: str, paths: tuple[str, ...], output: str, **options: Any) -> None:
     """Publish files and directories under REFERENCE, so that pods can mount them as an image volume.
@@ -168,27 +173,15 @@ def _check(wanted: _Options) -> None:
 
 def _echo_pushed(target: Reference, tag: str, digest: str, artifact: Artifact, *, form: str) -> None:
     whole = f"{target.name}@{digest}"
-    if form != "json":
-        click.echo(whole)
-        return
-    output.echo_json(
-        {
-            "reference": whole,
-            "tag": tag,
-            "digest": digest,
-            "artifact_type": artifact.artifact_type,
-            "layers": [
-                {"path": blob.shown, "media_type": blob.media_type, "digest": blob.digest, "size": blob.size}
-                for blob in artifact.layers
-            ],
-        }
-    )
+    layers = [{"path": blob.shown, **forms.fields(blob, "media_type", "digest", "size")} for blob in artifact.layers]
+    head = {"reference": whole, "tag": tag, "digest": digest, "artifact_type": artifact.artifact_type}
+    forms.show(form, {**head, "layers": layers}, [whole])
 
 
 @command.command(name="referrers")
 @click.argument("reference", metavar="IMAGE")
 @click.option("--artifact-type", default="", metavar="TYPE", help="Only those of this type.")
-@output.output_option
+@forms.output_option
 @pass_invocation
 def referrers(invocation: Invocation, reference: str, artifact_type: str, output: str) -> None:
     """List the artifacts in a registry that refer to an image: to its index and to its manifest for this machine."""
@@ -201,30 +194,17 @@ def referrers(invocation: Invocation, reference: str, artifact_type: str, output
     found: dict[str, Referrer] = {}
     for subject in listing.subjects(registry, name):
         found |= {item.digest: item for item in listing.list_referrers(registry, subject, wanted)}
-    _echo_referrers(list(found.values()), name, form=output)
-
-
-def _echo_referrers(found: Sequence[Referrer], name: Reference, *, form: str) -> None:
-    newest_first = sorted(found, key=lambda item: item.created.timestamp() if item.created else 0.0, reverse=True)
-    if form != "json":
-        rows = [
-            (item.digest, item.artifact_type, output.size(item.size), str(item.created or "")) for item in newest_first
-        ]
-        output.echo_table(HEADER, rows)
-        return
-    output.echo_json(
-        [
-            {
-                "reference": f"{name.name}@{item.digest}",
-                "digest": item.digest,
-                "artifact_type": item.artifact_type,
-                "media_type": item.media_type,
-                "size": item.size,
-                "annotations": dict(item.annotations),
-            }
-            for item in newest_first
-        ]
+    newest_first = sorted(
+        found.values(), key=lambda item: item.created.timestamp() if item.created else 0.0, reverse=True
     )
+    values = [
+        {
+            "reference": f"{name.name}@{item.digest}",
+            **forms.fields(item, "digest", "artifact_type", "media_type", "size", "annotations"),
+        }
+        for item in newest_first
+    ]
+    forms.show(output, values, forms.table(_COLUMNS, newest_first))
 
 
 def _has_tag(reference: str) -> bool:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import click
 
+from podkeep.cli.core import completion
 from podkeep.cli.core.verbs import LazyGroup, Verb
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 VERBS = {
     "inspect": Verb("podkeep.cli.images.inspect", "Show everything that is known about images."),
@@ -21,3 +27,9 @@ VERBS = {
 @click.command(name="image", cls=LazyGroup, verbs=VERBS)
 def command() -> None:
     """Pull, list, save, check and remove images and artifacts."""
+
+
+def image_arguments(*, required: bool = True, name: str = "images") -> Callable[[Function], Function]:
+    """Add ``IMAGE...`` to a verb, passed to it as ``name``."""
+    metavar = "IMAGE..." if required else "[IMAGE]..."
+    return click.argument(name, nargs=-1, required=required, metavar=metavar, shell_complete=completion.images)

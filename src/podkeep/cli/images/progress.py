@@ -8,6 +8,7 @@ that; then the operation is just not shown. Called by the verbs that pull, load 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
@@ -92,6 +93,11 @@ def display_for(stream: IO[str]) -> Display:
     return Bars(stream)
 
 
+def on_stderr(quiet: bool) -> Display:
+    """Return where a verb shows progress; nowhere if it was told to be ``quiet``."""
+    return Silence() if quiet else display_for(sys.stderr)
+
+
 def reported_name(image: str) -> str:
     """Return the full name of an image, under which the runtime reports its pull."""
     return str(parse(image))
@@ -107,11 +113,6 @@ async def _watch(client: CriClient, names: frozenset[str], display: Display) -> 
                 display.update(event)
     except (Unimplemented, Unavailable):
         return
-
-
-def short(digest: str) -> str:
-    """Return the twelve hex digits by which people know a digest."""
-    return digest.partition(":")[2][:12] or digest[:12]
 
 
 class Silence:
@@ -155,7 +156,7 @@ class Lines:
         if event.phase == "waiting" or self._phases.get(key) == event.phase:
             return
         self._phases[key] = event.phase
-        name = f" {short(event.digest)}" if event.digest else ""
+        name = f" {output.short(event.digest)}" if event.digest else ""
         self._stream.write(printable(f"{event.image}{name}: {event.phase}{self._note(event)}") + "\n")
         self._stream.flush()
 

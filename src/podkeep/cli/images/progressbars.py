@@ -27,7 +27,6 @@ from rich.text import Text
 
 from podkeep.base.printable import printable
 from podkeep.cli.core import output
-from podkeep.cli.images.progress import short
 
 if TYPE_CHECKING:
     from podkeep.cri.v1.podkeep_pb2 import PullProgress
@@ -137,7 +136,7 @@ class Bars:
 
     def _update_layer(self, event: PullProgress) -> None:
         key = (event.image, event.digest)
-        description = printable(f"  {short(event.digest)} {event.phase}")
+        description = printable(f"  {output.short(event.digest)} {event.phase}")
         if key not in self._layers:
             task = self._progress.add_task(description, total=None)
             self._layers[key] = _Layer(task=task, phase="", done=0, total=0)

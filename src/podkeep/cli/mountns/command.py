@@ -20,7 +20,7 @@ import click
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.core.output import echo_line, error_text
+from podkeep.cli.core.output import echo_error, echo_line
 from podkeep.cli.mountns import install, namespace
 
 _PROGRAM = {"allow_interspersed_args": False}
@@ -75,10 +75,8 @@ def start(invocation: Invocation, output: str) -> None:
     # Modes of what it makes are meant as written: /run/netns is everybody's to list.
     os.umask(0o022)
     started = lifecycle.start(pin)
-    if output == "json":
-        forms.echo_json({"pin": str(pin), "inode": started.inode, "made": started.made})
-    else:
-        echo_line(f"mnt:[{started.inode}] at {pin}{'' if started.made else ' is there already'}")
+    line = f"mnt:[{started.inode}] at {pin}{'' if started.made else ' is there already'}"
+    forms.show(output, {"pin": pin, "inode": started.inode, "made": started.made}, [line])
 
 
 @command.command(name="stop", short_help="Remove the namespace.")
@@ -99,12 +97,8 @@ def stop(invocation: Invocation, force: bool, if_unused: bool, output: str) -> N
 
     pin = namespace.own_pin(invocation)
     removed = lifecycle.stop(pin, force=force, if_unused=if_unused)
-    if output == "json":
-        forms.echo_json({"pin": str(pin), "removed": removed})
-    elif removed:
-        echo_line(f"removed {pin}")
-    else:
-        echo_line(f"{pin} is in use and stays" if is_pinned(pin) else f"nothing to remove at {pin}")
+    kept = f"{pin} is in use and stays" if is_pinned(pin) else f"nothing to remove at {pin}"
+    forms.show(output, {"pin": pin, "removed": removed}, [f"removed {pin}" if removed else kept])
 
 
 @command.command(name="status", short_help="Show who is inside, and what is out of sync.")
@@ -122,10 +116,7 @@ def status(invocation: Invocation, ctx: click.Context, output: str) -> None:
 
     told = namespace.runtime(invocation)
     report = status.examine(invocation.config, namespace.of_runtime(invocation, told), told)
-    if output == "json":
-        forms.echo_json(report.as_json())
-    else:
-        click.echo("\n".join(report.lines()))
+    forms.show(output, report.as_json(), report.lines())
     ctx.exit(0 if report.good else 1)
 
 
@@ -167,7 +158,7 @@ def _run_inside(invocation: Invocation, ctx: click.Context, argv: list[str]) -> 
     except PodkeepError as error:
         if invocation.debug:
             raise
-        click.echo(error_text(error), err=True)
+        echo_error(error)
         ctx.exit(_NOT_ENTERED)
     become(argv)
 

@@ -6,6 +6,7 @@ Owns: what people type and read. Does not own: the files (``mountns.installation
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ import click
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.core.output import echo_line
 from podkeep.cli.mountns import namespace
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def install(
         units=units,
         keep=keep,
     )
-    _show(installation.install(request), form=output)
+    report = installation.install(request)
+    forms.show(output, report, _lines(report))
 
 
 @click.command(name="uninstall", short_help="Remove what `install` wrote.")
@@ -81,7 +82,8 @@ def uninstall(root: Path, output: str) -> None:
     namespace.require_root("uninstall")
     from podkeep.mountns import installation
 
-    _show(installation.uninstall(root), form=output)
+    report = installation.uninstall(root)
+    forms.show(output, report, _lines(report))
 
 
 @click.command(name="machine-config", short_help="Print the same as an OpenShift MachineConfig.")
@@ -131,28 +133,14 @@ def _podkeep(invocation: Invocation, root: Path) -> tuple[str, ...] | None:
     return command if os.access(root / there, os.X_OK) else None
 
 
-def _show(report: Report, *, form: str) -> None:
-    if form == "json":
-        forms.echo_json(
-            {
-                "written": [str(path) for path in report.written],
-                "unchanged": [str(path) for path in report.unchanged],
-                "removed": [str(path) for path in report.removed],
-                "notes": list(report.notes),
-                "restart": list(report.restart),
-                "reloaded": report.reloaded,
-            }
-        )
-        return
+def _lines(report: Report) -> Iterator[str]:
     for verb, paths in (("wrote", report.written), ("kept", report.unchanged), ("removed", report.removed)):
-        for path in paths:
-            echo_line(f"{verb} {path}")
-    for note in report.notes:
-        echo_line(note)
+        yield from (f"{verb} {path}" for path in paths)
+    yield from report.notes
     if command := report.restart_command():
-        echo_line(f"next, without pods on this node: {command}")
+        yield f"next, without pods on this node: {command}"
     elif not (report.written or report.unchanged or report.removed):
-        echo_line("nothing to do")
+        yield "nothing to do"
 
 
 def _yaml(value: object) -> str:

@@ -6,11 +6,12 @@ Owns: putting the answers of ``mountns.lifecycle`` and ``mountns.sync`` together
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podkeep.base.printable import listed, printable
+from podkeep.base.printable import listed
+from podkeep.cli.core.output import aligned, fields
 from podkeep.cli.mountns import namespace
 from podkeep.kernel import mountinfo
 from podkeep.mountns import contents, daemons, lifecycle, making, sync
@@ -58,31 +59,24 @@ class Report:
         state = self.state
         return {
             "enabled": self.enabled,
-            "pin": str(state.pin),
+            "pin": state.pin,
             "source": self.source,
-            "inode": state.inode,
-            "on_demand": state.on_demand,
-            "propagation": state.propagation,
+            **fields(state, "inode", "on_demand", "propagation"),
             "host_propagation": self.host,
             "follows_host": state.follows_host and contents.is_shared(self.host),
             "container_mounts": state.container_mounts,
             "processes": [{"pid": pid, "name": name} for pid, name in state.processes],
             "daemons": [
-                {"name": item.name, "pid": item.pid, "inode": item.inode, "inside": item.inode == state.inode}
-                for item in self.daemons
+                {**fields(item, "name", "pid", "inode"), "inside": item.inode == state.inode} for item in self.daemons
             ],
             "in_sync": self.in_sync,
-            "mismatches": [asdict(item) for item in self.mismatches],
+            "mismatches": self.mismatches,
         }
 
     def lines(self) -> list[str]:
         """Return the report as lines for a person."""
-        rows = list(self._rows())
-        width = max(len(name) for name, _ in rows)
-        lines = [f"{name:<{width}}   {printable(text)}" for name, text in rows]
-        for item in self.mismatches:
-            lines += [printable(item.message), f"fix: {printable(item.hint)}"]
-        return lines
+        fixes = [line for item in self.mismatches for line in (item.message, f"fix: {item.hint}")]
+        return [*aligned(list(self._rows())), *fixes]
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         state = self.state

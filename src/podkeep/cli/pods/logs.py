@@ -13,7 +13,8 @@ from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.cli.core import connection
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_line
-from podkeep.cli.pods.targets import Target, find_target, target_arguments
+from podkeep.cli.pods.targets import Target, container_status, find_target, target_arguments
+from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config
@@ -60,13 +61,11 @@ def command(
 
 async def _locate(client: CriClient, config: Config, target: Target) -> tuple[str, Path]:
     """Return the ID of the container and the path of its log."""
-    from podkeep.cri.v1 import api_pb2
-
     found = await find_target(client, config, target)
-    answer = await client.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=found.id))
-    if not answer.status.log_path:
+    status = await container_status(client, found.id)
+    if not status.log_path:
         raise FailedPrecondition(f"container {found.metadata.name} of pod {target.pod} was made without a log")
-    return found.id, Path(answer.status.log_path)
+    return found.id, Path(status.log_path)
 
 
 def previous_attempt(path: Path) -> Path:
@@ -116,10 +115,8 @@ def _tell_left_out(reader: LogReader) -> None:
 
 
 async def _has_ended(client: CriClient, identity: str) -> bool:
-    from podkeep.cri.v1 import api_pb2
-
     try:
-        answer = await client.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=identity))
+        status = await container_status(client, identity)
     except NotFound:
         return True
-    return answer.status.state in {api_pb2.CONTAINER_EXITED, api_pb2.CONTAINER_UNKNOWN}
+    return status.state in {api_pb2.CONTAINER_EXITED, api_pb2.CONTAINER_UNKNOWN}

@@ -13,8 +13,6 @@ from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cli.core import output
 from podkeep.cri.v1 import api_pb2
 
-HEADER = ("NAME", "NAMESPACE", "READY", "STATUS", "RESTARTS", "AGE", "IP", "UIDS")
-
 _CONTAINER_STATES = {
     api_pb2.CONTAINER_CREATED: "created",
     api_pb2.CONTAINER_RUNNING: "running",
@@ -69,18 +67,17 @@ class PodRow:
         """Return the row as values for JSON; times in RFC 3339."""
         return {**asdict(self), "created_at": output.rfc3339(self.created_at)}
 
-    def cells(self, now: float) -> tuple[str, ...]:
-        """Return the cells under :data:`HEADER`; ``now`` in seconds since 1970."""
-        return (
-            self.name,
-            self.namespace,
-            f"{self.ready_containers}/{self.total_containers}",
-            self.status,
-            str(sum(container.restarts for container in self.containers)),
-            output.age(now - self.created_at / 1e9),
-            self.ip or "<none>",
-            self.uids or "host",
-        )
+
+COLUMNS: output.Columns[PodRow] = {
+    "NAME": lambda pod: pod.name,
+    "NAMESPACE": lambda pod: pod.namespace,
+    "READY": lambda pod: f"{pod.ready_containers}/{pod.total_containers}",
+    "STATUS": lambda pod: pod.status,
+    "RESTARTS": lambda pod: str(sum(container.restarts for container in pod.containers)),
+    "AGE": lambda pod: output.since(pod.created_at),
+    "IP": lambda pod: pod.ip or "<none>",
+    "UIDS": lambda pod: pod.uids or "host",
+}
 
 
 def newest_attempts(containers: Sequence[api_pb2.Container]) -> list[api_pb2.Container]:

@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from podkeep.base.errors import NotFound
-from podkeep.cli.core import connection, output
+from podkeep.cli.core import connection
 from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.core.output import echo_line, output_option, show, table
+from podkeep.cli.pods import podlist, targets
+from podkeep.cli.pods.podlist import COLUMNS, PodRow
+from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config
-    from podkeep.cli.pods.podlist import PodRow
     from podkeep.cri.client import CriClient
-    from podkeep.cri.v1 import api_pb2
 
 
 @click.command(name="ps")
 @click.option("-a", "--all", "all_", is_flag=True, help="Also pods whose sandbox is no longer ready.")
-@output.output_option
+@output_option
 @pass_invocation
 def command(invocation: Invocation, all_: bool, output: str) -> None:
     """List pods.
 
     UIDS are the host user IDs that the pod's own user namespace maps to; "host" is a pod without one.
     """
-    show(connection.run(invocation, lambda client: list_pods(client, invocation.config, all_=all_)), form=output)
-
-
-def show(rows: Sequence[PodRow], *, form: str) -> None:
-    """Print the rows as ``table`` or ``json``."""
-    from podkeep.cli.pods.podlist import HEADER
-
-    if form == "json":
-        output.echo_json([row.as_json() for row in rows])
-    elif rows:
-        now = time.time()
-        output.echo_table(HEADER, [row.cells(now) for row in rows])
-    else:
-        click.echo("no pods", err=True)
+    rows = connection.run(invocation, lambda client: list_pods(client, invocation.config, all_=all_))
+    if not rows and output != "json":
+        echo_line("no pods", err=True)
+        return
+    show(output, [row.as_json() for row in rows], table(COLUMNS, rows))
 
 
 async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[PodRow]:
@@ -50,9 +41,6 @@ async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[Po
 
     A pod that is removed while it is listed is left out.
     """
-    from podkeep.cli.pods import podlist, targets
-    from podkeep.cri.v1 import api_pb2
-
     sandboxes, listed = await asyncio.gather(
         client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest()),
         client.runtime.ListContainers(api_pb2.ListContainersRequest()),
@@ -65,7 +53,7 @@ async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[Po
         exited = [container.id for container in own if container.state == api_pb2.CONTAINER_EXITED]
         try:
             answer = await client.runtime.PodSandboxStatus(api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox.id))
-            exits = {identity: await _container_status(client, identity) for identity in exited}
+            exits = {identity: await targets.container_status(client, identity) for identity in exited}
         except NotFound:
             return None
         return podlist.pod_row(sandbox, answer.status, own, exits, targets.told(config, sandbox))
@@ -73,10 +61,3 @@ async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[Po
     rows = await asyncio.gather(*(row(sandbox) for sandbox in wanted))
     found = [row for row in rows if row is not None]
     return sorted(found, key=lambda row: (row.namespace, row.name, row.created_at))
-
-
-async def _container_status(client: CriClient, identity: str) -> api_pb2.ContainerStatus:
-    from podkeep.cri.v1 import api_pb2
-
-    answer = await client.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=identity))
-    return answer.status

@@ -74,7 +74,4 @@ def command(
         forms.echo_json({"removed": [{"namespace": where, "name": pod} for where, pod in removed]})
     elif not removed and not failures:
         click.echo("no pods", err=True)
-    if failures:
-        for error in failures[:-1]:
-            click.echo(forms.error_text(error), err=True)
-        raise failures[-1]
+    forms.raise_last(failures)

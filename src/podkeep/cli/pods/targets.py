@@ -152,6 +152,15 @@ async def find_container(client: CriClient, sandbox: api_pb2.PodSandbox, name: s
     return choose_container(await _containers(client, sandbox), sandbox.metadata.name, name)
 
 
+async def container_status(client: CriClient, identity: str) -> api_pb2.ContainerStatus:
+    """Return what the runtime says of a container.
+
+    :raises NotFound: if there is none.
+    """
+    request = api_pb2.ContainerStatusRequest(container_id=identity)
+    return (await client.runtime.ContainerStatus(request)).status
+
+
 async def _containers(client: CriClient, sandbox: api_pb2.PodSandbox) -> Sequence[api_pb2.Container]:
     request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(pod_sandbox_id=sandbox.id))
     return (await client.runtime.ListContainers(request)).containers

@@ -106,7 +106,6 @@ class RunOutput:
                     pod.close()
 
     def _show_new(self, pods: Iterable[PodOutput]) -> None:
-        """Print a bounded piece of each log."""
         logs = [followed for pod in pods for followed in pod.logs if not followed.failed]
         # What was written between two looks is shown in the order in which it was written.
         records = heapq.merge(*map(self._new_records, logs), key=lambda item: item[1].time)

@@ -23,65 +23,56 @@ _TIMEOUT_S = 2.0
 """A person waits for the completion with a finger on the key."""
 
 
-def targets(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the pods that run, of the namespace, and their containers that run."""
-    return _names(ctx, incomplete, lambda pods: {*pods, *_slashed(pods)}, running=True)
-
-
-def all_targets(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the pods of the namespace and their containers, also those that have ended."""
-    return _names(ctx, incomplete, lambda pods: {*pods, *_slashed(pods)}, running=False)
-
-
-def running_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the pods that run, of the namespace."""
-    return _names(ctx, incomplete, lambda pods: set(pods), running=True)
-
-
-def pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the pods of the namespace, but for those that are named already."""
-    named = set(ctx.params.get("pods") or ())
-    return _names(ctx, incomplete, lambda found: set(found) - named, running=False)
-
-
-def containers(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the containers of the pod that is named."""
-    pod = str(ctx.params.get("pod") or "")
-    return _names(ctx, incomplete, lambda found: set(found.get(pod, ())), running=False)
-
-
 Found = Mapping[str, set[str]]
 """The names of pods, and of the containers of each."""
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
-def _slashed(found: Found) -> set[str]:
-    return {f"{pod}/{container}" for pod, held in found.items() for container in held}
+def _completer(chosen: Callable[[Found, Mapping[str, Any]], set[str]], *, running: bool) -> Completer:
+    """Return what completes the names that ``chosen`` takes of what is in the namespace.
+
+    :param chosen: gets the pods and the parameters that were typed already.
+    :param running: only pods and containers that run.
+    """
+
+    def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        async def ask(client: CriClient) -> set[str]:
+            found = await _find(client, ctx.params.get("namespace") or "default", running=running)
+            return chosen(found, ctx.params)
+
+        return _complete(ctx, ask, incomplete)
+
+    return complete
 
 
-def _names(
-    ctx: click.Context, incomplete: str, chosen: Callable[[Found], set[str]], *, running: bool
-) -> list[CompletionItem]:
-    namespace = ctx.params.get("namespace") or "default"
+async def _find(client: CriClient, namespace: str, *, running: bool) -> Found:
+    from podkeep.cri.v1 import api_pb2
 
-    async def ask(client: CriClient) -> set[str]:
-        from podkeep.cri.v1 import api_pb2
+    listed, held = await asyncio.gather(
+        client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_TIMEOUT_S),
+        client.runtime.ListContainers(api_pb2.ListContainersRequest(), timeout=_TIMEOUT_S),
+    )
+    names = {
+        item.id: item.metadata.name
+        for item in listed.items
+        if item.metadata.namespace == namespace and (not running or item.state == api_pb2.SANDBOX_READY)
+    }
+    found: dict[str, set[str]] = {name: set() for name in names.values()}
+    for item in held.containers:
+        if item.pod_sandbox_id in names and (not running or item.state == api_pb2.CONTAINER_RUNNING):
+            found[names[item.pod_sandbox_id]].add(item.metadata.name)
+    return found
 
-        listed, held = await asyncio.gather(
-            client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_TIMEOUT_S),
-            client.runtime.ListContainers(api_pb2.ListContainersRequest(), timeout=_TIMEOUT_S),
-        )
-        names = {
-            item.id: item.metadata.name
-            for item in listed.items
-            if item.metadata.namespace == namespace and (not running or item.state == api_pb2.SANDBOX_READY)
-        }
-        found: dict[str, set[str]] = {name: set() for name in names.values()}
-        for item in held.containers:
-            if item.pod_sandbox_id in names and (not running or item.state == api_pb2.CONTAINER_RUNNING):
-                found[names[item.pod_sandbox_id]].add(item.metadata.name)
-        return chosen(found)
 
-    return _complete(ctx, ask, incomplete)
+def _with_containers(found: Found, _: Mapping[str, Any]) -> set[str]:
+    return {*found, *(f"{pod}/{container}" for pod, held in found.items() for container in held)}
+
+
+targets = _completer(_with_containers, running=True)
+all_targets = _completer(_with_containers, running=False)
+running_pods = _completer(lambda found, _: set(found), running=True)
+pods = _completer(lambda found, typed: set(found) - set(typed.get("pods") or ()), running=False)
+containers = _completer(lambda found, typed: set(found.get(typed.get("pod") or "", ())), running=False)
 
 
 def assignments(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

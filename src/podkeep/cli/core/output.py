@@ -78,7 +78,6 @@ def table(columns: Columns[Row], rows: Iterable[Row]) -> list[str]:
 
 
 def cells(columns: Columns[Row], row: Row) -> tuple[str, ...]:
-    """Return the cells of a row."""
     return tuple(cell(row) for cell in columns.values())
 
 

@@ -32,7 +32,6 @@ class LazyGroup(click.Group):
         self._verbs = verbs
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all verbs."""
         return sorted(self._verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -43,7 +42,6 @@ class LazyGroup(click.Group):
         return cast(click.Command, importlib.import_module(verb.module).command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs and their help."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._verbs[name].help) for name in self.list_commands(ctx)])
 

@@ -22,7 +22,6 @@ _NOT_OFFERED = "pods that ask for its classes are refused"
 
 
 def examine(config: Config) -> list[Finding]:
-    """Look at every type that is configured."""
     classes = config.class_resources
     found = []
     if classes.rdt_config:

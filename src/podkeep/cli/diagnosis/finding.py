@@ -42,7 +42,6 @@ class Finding:
 
 
 def ok(name: str, detail: str) -> Finding:
-    """Return a finding that is in order."""
     return Finding(name=name, level=Level.OK, detail=detail)
 
 

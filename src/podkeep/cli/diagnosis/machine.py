@@ -35,7 +35,6 @@ _NEEDED_CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 
 
 def examine(config: Config) -> list[Finding]:
-    """Look at everything that can be read."""
     return [
         user(os.geteuid()),
         kernel(os.uname().release),
@@ -95,7 +94,6 @@ def _number(path: str) -> int | None:
 
 
 def user(uid: int) -> Finding:
-    """Judge the user that asks."""
     if uid == 0:
         return finding.ok("user", "root")
     return finding.missing("user", f"UID {uid}", why="only root can run pods here", fix="sudo podkeep doctor")
@@ -164,7 +162,6 @@ def _cgroups() -> Finding:
 
 
 def cgroup_layout(*, version: int, hybrid: bool, controllers: Iterable[str]) -> Finding:
-    """Judge how cgroups are mounted."""
     absent = sorted(_NEEDED_CONTROLLERS - set(controllers))
     shown = "version 1, with a version 2 tree beside it (hybrid)" if hybrid else f"version {version}"
     if absent:
@@ -241,7 +238,6 @@ def examine_confinement(config: Config) -> list[Finding]:
 
 
 def apparmor(enabled: bool, *, switched_off: bool, parser: str | None) -> Finding:
-    """Judge whether containers run under AppArmor profiles."""
     if switched_off:
         return finding.ok("AppArmor", 'runtime.apparmor is "off"')
     if not enabled:
@@ -255,7 +251,6 @@ def apparmor(enabled: bool, *, switched_off: bool, parser: str | None) -> Findin
 
 
 def selinux(enabled: bool, *, switched_off: bool) -> Finding:
-    """Judge whether containers get SELinux labels."""
     if switched_off:
         return finding.ok("SELinux", 'runtime.selinux is "off"')
     if not enabled:

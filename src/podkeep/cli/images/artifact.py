@@ -73,13 +73,15 @@ def push(invocation: Invocation, /, reference: str, paths: tuple[str, ...], outp
     A file becomes a file of the same name at the root of the volume, a directory a directory of the same name. With
     --subject and without a tag in REFERENCE the artifact gets no tag: it is found by what it refers to.
     """
-    from podkeep.base.reference import parse
+    from podkeep.base.reference import is_media_type, parse
     from podkeep.images.publish import packing, pushing
 
     target, wanted = parse(reference), _Options(**options)
     if target.digest or target.artifact_type:
         raise InvalidArgument(f"{reference!r} names something that exists", hint="push to host/repository:tag")
-    _check(wanted)
+    if wanted.artifact_type and not is_media_type(wanted.artifact_type):
+        said = f"--artifact-type: {wanted.artifact_type!r} is not a media type"
+        raise InvalidArgument(said, hint="write it as type/subtype")
     tag = "" if wanted.subject and not _has_tag(reference) else target.tag
     sources = [packing.parse_source(path) for path in paths]
     packing.check_sources(sources, contents=wanted.contents)
@@ -152,7 +154,6 @@ class _Shown:
         return count
 
     def pushed(self, blob: Blob, phase: str, done: int) -> None:
-        """Show how far a blob is."""
         self._show(blob.shown, phase, done, blob.size)
 
     def _show(self, path: str, phase: str, done: int, total: int) -> None:
@@ -160,15 +161,6 @@ class _Shown:
 
         name = path.rstrip("/").rpartition("/")[2] or path
         self._display.update(PullProgress(image=self._image, digest=name, phase=phase, done=done, total=total))
-
-
-def _check(wanted: _Options) -> None:
-    from podkeep.base.reference import is_media_type
-
-    if wanted.artifact_type and not is_media_type(wanted.artifact_type):
-        raise InvalidArgument(
-            f"--artifact-type: {wanted.artifact_type!r} is not a media type", hint="write it as type/subtype"
-        )
 
 
 def _echo_pushed(target: Reference, tag: str, digest: str, artifact: Artifact, *, form: str) -> None:

@@ -72,5 +72,4 @@ def type_of(image: ImageDescription) -> str:
 
 
 def age(image: ImageDescription) -> str:
-    """Return how long ago an image was pulled."""
     return output.since(image.pulled_at) if image.pulled_at else "unknown"

@@ -76,6 +76,5 @@ def page(image: ImageDescription) -> list[str]:
 
 
 def _user(found: ImageUser) -> str:
-    """Return a container that uses an image as people know it."""
     how = " (volume)" if found.volume else ""
     return f"{found.pod_namespace}/{found.pod_name}/{found.container_name}{how}"

@@ -86,7 +86,6 @@ def command(
 
 
 def chosen(image: ImageDescription, filters: Sequence[tuple[str, str]]) -> bool:
-    """Return whether an image fits all filters."""
     return all(_passes(image, key, value) for key, value in filters)
 
 
@@ -126,7 +125,6 @@ def _rows(image: ImageDescription) -> list[tuple[ImageDescription, str, str, str
 
 
 def table(images: Sequence[ImageDescription], *, digests: bool, whole: bool) -> list[str]:
-    """Return the lines of the table, sorted."""
     columns: forms.Columns[tuple[ImageDescription, str, str, str]] = {
         "REPOSITORY": lambda row: row[1],
         "TAG": lambda row: row[2],

@@ -52,7 +52,6 @@ class _Rate(ProgressColumn):
     """Bytes per second, in the units of the other numbers."""
 
     def render(self, task: Task) -> Text:
-        """Return nothing until there is something to say."""
         speed = task.finished_speed or task.speed
         return Text(f"{output.size(int(speed))}/s" if speed else "", style="progress.data.speed")
 

@@ -55,7 +55,6 @@ class Report:
         return self.state.inode is not None and not self.mismatches
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as values for JSON."""
         state = self.state
         return {
             "enabled": self.enabled,
@@ -74,7 +73,6 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        """Return the report as lines for a person."""
         fixes = [line for item in self.mismatches for line in (item.message, f"fix: {item.hint}")]
         return [*aligned(list(self._rows())), *fixes]
 

@@ -166,7 +166,6 @@ class LogReader:
                 return
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _block(self, size: int) -> bytes:
@@ -274,7 +273,6 @@ class Printer:
         self._within_line: set[bytes] = set()
 
     def write(self, record: Record) -> None:
-        """Write one record."""
         output = self._outputs[record.stream]
         if self._timestamps and record.stream not in self._within_line:
             output.write(record.time + b" ")

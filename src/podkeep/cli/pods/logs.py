@@ -60,7 +60,6 @@ def command(
 
 
 async def _locate(client: CriClient, config: Config, target: Target) -> tuple[str, Path]:
-    """Return the ID of the container and the path of its log."""
     found = await find_target(client, config, target)
     status = await container_status(client, found.id)
     if not status.log_path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -193,6 +194,7 @@ def test_a_killed_helper_is_started_again(helper: NamespaceHelper) -> None:
     assert not Path(f"/proc/{first}").exists()
 
 
+@pytest.mark.slow
 def test_a_helper_killed_while_threads_use_it(helper: NamespaceHelper) -> None:
     def work(number: int) -> int:
         if number == 20 and (pid := helper.pid) is not None:
@@ -204,6 +206,7 @@ def test_a_helper_killed_while_threads_use_it(helper: NamespaceHelper) -> None:
         assert list(pool.map(work, range(60))) == [4] * 60
 
 
+@pytest.mark.slow
 def test_two_hundred_creates_leak_nothing(helper: NamespaceHelper) -> None:
     assert helper.pid is not None
     own = sorted(os.listdir("/proc/self/fd"))
@@ -328,6 +331,28 @@ def test_flags_of_a_locked_mount_cannot_be_taken_off(helper: NamespaceHelper, tm
         (tmp_path / "copy/new").touch()
     for fd in (userns, *trees, *locked, *outside):
         os.close(fd)
+
+
+@in_new_namespaces()
+def test_mounts_are_locked_also_if_others_of_root_send_many_descriptors(tmp_path: Path) -> None:
+    """The kernel counts descriptors on their way by user: any container whose root is the machine's can use them up."""
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))  # what the helper starts with is the limit for its children
+    helper = NamespaceHelper()
+    helper.start()
+    try:
+        with sender, receiver:
+            for _ in range(3):
+                socket.send_fds(sender, [b"x"], [sender.fileno()] * 250)
+            userns = helper.user_namespace(block(65536, 65536))
+            tree = detached(tmp_path)
+            (locked,) = helper.lock_mounts(userns, [tree])
+            for fd in (userns, tree, locked):
+                os.close(fd)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        helper.close()
 
 
 @in_new_namespaces()

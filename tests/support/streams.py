@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal, TypeAlias
 
 from podkeep.base.errors import Unavailable
-from podkeep.cli.stream_client import STDERR, STDOUT, CommandClient, ForwardClient, Upgraded, exit_code, upgrade
+from podkeep.cli.pods.stream_client import STDERR, STDOUT, CommandClient, ForwardClient, Upgraded, exit_code, upgrade
 from podkeep.runtime.streaming import spdy
 from support.timeout import TIMEOUT_S
 

@@ -20,9 +20,9 @@ import click
 from podkeep import __version__
 from podkeep.base.errors import PodkeepError
 from podkeep.base.redaction import redacted
-from podkeep.cli.invocation import Invocation
-from podkeep.cli.output import echo_line, error_text
-from podkeep.cli.verbs import LazyGroup, Verb
+from podkeep.cli.core.invocation import Invocation
+from podkeep.cli.core.output import echo_line, error_text
+from podkeep.cli.core.verbs import LazyGroup, Verb
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -30,20 +30,20 @@ EXIT_INTERRUPTED = 130
 
 
 VERBS = {
-    "artifact": Verb(module="podkeep.cli.artifact", help="Publish OCI artifacts, and list what refers to an image."),
-    "attach": Verb(module="podkeep.cli.attach", help="Show what a container writes, and write to it."),
-    "classes": Verb(module="podkeep.cli.classes", help="List QoS classes, change those of pods, check their files."),
-    "config": Verb(module="podkeep.cli.config", help="Check and show the configuration."),
-    "doctor": Verb(module="podkeep.cli.doctor", help="Say what this machine lacks, and the command that fixes it."),
-    "exec": Verb(module="podkeep.cli.exec", help="Run a command in a container."),
-    "image": Verb(module="podkeep.cli.image", help="Pull, list, save, check and remove images."),
-    "logs": Verb(module="podkeep.cli.logs", help="Print the log of a container."),
-    "mountns": Verb(module="podkeep.cli.mountns", help="Look at the mounts of containers, hidden from the host."),
-    "port-forward": Verb(module="podkeep.cli.port_forward", help="Let local ports lead into a pod."),
-    "ps": Verb(module="podkeep.cli.ps", help="List pods."),
-    "rm": Verb(module="podkeep.cli.rm", help="Stop and remove pods."),
-    "run": Verb(module="podkeep.cli.run", help="Run the pods of a manifest until they end."),
-    "runtime": Verb(module="podkeep.cli.runtime", help="Serve the CRI socket."),
+    "artifact": Verb("podkeep.cli.images.artifact", "Publish OCI artifacts, and list what refers to an image."),
+    "attach": Verb("podkeep.cli.pods.attach", "Show what a container writes, and write to it."),
+    "classes": Verb("podkeep.cli.classes.command", "List QoS classes, change those of pods, check their files."),
+    "config": Verb("podkeep.cli.diagnosis.config", "Check and show the configuration."),
+    "doctor": Verb("podkeep.cli.diagnosis.doctor", "Say what this machine lacks, and the command that fixes it."),
+    "exec": Verb("podkeep.cli.pods.exec", "Run a command in a container."),
+    "image": Verb("podkeep.cli.images.command", "Pull, list, save, check and remove images."),
+    "logs": Verb("podkeep.cli.pods.logs", "Print the log of a container."),
+    "mountns": Verb("podkeep.cli.mountns.command", "Look at the mounts of containers, hidden from the host."),
+    "port-forward": Verb("podkeep.cli.pods.port_forward", "Let local ports lead into a pod."),
+    "ps": Verb("podkeep.cli.pods.ps", "List pods."),
+    "rm": Verb("podkeep.cli.pods.rm", "Stop and remove pods."),
+    "run": Verb("podkeep.cli.run", "Run the pods of a manifest until they end."),
+    "runtime": Verb("podkeep.cli.runtime", "Serve the CRI socket."),
 }
 
 

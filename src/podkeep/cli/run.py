@@ -7,7 +7,6 @@ signals, and the exit status. Does not own: what a pod needs (``agent``).
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -20,8 +19,8 @@ import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.printable import printable
-from podkeep.cli.invocation import Invocation, pass_invocation
-from podkeep.cli.output import echo_line, error_text, output_option
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.core.output import echo_json, echo_line, error_text, output_option
 
 if TYPE_CHECKING:
     from podkeep.agent.worker import PodResult, PodWorker
@@ -80,17 +79,17 @@ def command(
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
     from podkeep.api import feature_gates
-    from podkeep.cli import run_classes
+    from podkeep.cli.classes.assignments import assigned, of_run
 
     gates = feature_gates.read(config.agent.feature_gates)
-    wanted = run_classes.read(classes, pod_classes, gates)
-    manifest = wanted.given_to(_read(file, gates), gates)
+    for_containers, for_pods = of_run(classes, pod_classes, gates)
+    manifest = assigned(_read(file, gates), for_containers, for_pods, gates)
     if not manifest.pods:
         raise InvalidArgument(f"{file}: there is no Pod in it")
-    from podkeep.cli import runtime
+    from podkeep.cli.core.background import claim
     from podkeep.mountns import membership
 
-    claim = runtime.claim(config, invocation.global_options())
+    claimed = claim(config, invocation.global_options())
     try:
         joined = _follow_runtime(config)
         try:
@@ -98,7 +97,7 @@ def command(
         finally:
             membership.leave(joined)
     finally:
-        claim.close()
+        claimed.close()
 
 
 def _read(file: Path, gates: FeatureGates) -> Manifest:
@@ -110,14 +109,7 @@ def _read(file: Path, gates: FeatureGates) -> Manifest:
         raise InvalidArgument(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{file}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    try:
-        return manifest.parse(text, source=str(file), gates=gates)
-    except InvalidArgument as error:
-        # One line per wrong field; the last one is left to the caller, who ends the process.
-        *problems, last = error.message.split("\n")
-        for problem in problems:
-            echo_line(f"podkeep: {problem}", err=True)
-        raise InvalidArgument(last, hint=error.hint) from error
+    return manifest.parse(text, source=str(file), gates=gates)
 
 
 def _follow_runtime(config: Config) -> Membership:
@@ -140,7 +132,7 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
     from podkeep.agent.node import this_node
     from podkeep.agent.sources import Sources
     from podkeep.agent.worker import PodWorker
-    from podkeep.cli.pullprogress import each_once, shown
+    from podkeep.cli.images.progress import each_once, shown
     from podkeep.cli.run_output import RunOutput
     from podkeep.cri.client import CriClient
 
@@ -340,7 +332,5 @@ def _echo_json(pods: Sequence[tuple[Pod, PodStatus]]) -> None:
     """Print pods with their last status: one object, or a List of several."""
     import msgspec
 
-    items = [json.loads(msgspec.json.encode(msgspec.structs.replace(pod, status=status))) for pod, status in pods]
-    click.echo(
-        json.dumps(items[0] if len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items}, indent=2)
-    )
+    items = [msgspec.to_builtins(msgspec.structs.replace(pod, status=status)) for pod, status in pods]
+    echo_json(items[0] if len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items})

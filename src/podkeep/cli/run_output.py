@@ -24,8 +24,8 @@ from podkeep.agent.events import Event
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import PodkeepError
 from podkeep.base.printable import printable
-from podkeep.cli.crilog import LogReader, Record
-from podkeep.cli.output import echo_line
+from podkeep.cli.core.output import echo_line
+from podkeep.cli.pods.crilog import LogReader, Record
 
 _PAUSE_S = 0.05
 """Pause between looks at the logs: output appears at once for a person, and an idle pod costs nothing to speak of."""
@@ -106,7 +106,6 @@ class RunOutput:
                     pod.close()
 
     def _show_new(self, pods: Iterable[PodOutput]) -> None:
-        """Print a bounded piece of each log."""
         logs = [followed for pod in pods for followed in pod.logs if not followed.failed]
         # What was written between two looks is shown in the order in which it was written.
         records = heapq.merge(*map(self._new_records, logs), key=lambda item: item[1].time)

@@ -1,21 +1,15 @@
-"""``podkeep runtime``: serve the CRI socket; ``podkeep runtime stop``: end the one that serves.
+"""``podkeep runtime``: serve the CRI socket, end the runtime that serves, print a systemd unit for it.
 
 Owns: the order of a daemon's first steps, which must happen while the process has one thread: the lock of its
-directories, its mount namespace; and starting a daemon in the background for verbs that need one. Does not own: what it
-serves (``runtime.daemon``).
+directories, its mount namespace. Does not own: what it serves (``runtime.daemon``), or starting one in the background
+(``core.background``).
 """
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import fcntl
 import logging
 import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,27 +18,52 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base import in_force, lockfile
-from podkeep.base.config import Config
-from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepError, Unavailable
-from podkeep.cli import connection
-from podkeep.cli import output as forms
-from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepError
+from podkeep.cli.core import background, connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.kernel import procfs
 
 if TYPE_CHECKING:
+    from podkeep.cri.client import CriClient
     from podkeep.runtime.model.layout import Layout
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 30.0
-"""How long a daemon started in the background may take until it serves; it takes about half a second."""
-STOP_TIMEOUT_S = 30.0
-BACKGROUND_IDLE_EXIT_S = 60.0
-"""A daemon that ``podkeep run`` started ends after this many seconds without a pod and without a request."""
+_UNIT = """\
+[Unit]
+Description=podkeep container runtime (CRI v1)
+After=network.target local-fs.target
+Before=kubelet.service
+{dependencies}
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={command}
+ExecReload=/bin/sh -c 'kill -HUP $MAINPID'
+# Each container's monitor is in this unit's cgroup: only the runtime itself is ended, containers run on.
+KillMode=process
+Delegate=yes
+Restart=always
+RestartSec=1
+TimeoutStartSec=60
+TimeoutStopSec=30
+WatchdogSec=60
+OOMScoreAdjust=-999
+LimitNOFILE=1048576
+LimitNPROC=infinity
+LimitCORE=infinity
+TasksMax=infinity
 
+[Install]
+WantedBy=multi-user.target
+"""
 
-_REPLACEMENTS = 3
-"""How often an idle runtime is replaced, while others do the same with another configuration."""
+_DEPENDENCIES = """\
+# What it mounts for containers is hidden in a mount namespace that this service makes: `podkeep mountns install`.
+Requires={service}
+After={service}
+"""
 
 
 @click.group(name="runtime", invoke_without_command=True)
@@ -100,9 +119,8 @@ def stop(invocation: Invocation, if_idle: bool, output: str) -> None:
     _wait_until_unlocked(run / "runtime.lock")
     if process is not None:
         # Until then it is in its mount namespace, which `podkeep mountns stop` would not remove.
-        procfs.wait(process, STOP_TIMEOUT_S)
-    if output == "json":
-        forms.echo_json({"stopped": config.runtime.socket})
+        procfs.wait(process, background.STOP_TIMEOUT_S)
+    forms.show(output, {"stopped": config.runtime.socket}, ())
 
 
 @command.command(name="unit")
@@ -116,19 +134,12 @@ def unit(invocation: Invocation) -> None:
       podkeep mountns install
       systemctl enable --now podkeep
     """
-    from podkeep.cli import mountns_place
-    from podkeep.cli.unit import runtime_unit
+    from podkeep.cli.mountns import namespace
 
     hidden = invocation.config.mountns.enabled
     # What this shell's environment says is nothing that systemd's services know.
-    pin = mountns_place.configured(invocation, {}).pin if hidden else None
-    click.echo(runtime_unit(program(), invocation.global_options(), pin), nl=False)
-
-
-def program() -> list[str]:
-    """Return the command that starts this very installation."""
-    script = Path(sys.argv[0])
-    return [str(script.resolve())] if script.name == "podkeep" else [sys.executable, "-m", "podkeep"]
+    pin = namespace.configured(invocation, {}).pin if hidden else None
+    click.echo(runtime_unit(background.program(), invocation.global_options(), pin), nl=False)
 
 
 def serve(
@@ -160,8 +171,8 @@ def serve(
     if where is None and (mount_namespace is not None or namespace_of is not None):
         log.warning("container mounts are not hidden: mountns.enabled is false")
     run = Path(config.runtime.run)
-    _require_writable("runtime.root", Path(config.runtime.root))
-    _require_writable("runtime.run", run)
+    background.require_writable("runtime.root", Path(config.runtime.root))
+    background.require_writable("runtime.run", run)
     lock = lockfile.acquire(run / "runtime.lock", hint="a runtime serves already; end it with `podkeep runtime stop`")
     joined = None
     try:
@@ -184,24 +195,6 @@ def serve(
     if empty:
         _remove_run_directory(Layout(root=Path(config.runtime.root), run=run))
     os.close(lock)
-
-
-def _require_writable(key: str, path: Path) -> None:
-    """Make a directory if it is missing.
-
-    :raises FailedPrecondition: naming the setting, if it cannot be made, or nothing can be made in it.
-    """
-    try:
-        path.mkdir(mode=0o711, parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK):
-            read_only = os.statvfs(path).f_flag & os.ST_RDONLY
-            number = errno.EROFS if read_only else errno.EACCES
-            raise OSError(number, os.strerror(number), str(path))
-    except OSError as error:
-        raise FailedPrecondition(
-            f"{key}: {path} cannot be written: {error.strerror}",
-            hint=f"set {key} to a directory that can be written; `findmnt --target {path}` says what it is on",
-        ) from error
 
 
 def _remove_run_directory(layout: Layout) -> None:
@@ -241,138 +234,6 @@ def _remove_if_hollow(run: Path) -> None:
         run.rmdir()
 
 
-class Claim:
-    """A caller's claim on the runtime of a run directory: while it is held, nobody replaces that runtime.
-
-    Every ``podkeep run`` holds one, shared, from before it looks for a runtime until it ends. Whoever replaces a
-    runtime has the only one meanwhile. The file is beside the directory, which a runtime removes when it ends.
-    """
-
-    def __init__(self, run: Path) -> None:
-        path = run.with_name(f"{run.name}.claims")
-        _require_writable("runtime.run", path.parent)
-        self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.share()
-
-    def share(self) -> None:
-        """Hold it beside others, waiting for one who replaces the runtime."""
-        fcntl.flock(self._fd, fcntl.LOCK_SH)
-
-    def take_alone(self) -> bool:
-        """Hold it alone if nobody else has one; else hold it beside them, and return False."""
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            # The kernel has let go of what was held before.
-            self.share()
-            return False
-        return True
-
-    def close(self) -> None:
-        """Let go of it."""
-        os.close(self._fd)
-
-
-def claim(config: Config, global_options: Sequence[str]) -> Claim:
-    """Have a runtime with this configuration: the one that serves, a new one, or a new one in place of an idle one.
-
-    What the runtime has otherwise, because it is in use, is told on standard error.
-
-    :returns: what keeps others from replacing it, until it is closed.
-    :raises PodkeepError: as :func:`ensure_running`.
-    """
-    run = Path(config.runtime.run)
-    held = Claim(run)
-    try:
-        for _ in range(_REPLACEMENTS):
-            ensure_running(config, global_options)
-            told = in_force.read(run, config.runtime.socket)
-            differing = in_force.differences(told, config) if told is not None else ()
-            if told is None or not differing:
-                return held
-            if not told.replaceable or not _replace_idle(held, global_options):
-                break
-            # In the moment in which the claim becomes a shared one, another may have started a runtime.
-            held.share()
-        ensure_running(config, global_options)
-        connection.tell_differences(config)
-    except BaseException:
-        held.close()
-        raise
-    return held
-
-
-def _replace_idle(held: Claim, global_options: Sequence[str]) -> bool:
-    """End the runtime that serves if nobody has a use for it; return whether it has ended."""
-    if not held.take_alone():
-        return False
-    # In another process: gRPC starts threads, and this one has to change its mount namespace yet.
-    done = subprocess.run(
-        [sys.executable, "-m", "podkeep", *global_options, "runtime", "stop", "--if-idle"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        timeout=2 * STOP_TIMEOUT_S,
-    )
-    if done.returncode != 0:
-        log.debug("the runtime is not replaced: %s", done.stderr.decode(errors="replace").strip())
-        held.share()
-    return done.returncode == 0
-
-
-def ensure_running(config: Config, global_options: Sequence[str]) -> bool:
-    """Start a runtime in the background unless one answers, and wait until it serves.
-
-    If another one has the directories, because it starts or ends at this moment, it is waited for.
-
-    :param global_options: command line options that give the new process the same configuration.
-
-    :returns: whether one was started.
-    :raises FailedPrecondition: with what it said, if it ended instead.
-    :raises Unavailable: if none serves in time.
-    """
-    path = config.runtime.socket
-    if _listens(path):
-        return False
-    lock = Path(config.runtime.run) / "runtime.lock"
-    log_path = Path(config.runtime.root) / "runtime.log"
-    _require_writable("runtime.root", log_path.parent)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    process, start = _start(global_options, log_path)
-    while not _listens(path):
-        ended = process.poll() is not None
-        if ended and not _listens(path) and not lockfile.is_held(lock):
-            message, hint = _last_error(log_path, start)
-            if lockfile.IN_USE not in message:
-                raise FailedPrecondition(
-                    f"the runtime ended at once: {message}",
-                    hint=f"{hint}; its log is {log_path}" if hint else f"its log is {log_path}",
-                )
-            # The other one has ended in the meantime without serving.
-            process, start = _start(global_options, log_path)
-        if time.monotonic() > deadline:
-            if not ended:
-                process.send_signal(signal.SIGTERM)
-            raise Unavailable(
-                f"the runtime does not serve {path} after {START_TIMEOUT_S:g} s", hint=f"its log is {log_path}"
-            )
-        time.sleep(0.01)
-    return True
-
-
-def _start(global_options: Sequence[str], log_path: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a runtime in the background; return it and where in the log it begins."""
-    argv = [sys.executable, "-m", "podkeep", *global_options, "runtime", "--idle-exit", str(BACKGROUND_IDLE_EXIT_S)]
-    # It names what pods have on this machine; users pass its directory.
-    with open(log_path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
-        os.fchmod(log.fileno(), 0o600)
-        start = log.tell()
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
-        )
-    return process, start
-
-
 def shut_down(invocation: Invocation, *, if_idle: bool = False) -> None:
     """Ask the runtime to end.
 
@@ -380,17 +241,13 @@ def shut_down(invocation: Invocation, *, if_idle: bool = False) -> None:
     :raises FailedPrecondition: if somebody does.
     :raises Unavailable: if none answers.
     """
-    from podkeep.cri.client import CriClient
-    from podkeep.cri.v1 import podkeep_pb2
 
-    path = invocation.config.runtime.socket
-    connection.check_listening(path, start=connection.start_command(invocation))
+    async def ask(client: CriClient) -> None:
+        from podkeep.cri.v1 import podkeep_pb2
 
-    async def ask() -> None:
-        async with CriClient(path) as client:
-            await client.node.Shutdown(podkeep_pb2.ShutdownRequest(if_idle=if_idle))
+        await client.node.Shutdown(podkeep_pb2.ShutdownRequest(if_idle=if_idle))
 
-    asyncio.run(ask())
+    connection.call(invocation, ask)
 
 
 def _process(run: Path) -> procfs.ProcessId | None:
@@ -407,28 +264,24 @@ def _process(run: Path) -> procfs.ProcessId | None:
 def _wait_until_unlocked(lock: Path) -> None:
     """Wait until the daemon that held the lock has ended (then its directory may be gone)."""
     try:
-        os.close(lockfile.acquire(lock, timeout_s=STOP_TIMEOUT_S, hint="the runtime did not end"))
+        os.close(lockfile.acquire(lock, timeout_s=background.STOP_TIMEOUT_S, hint="the runtime did not end"))
     except FileNotFoundError:
         return
 
 
-def _listens(path: str) -> bool:
-    try:
-        connection.check_listening(path, start="")
-    except PodkeepError:
-        return False
-    return True
+def runtime_unit(program: Sequence[str], global_options: Sequence[str], pin: Path | None) -> str:
+    """Return a unit file for ``podkeep runtime``.
 
+    :param program: the command ``podkeep``, with an absolute path.
+    :param global_options: options before the verb; paths in them are to be absolute.
+    :param pin: where the mount namespace is pinned that container mounts are hidden in; None: they are not.
+    """
+    from podkeep.mountns import units
+    from podkeep.mountns.execstart import quoted
 
-def _last_error(path: Path, start: int) -> tuple[str, str]:
-    """Return the last error in a log from ``start`` on, and its hint or an empty text."""
-    with path.open("rb") as log:
-        log.seek(start)
-        lines = log.read().decode(errors="replace").strip().splitlines()
-    message, hint = lines[-1] if lines else "it said nothing", ""
-    for line in lines:
-        if line.startswith("podkeep: "):
-            message, hint = line.removeprefix("podkeep: "), ""
-        elif line.startswith("hint: "):
-            hint = line.removeprefix("hint: ")
-    return message, hint
+    words = [*program, *global_options, "runtime"]
+    dependencies = ""
+    if pin is not None:
+        words.append(f"--mount-namespace={pin}")
+        dependencies = _DEPENDENCIES.format(service=units.service_of(pin))
+    return _UNIT.format(command=" ".join(quoted(word) for word in words), dependencies=dependencies)

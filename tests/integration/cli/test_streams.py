@@ -222,6 +222,7 @@ def test_a_program_that_cannot_be_run(
         ("podkeep rm -n tests ", ["web"]),
         ("podkeep port-forward -n tests ", ["web"]),
         ("podkeep exec -n tests web -c ", ["main"]),
+        ("podkeep --set runtime.pids_limit=77 rm -n tests ", ["web"]),
     ],
 )
 def test_names_are_completed(daemon: Daemon, container: str, words: str, completed: list[str]) -> None:
@@ -236,6 +237,7 @@ def test_names_are_completed(daemon: Daemon, container: str, words: str, complet
         [sys.executable, "-m", "podkeep"], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     assert sorted(item.split(",")[1] for item in done.stdout.split()) == completed
+    assert done.stderr == ""
 
 
 def test_attach_with_a_terminal_to_a_container_without_one_is_interrupted_by_its_key(

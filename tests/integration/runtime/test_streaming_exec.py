@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, NotFound
-from podkeep.cli.stream_client import CommandClient
+from podkeep.cli.pods.stream_client import CommandClient
 from podkeep.cri.v1 import api_pb2 as api
 from support import streams
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for

@@ -16,7 +16,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from podkeep.cli.stream_client import ForwardClient, upgrade
+from podkeep.cli.pods.stream_client import ForwardClient, upgrade
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.namespaces import run_in_netns
 from podkeep.runtime.streaming import spdy

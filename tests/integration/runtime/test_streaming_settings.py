@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import Unavailable
-from podkeep.cli.stream_client import CommandClient
+from podkeep.cli.pods.stream_client import CommandClient
 from podkeep.cri.v1 import api_pb2 as api
 from support import streams
 from support.cri import Pods, wait_for

@@ -11,7 +11,7 @@ import pytest
 
 from podkeep.agent.log_rotation import LogRotation, next_name, rotated
 from podkeep.base.errors import FailedPrecondition
-from podkeep.cli.crilog import MAX_RECORD, LogReader
+from podkeep.cli.pods.crilog import MAX_RECORD, LogReader
 from support.leases import leased
 
 NOW = datetime(2026, 1, 31, 8, 0, 0, tzinfo=UTC)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-CODE = "import sys; from podkeep.cli.become import become; become(sys.argv[1:])"
+CODE = "import sys; from podkeep.cli.mountns.command import become; become(sys.argv[1:])"
 
 
 def run(*argv: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

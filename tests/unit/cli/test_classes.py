@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.cli import class_words, classes, classes_check, classlist
-from podkeep.cli.pods import Target
+from podkeep.cli.classes import assignments, check, classlist
+from podkeep.cli.classes import command as classes
+from podkeep.cli.core import output
+from podkeep.cli.pods.targets import Target
 from podkeep.cri.v1 import api_pb2
 from podkeep.runtime.class_resources import yamlfile
 from support.resctrl.fixture import Mount
@@ -58,9 +60,13 @@ def report() -> classlist.ClassReport:
     return classlist.report(resources, info)
 
 
+def shown(report: classlist.ClassReport) -> list[tuple[str, ...]]:
+    return [output.cells(classlist.COLUMNS, row) for row in report.rows()]
+
+
 @pytest.mark.requirement("Q13", "Q79")
 def test_a_line_for_each_class_with_default_mutability_and_users(report: classlist.ClassReport) -> None:
-    assert report.rows() == [
+    assert shown(report) == [
         ("blockio", "container", "fast", "-", "yes", "-"),
         ("blockio", "container", "slow", "yes", "yes", "default/a/main, default/b/main, +1"),
         ("blockio", "container", "gone", "-", "yes", "default/d/main"),
@@ -78,8 +84,9 @@ def test_why_a_configured_type_is_not_offered_and_what_is_not_configured(report:
     ]
 
 
-def test_json_has_everything(report: classlist.ClassReport) -> None:
-    value = json.loads(json.dumps(report.as_json()))
+def test_json_has_everything(report: classlist.ClassReport, capsys: pytest.CaptureFixture[str]) -> None:
+    output.echo_json(report)
+    value = json.loads(capsys.readouterr().out)
     assert value["types"][0]["classes"][1]["users"] == ["default/a/main", "default/b/main", "default/c/main"]
     assert {"name": "blockio", "level": "pod", "why": "cgroup version 1 throttles containers"} in value["not_offered"]
     assert value["disabled"] == {"oom": "class_resources.oom has no classes"}
@@ -93,28 +100,27 @@ def test_who_is_in_a_class_of_a_type_that_is_not_configured_any_more_is_shown() 
     ]
     resources = api_pb2.ResourcesInfo(container_class_resources=[offered("rdt", "gold")])
     report = classlist.report(resources, {"classResourceUsers": json.dumps(users)})
-    assert report.rows() == [
+    assert shown(report) == [
         ("demo", "container", "on", "-", "no", "default/a/main"),
         ("demo", "pod", "off", "-", "no", "default/a"),
         ("rdt", "container", "gold", "-", "yes", "default/a/main"),
     ]
     assert report.offered("demo") == {}
-    left = json.loads(json.dumps(report.as_json()))["left"]
-    assert [(item["name"], item["level"], item["classes"]) for item in left] == [
-        ("demo", "container", [{"name": "on", "users": ["default/a/main"]}]),
-        ("demo", "pod", [{"name": "off", "users": ["default/a"]}]),
+    assert [(item.name, item.level, item.classes) for item in report.left] == [
+        ("demo", "container", (classlist.ClassRow(name="on", users=("default/a/main",)),)),
+        ("demo", "pod", (classlist.ClassRow(name="off", users=("default/a",)),)),
     ]
 
 
 def test_a_runtime_that_says_no_more_than_cri_is_understood() -> None:
     resources = api_pb2.ResourcesInfo(container_class_resources=[offered("rdt", "gold")])
     report = classlist.report(resources, {})
-    assert report.rows() == [("rdt", "container", "gold", "-", "yes", "-")]
+    assert shown(report) == [("rdt", "container", "gold", "-", "yes", "-")]
     assert report.notes() == []
 
 
 def test_words_that_people_type() -> None:
-    assert class_words.read(["rdt=gold", "vendor.example/a=b", "rdt=gold"]) == {"rdt": "gold", "vendor.example/a": "b"}
+    assert assignments.parse(["rdt=gold", "vendor.example/a=b", "rdt=gold"]) == {"rdt": "gold", "vendor.example/a": "b"}
     for words, message in (
         (["rdt"], "'rdt' is not TYPE=CLASS"),
         ([""], "'' is not TYPE=CLASS"),
@@ -124,9 +130,9 @@ def test_words_that_people_type() -> None:
         (["rdt=gold", "rdt=silver"], "rdt is given twice, as gold and silver"),
     ):
         with pytest.raises(InvalidArgument, match=f"^{re.escape(message)}"):
-            class_words.read(words)
+            assignments.parse(words)
         with pytest.raises(InvalidArgument, match=f"^--class: {re.escape(message)}"):
-            class_words.read(words, option="--class")
+            assignments.parse(words, option="--class")
 
 
 def test_what_classes_are_set_of() -> None:
@@ -166,13 +172,13 @@ def test_what_a_change_did() -> None:
     ],
 )
 def test_files_are_told_apart(text: str, kind: str) -> None:
-    assert classes_check.kind_of(yamlfile.parse(text, source="x.yaml")) == kind
+    assert check.kind_of(yamlfile.parse(text, source="x.yaml")) == kind
 
 
 @pytest.mark.parametrize("text", ["", "[]", "- a", "version: 1", "text"])
 def test_a_file_that_is_neither_is_an_error_with_its_place(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"x.yaml:\d+: ") as caught:
-        classes_check.kind_of(yamlfile.parse(text, source="x.yaml"))
+        check.kind_of(yamlfile.parse(text, source="x.yaml"))
     assert "partitions:" in caught.value.hint
 
 

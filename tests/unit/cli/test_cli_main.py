@@ -11,8 +11,8 @@ import pytest
 
 from podkeep.base.errors import NotFound
 from podkeep.cli import main
-from podkeep.cli.output import error_text
-from podkeep.cli.verbs import LazyGroup
+from podkeep.cli.core.output import error_text
+from podkeep.cli.core.verbs import LazyGroup
 
 PODKEEP = str(Path(sys.executable).with_name("podkeep"))
 

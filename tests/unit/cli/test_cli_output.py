@@ -3,12 +3,13 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.errors import NotFound
-from podkeep.cli import output
+from podkeep.cli.core import output
 
 
 def test_table_aligns_columns_and_leaves_no_trailing_space() -> None:
-    text = output.table(("NAME", "AGE"), [("a-long-name", "1s"), ("b", "2d")])
-    assert text.splitlines() == ["NAME          AGE", "a-long-name   1s", "b             2d"]
+    columns: output.Columns[tuple[str, str]] = {"NAME": lambda row: row[0], "AGE": lambda row: row[1]}
+    lines = output.table(columns, [("a-long-name", "1s"), ("b", "2d")])
+    assert lines == ["NAME          AGE", "a-long-name   1s", "b             2d"]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ PLAIN = r"x\x1b]0;owned\x07\x9b31m\r\u202ey"
 
 
 def test_what_others_wrote_gives_a_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
-    assert output.table(("N", "M"), [(EVIL, "z")]).splitlines() == ["N" + " " * len(PLAIN) + "  M", f"{PLAIN}   z"]
+    assert output.aligned([("N", "M"), (EVIL, "z")]) == ["N" + " " * len(PLAIN) + "  M", f"{PLAIN}   z"]
     assert output.error_text(NotFound(f"{EVIL}\nmore", hint=EVIL)) == f"podkeep: {PLAIN}\npodkeep: more\nhint: {PLAIN}"
     output.echo_line(EVIL)
     output.echo_json(EVIL)

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.cli import config
-from podkeep.cli.invocation import Invocation
+from podkeep.cli.core.invocation import Invocation
+from podkeep.cli.diagnosis import config
 
 
 def check(tmp_path: Path, text: str) -> Result:

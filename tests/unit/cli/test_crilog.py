@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import DataLoss, NotFound
-from podkeep.cli import crilog
-from podkeep.cli.logs import previous_attempt
+from podkeep.cli.pods import crilog
+from podkeep.cli.pods.logs import previous_attempt
 
 TIME = b"2026-01-02T03:04:05.000000006Z"
 

@@ -136,18 +136,14 @@ def test_only_the_default_handler_is_required(tmp_path: Path) -> None:
 
 def test_handlers() -> None:
     features = api_pb2.RuntimeHandlerFeatures(user_namespaces=True)
-    crun, runc = daemon.handlers(
-        [api_pb2.RuntimeHandler(name="", features=features), api_pb2.RuntimeHandler(name="runc")]
-    )
-    assert crun.level is Level.OK
-    assert runc.level is Level.WARNING
-    [network] = daemon.conditions(
-        [api_pb2.RuntimeCondition(type="NetworkReady", reason="NoBridge", message="it broke")]
-    )
+    assert daemon.of_handler(api_pb2.RuntimeHandler(name="", features=features)).level is Level.OK
+    assert daemon.of_handler(api_pb2.RuntimeHandler(name="runc")).level is Level.WARNING
+    broken = api_pb2.RuntimeCondition(type="NetworkReady", reason="NoBridge", message="it broke")
+    network = daemon.of_condition(broken)
     assert network.level is Level.MISSING
     assert network.detail == "NoBridge: it broke"
-    [apart] = daemon.conditions(
-        [api_pb2.RuntimeCondition(type="MountNamespaceInSync", reason="Mismatch", message="apart; hint: a; then b")]
+    apart = daemon.of_condition(
+        api_pb2.RuntimeCondition(type="MountNamespaceInSync", reason="Mismatch", message="apart; hint: a; then b")
     )
     assert (apart.level, apart.detail, apart.fix) == (Level.WARNING, "Mismatch: apart", "a; then b")
 
@@ -157,7 +153,7 @@ def test_report() -> None:
         finding.ok("crun", "1.8.1"),
         finding.missing("conmon", "absent", why="needed", fix="apt-get install conmon"),
     ]
-    assert finding.report(found).splitlines() == [
+    assert finding.report(found) == [
         "ok       crun    1.8.1",
         "missing  conmon  absent",
         "                 why: needed",

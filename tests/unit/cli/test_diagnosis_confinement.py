@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.config import Config, RuntimeConfig
-from podkeep.cli.diagnosis import confinement
+from podkeep.cli.diagnosis import machine
 from podkeep.cli.diagnosis.finding import Level
 from podkeep.kernel import systemd
 
@@ -20,22 +20,22 @@ from podkeep.kernel import systemd
     ],
 )
 def test_apparmor(enabled: bool, off: bool, parser: str | None, level: Level) -> None:
-    assert confinement.apparmor(enabled, switched_off=off, parser=parser).level is level
+    assert machine.apparmor(enabled, switched_off=off, parser=parser).level is level
 
 
 @pytest.mark.parametrize(
     ("enabled", "off", "told"), [(True, False, "on"), (True, True, '"off"'), (False, False, "off")]
 )
 def test_selinux(enabled: bool, off: bool, told: str) -> None:
-    found = confinement.selinux(enabled, switched_off=off)
+    found = machine.selinux(enabled, switched_off=off)
     assert found.level is Level.OK
     assert told in found.detail
 
 
 def test_every_finding_of_this_machine() -> None:
     config = Config(runtime=RuntimeConfig(cgroup_driver="systemd"))
-    found = {item.name: item for item in confinement.examine(config)}
+    found = {item.name: item for item in machine.examine_confinement(config)}
     assert set(found) == {"security modules", "AppArmor", "SELinux", "cgroup driver"}
     expected = Level.OK if systemd.RUNNING.is_dir() and systemd.BUS.is_socket() else Level.MISSING
     assert found["cgroup driver"].level is expected
-    assert confinement.examine(Config())[-1].level is Level.OK
+    assert machine.examine_confinement(Config())[-1].level is Level.OK

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from podkeep.cli.diagnosis import mountns
 from podkeep.cli.diagnosis.finding import Level
-from podkeep.cli.mountns_status import Report
+from podkeep.cli.mountns.status import Report
 from podkeep.mountns.daemons import AGENT, RUNTIME, Daemon
 from podkeep.mountns.installation import Finding
 from podkeep.mountns.lifecycle import Status

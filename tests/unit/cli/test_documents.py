@@ -15,7 +15,8 @@ import pytest
 from podkeep.api import manifest
 from podkeep.api.documents import parse as parse_documents
 from podkeep.base import config
-from podkeep.cli import main, mountns
+from podkeep.cli import main
+from podkeep.cli.mountns import command as mountns
 from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.blockio import configuration as blockio
 from podkeep.runtime.class_resources.rdt import configuration as rdt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.errors import Internal
-from podkeep.cli.exec import _status_of, status_of_failure
+from podkeep.cli.pods.exec import _status_of, status_of_failure
 from podkeep.cri.v1 import api_pb2
 
 NOT_FOUND = b"executable file `x` not found in $PATH: No such file or directory\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from podkeep.cli.diagnosis.finding import Level
-from podkeep.cli.diagnosis.firewall import forwarding
+from podkeep.cli.diagnosis.machine import firewall
 
 DOCKER = "add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }; "
 
@@ -34,9 +34,9 @@ def listed(commands: str) -> list[dict[str, Any]]:
     ],
 )
 def test_a_firewall_that_drops_what_is_forwarded(commands: str, level: Level) -> None:
-    found = forwarding(listed(commands), "podkeep0")
+    found = firewall(listed(commands), "podkeep0")
     assert found.level is level
     if level is Level.WARNING:
         assert "ip filter FORWARD" in found.detail
-        fixed = forwarding(listed(commands + ";" + found.fix.replace("nft ", "")), "podkeep0")
+        fixed = firewall(listed(commands + ";" + found.fix.replace("nft ", "")), "podkeep0")
         assert fixed.level is Level.OK

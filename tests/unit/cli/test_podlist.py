@@ -4,7 +4,8 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
-from podkeep.cli import podlist, pods
+from podkeep.cli.core import output
+from podkeep.cli.pods import ps, targets
 from podkeep.cri.v1 import api_pb2
 
 
@@ -31,10 +32,8 @@ def container(
     )
 
 
-def row(state: str, *, exit_code: int | None = None, reason: str = "", name: str = "c") -> podlist.ContainerRow:
-    return podlist.ContainerRow(
-        name=name, id=name, image="i", state=state, restarts=0, exit_code=exit_code, reason=reason
-    )
+def row(state: str, *, exit_code: int | None = None, reason: str = "", name: str = "c") -> ps.ContainerRow:
+    return ps.ContainerRow(name=name, id=name, image="i", state=state, restarts=0, exit_code=exit_code, reason=reason)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +52,8 @@ def row(state: str, *, exit_code: int | None = None, reason: str = "", name: str
         (True, [row("running"), row("unknown")], "Unknown"),
     ],
 )
-def test_status_word(ready: bool, rows: list[podlist.ContainerRow], word: str) -> None:
-    assert podlist.status_word(ready, rows, UNTOLD) == word
+def test_status_word(ready: bool, rows: list[ps.ContainerRow], word: str) -> None:
+    assert ps.status_word(ready, rows, UNTOLD) == word
 
 
 def test_pod_row_of_a_pod_with_a_user_namespace() -> None:
@@ -67,10 +66,11 @@ def test_pod_row_of_a_pod_with_a_user_namespace() -> None:
         network=api_pb2.PodSandboxNetworkStatus(ip="10.183.0.2"),
         linux=api_pb2.LinuxPodSandboxStatus(namespaces=api_pb2.Namespace(options=options)),
     )
-    pod = podlist.pod_row(sandbox("web", created=10**9), status, [container("c", attempt=2)], {}, UNTOLD)
-    cells = pod.cells(now=61.0)
-    assert cells == ("web", "default", "1/1", "Running", "2", "60s", "10.183.0.2", "65536-131071")
-    assert len(cells) == len(podlist.HEADER)
+    pod = ps.pod_row(sandbox("web", created=10**9), status, [container("c", attempt=2)], {}, UNTOLD)
+    cells = output.cells(ps.COLUMNS, pod)
+    assert cells[:5] == ("web", "default", "1/1", "Running", "2")
+    assert cells[6:] == ("10.183.0.2", "65536-131071")
+    assert cells[5] == output.since(pod.created_at)
     assert pod.as_json()["containers"] == (
         {"name": "c", "id": "c-2", "image": "busybox", "state": "running"}
         | {"restarts": 2, "exit_code": None, "reason": ""},
@@ -87,7 +87,7 @@ def test_pod_row_of_a_pod_on_the_host_network_and_host_users() -> None:
     )
     done = container("c", state=api_pb2.CONTAINER_EXITED)
     exits = {done.id: api_pb2.ContainerStatus(state=api_pb2.CONTAINER_EXITED, exit_code=0, reason="Completed")}
-    cells = podlist.pod_row(sandbox("web"), status, [done], exits, UNTOLD).cells(now=0)
+    cells = output.cells(ps.COLUMNS, ps.pod_row(sandbox("web"), status, [done], exits, UNTOLD))
     assert cells[2:4] == ("0/1", "Completed")
     assert cells[6:] == ("<none>", "host")
 
@@ -95,8 +95,8 @@ def test_pod_row_of_a_pod_on_the_host_network_and_host_users() -> None:
 def test_pod_row_of_a_pod_that_waits_for_an_image() -> None:
     waiting = {name: WaitingReason(reason="ImagePullBackOff", message="why") for name in ("c", "d")}
     told = Containers(main=("c", "d"), waiting=waiting, followed=True)
-    pod = podlist.pod_row(sandbox("web"), api_pb2.PodSandboxStatus(), [container("c")], {}, told)
-    assert pod.cells(now=0)[2:4] == ("1/2", "ImagePullBackOff")
+    pod = ps.pod_row(sandbox("web"), api_pb2.PodSandboxStatus(), [container("c")], {}, told)
+    assert output.cells(ps.COLUMNS, pod)[2:4] == ("1/2", "ImagePullBackOff")
     assert pod.as_json()["waiting"] == tuple(
         {"name": name, "reason": "ImagePullBackOff", "message": "why"} for name in ("c", "d")
     )
@@ -124,16 +124,16 @@ BACK_OFF = WaitingReason(reason="CrashLoopBackOff", message="")
     ],
 )
 def test_status_word_of_a_pod_with_init_containers(
-    rows: list[podlist.ContainerRow], waiting: dict[str, WaitingReason], word: str
+    rows: list[ps.ContainerRow], waiting: dict[str, WaitingReason], word: str
 ) -> None:
     """As kubectl has it (printPod)."""
     told = Containers(init=("side", "setup"), sidecars=("side",), main=("main",), waiting=waiting, followed=True)
-    assert podlist.status_word(True, rows, told) == word
+    assert ps.status_word(True, rows, told) == word
 
 
 def test_newest_attempts() -> None:
     listed = [container("b"), container("a", attempt=1), container("a", attempt=10), container("a", sandbox_id="t")]
-    newest = podlist.newest_attempts(listed)
+    newest = ps.newest_attempts(listed)
     assert [(item.pod_sandbox_id, item.metadata.name, item.metadata.attempt) for item in newest] == [
         ("s", "a", 10),
         ("s", "b", 0),
@@ -148,26 +148,26 @@ def test_choose_pod_prefers_ready_then_newest() -> None:
         sandbox("web", identity="stopped", created=3, ready=False),
         sandbox("web", identity="other", namespace="prod", created=4),
     ]
-    assert pods.choose_pod(candidates, "web", "default").id == "new"
+    assert targets.choose_pod(candidates, "web", "default").id == "new"
 
 
 def test_choose_pod_names_the_namespace_that_has_it() -> None:
     with pytest.raises(NotFound) as caught:
-        pods.choose_pod([sandbox("web", namespace="prod")], "web", "default")
+        targets.choose_pod([sandbox("web", namespace="prod")], "web", "default")
     assert caught.value.hint == "there is one in prod: add -n prod"
 
 
 def test_choose_container_asks_which_when_there_are_several() -> None:
     both = [container("a"), container("b")]
-    assert pods.choose_container(both, "web", "b").metadata.name == "b"
+    assert targets.choose_container(both, "web", "b").metadata.name == "b"
     with pytest.raises(InvalidArgument, match="containers a, b"):
-        pods.choose_container(both, "web", None)
+        targets.choose_container(both, "web", None)
     with pytest.raises(NotFound, match="no container c"):
-        pods.choose_container(both, "web", "c")
+        targets.choose_container(both, "web", "c")
     with pytest.raises(NotFound, match="no container"):
-        pods.choose_container([], "web", None)
+        targets.choose_container([], "web", None)
 
 
 def test_choose_container_takes_the_newest_attempt() -> None:
     attempts = [container("a", attempt=2), container("a", attempt=11), container("a", attempt=1)]
-    assert pods.choose_container(attempts, "web", None).metadata.attempt == 11
+    assert targets.choose_container(attempts, "web", None).metadata.attempt == 11

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from podkeep.cli.pullprogress import each_once
+from podkeep.cli.images.progress import each_once
 
 
 def test_a_pull_that_several_wait_for_is_shown_once() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.cli.unit import runtime_unit
+from podkeep.cli.runtime import runtime_unit
 from podkeep.mountns import execstart, units
 from podkeep.mountns.execstart import Entry, Part, quoted
 from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN

@@ -1,1 +1,1 @@
-"""The checks of ``podkeep doctor``: a module for each part of the machine."""
+"""``podkeep doctor`` and ``podkeep config``: checks of the machine and of what the configuration names."""

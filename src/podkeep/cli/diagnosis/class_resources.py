@@ -22,7 +22,6 @@ _NOT_OFFERED = "pods that ask for its classes are refused"
 
 
 def examine(config: Config) -> list[Finding]:
-    """Look at every type that is configured."""
     classes = config.class_resources
     found = []
     if classes.rdt_config:
@@ -54,7 +53,7 @@ def rdt(file: Path, mount: Path, root: Path, *, filesystems: str) -> Finding:
         plan = planning.plan(configuration.load(file), ControlGroups(resctrl, root))
     except PodkeepError as error:
         why = f"{_REFUSED}{f'; {absent}' if absent and absent not in error.message else ''}"
-        return finding.missing(name, error.message, why=why, fix=error.hint or f"podkeep classes check {file}")
+        return finding.failed(name, error, why=why, fix=f"podkeep classes check {file}")
     if absence and resctrl.is_mounted():
         return finding.warning(name, absent, why=_NOT_OFFERED, fix=absence.hint)
     if absent and "resctrl" in filesystems.split():
@@ -84,8 +83,7 @@ def _blockio(file: Path) -> list[Finding]:
         plugin = BlockIo(classes, Cgroups(), devices)
         offers, described = plugin.offers(), plugin.describe()["classes"]
     except PodkeepError as error:
-        fix = error.hint or f"podkeep classes check {file}"
-        return [finding.missing(name, error.message, why=_REFUSED, fix=fix)]
+        return [finding.failed(name, error, why=_REFUSED, fix=f"podkeep classes check {file}")]
     if not classes.classes:
         return [finding.warning(name, f"{file} has no classes", why="no pod can ask for any", fix=f"edit {file}")]
     if Level.CONTAINER not in offers:
@@ -116,8 +114,7 @@ def _custom(classes: ClassResourcesConfig) -> list[Finding]:
     try:
         types = custom.load(classes, cgroups)
     except PodkeepError as error:
-        fix = error.hint or "podkeep config check"
-        return [finding.missing("class resources", error.message, why=_REFUSED, fix=fix)]
+        return [finding.failed("class resources", error, why=_REFUSED, fix="podkeep config check")]
     found, files = [], _files_of_cgroups(cgroups)
     for item in types:
         name, offers = f"{_PREFIX} {item.name}", item.offers()

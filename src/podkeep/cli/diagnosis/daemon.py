@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from podkeep.base.errors import PodkeepError
-from podkeep.cli import connection
+from podkeep.cli.core import connection
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 
 if TYPE_CHECKING:
-    from podkeep.cli.invocation import Invocation
+    from podkeep.cli.core.invocation import Invocation
     from podkeep.cri.client import CriClient
     from podkeep.cri.v1 import api_pb2
 
@@ -31,21 +30,15 @@ def examine(invocation: Invocation) -> list[Finding]:
     try:
         version, status = connection.run(invocation, ask)
     except PodkeepError as error:
-        return [_unreachable(error, connection.start_command(invocation))]
+        why, fix = "ps, logs, exec and image need it", connection.start_command(invocation)
+        return [finding.warning("runtime", error.message, why=why, fix=fix)]
     answers = f"{version.runtime_name} {version.runtime_version} answers on {invocation.config.runtime.socket}"
-    return [finding.ok("runtime", answers), *conditions(status.status.conditions), *handlers(status.runtime_handlers)]
+    conditions, handlers = status.status.conditions, status.runtime_handlers
+    return [finding.ok("runtime", answers), *map(of_condition, conditions), *map(of_handler, handlers)]
 
 
-def _unreachable(error: PodkeepError, start: str) -> Finding:
-    return finding.warning("runtime", error.message, why="ps, logs, exec and image need it", fix=start)
-
-
-def conditions(reported: Sequence[api_pb2.RuntimeCondition]) -> list[Finding]:
+def of_condition(condition: api_pb2.RuntimeCondition) -> Finding:
     """Judge what the runtime says of itself (CRI: RuntimeReady, NetworkReady, and others that are informative)."""
-    return [_condition(condition) for condition in reported]
-
-
-def _condition(condition: api_pb2.RuntimeCondition) -> Finding:
     if condition.status:
         return finding.ok(condition.type, "true")
     message, _, hint = condition.message.partition("; hint: ")
@@ -57,12 +50,8 @@ def _condition(condition: api_pb2.RuntimeCondition) -> Finding:
     return finding.warning(condition.type, said, why="the runtime reports that not everything works", fix=fix)
 
 
-def handlers(reported: Sequence[api_pb2.RuntimeHandler]) -> list[Finding]:
-    """Judge each handler by the features it reports; the nameless one is the default."""
-    return [_handler(handler) for handler in reported]
-
-
-def _handler(handler: api_pb2.RuntimeHandler) -> Finding:
+def of_handler(handler: api_pb2.RuntimeHandler) -> Finding:
+    """Judge a handler by the features it reports; the nameless one is the default."""
     name = f"handler {handler.name or '(default)'}"
     features = {
         "user_namespaces": handler.features.user_namespaces,

@@ -1,10 +1,13 @@
-"""What ``podkeep doctor`` finds: one value per thing looked at, and how it is shown. Pure."""
+"""What ``podkeep doctor`` finds: one value per thing looked at, and how it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+
+from podkeep.base.errors import PodkeepError
 
 
 class Level(StrEnum):
@@ -27,10 +30,6 @@ class Finding:
     why: str = ""
     fix: str = ""
 
-    def as_json(self) -> dict[str, str]:
-        """Return the finding as values for JSON."""
-        return {**asdict(self), "level": self.level.value}
-
     def lines(self, width: int) -> list[str]:
         """Return the finding as lines for a person; ``width`` columns are for the name."""
         indent = " " * (9 + width + 2)
@@ -43,7 +42,6 @@ class Finding:
 
 
 def ok(name: str, detail: str) -> Finding:
-    """Return a finding that is in order."""
     return Finding(name=name, level=Level.OK, detail=detail)
 
 
@@ -57,10 +55,28 @@ def warning(name: str, detail: str, *, why: str, fix: str) -> Finding:
     return Finding(name=name, level=Level.WARNING, detail=detail, why=why, fix=fix)
 
 
-def report(findings: Sequence[Finding]) -> str:
-    """Return all findings for a person, and a last line that sums them up."""
+def failed(
+    name: str, error: PodkeepError | OSError, *, why: str, fix: str = "", level: Level = Level.MISSING
+) -> Finding:
+    """Return a finding for what ``error`` says; its hint, if it has one, goes before ``fix``."""
+    said, hint = (error.message, error.hint) if isinstance(error, PodkeepError) else (str(error), "")
+    return Finding(name=name, level=level, detail=said, why=why, fix=hint or fix)
+
+
+def tried(name: str, look: Callable[[], str], *, why: str, fix: str = "", level: Level = Level.MISSING) -> Finding:
+    """Return what ``look`` finds in order, or with ``level`` why it failed.
+
+    :param look: returns the detail; raises PodkeepError or OSError.
+    """
+    try:
+        return ok(name, look())
+    except (PodkeepError, OSError) as error:
+        return failed(name, error, why=why, fix=fix, level=level)
+
+
+def report(findings: Sequence[Finding]) -> list[str]:
+    """Return all findings as lines for a person, and a last line that sums them up."""
     width = max((len(finding.name) for finding in findings), default=0)
-    lines = [line for finding in findings for line in finding.lines(width)]
-    counts = {level: sum(1 for finding in findings if finding.level is level) for level in Level}
-    lines.append(", ".join(f"{count} {level.value}" for level, count in counts.items()))
-    return "\n".join(lines)
+    lines = [line for finding in findings for text in finding.lines(width) for line in text.split("\n")]
+    counts = Counter(finding.level for finding in findings)
+    return [*lines, ", ".join(f"{counts[level]} {level.value}" for level in Level)]

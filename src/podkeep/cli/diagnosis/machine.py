@@ -1,19 +1,23 @@
-"""What the kernel says about itself: version, limits, cgroups, forwarding. Reads ``/proc`` and ``/sys`` only."""
+"""What the kernel says about itself: version, limits, cgroups, forwarding, what confines containers. Looks only."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from podkeep.agent import kubelets, subordinate_ids, userns
+from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cli.diagnosis import finding, known_holes
-from podkeep.cli.diagnosis.finding import Finding
-from podkeep.kernel import cgroup_dynmods, cgroups, mountinfo, procfs
+from podkeep.cli.diagnosis.finding import Finding, tried
+from podkeep.kernel import cgroup_dynmods, cgroups, lsm, mountinfo, procfs, systemd
+from podkeep.runtime.oci import apparmor_loader
 
 if TYPE_CHECKING:
     from podkeep.agent.kubelets import Kubelet
@@ -25,11 +29,12 @@ IDMAPPED_TMPFS = (6, 3)
 """tmpfs can be idmapped; Secrets, ConfigMaps and tokens live there (KEP-127, dependencies)."""
 
 _USER_IDS = "user IDs of pods"
+_TRAFFIC = "forwarding of pod traffic"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NEEDED_CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 
 
 def examine(config: Config) -> list[Finding]:
-    """Look at everything that can be read."""
     return [
         user(os.geteuid()),
         kernel(os.uname().release),
@@ -42,6 +47,7 @@ def examine(config: Config) -> list[Finding]:
         resources(procfs.capability_bounding_set()),
         *(directory(name, Path(path)) for name, path in _directories(config).items()),
         *beside_kubelets(config, kubelets.find(config)),
+        *examine_confinement(config),
     ]
 
 
@@ -88,7 +94,6 @@ def _number(path: str) -> int | None:
 
 
 def user(uid: int) -> Finding:
-    """Judge the user that asks."""
     if uid == 0:
         return finding.ok("user", "root")
     return finding.missing("user", f"UID {uid}", why="only root can run pods here", fix="sudo podkeep doctor")
@@ -124,8 +129,7 @@ def _user_ids(pods: int) -> Finding:
     try:
         return user_ids(userns.default_range(pods).without(subordinate_ids.read()))
     except (PodkeepError, OSError) as error:
-        shown, fix = (error.message, error.hint) if isinstance(error, PodkeepError) else (str(error), "")
-        return finding.missing(_USER_IDS, shown, why="no pod with hostUsers: false gets IDs", fix=fix)
+        return finding.failed(_USER_IDS, error, why="no pod with hostUsers: false gets IDs")
 
 
 def user_ids(id_range: userns.IdRange) -> Finding:
@@ -145,7 +149,7 @@ def _cgroups() -> Finding:
     try:
         layout = cgroups.detect()
     except FailedPrecondition as error:
-        return finding.missing("cgroups", error.message, why="containers are kept in cgroups", fix=error.hint)
+        return finding.failed("cgroups", error, why="containers are kept in cgroups")
     if layout.version == 2:
         controllers = (layout.hierarchies[0] / "cgroup.controllers").read_text().split()
         return cgroup_layout(version=2, hybrid=False, controllers=controllers)
@@ -158,7 +162,6 @@ def _cgroups() -> Finding:
 
 
 def cgroup_layout(*, version: int, hybrid: bool, controllers: Iterable[str]) -> Finding:
-    """Judge how cgroups are mounted."""
     absent = sorted(_NEEDED_CONTROLLERS - set(controllers))
     shown = "version 1, with a version 2 tree beside it (hybrid)" if hybrid else f"version {version}"
     if absent:
@@ -211,3 +214,76 @@ def resources(capabilities: frozenset[str]) -> Finding:
     why = "oom_score_adj of containers is not lowered, and privileged containers run without this capability"
     fix = "start podkeep outside of the container or service that drops it"
     return finding.warning("CAP_SYS_RESOURCE", "not granted", why=why, fix=fix)
+
+
+def examine_confinement(config: Config) -> list[Finding]:
+    """Look at what can confine containers beside namespaces: security modules, and who makes cgroups."""
+    runtime = config.runtime
+
+    def cgroup_driver() -> str:
+        if runtime.cgroup_driver == "systemd":
+            systemd.require()
+        return runtime.cgroup_driver
+
+    return [
+        finding.ok("security modules", ", ".join(lsm.active()) or "none that confines containers"),
+        apparmor(
+            lsm.apparmor_enabled(),
+            switched_off=runtime.apparmor == "off",
+            parser=shutil.which(apparmor_loader.PARSER, path=_PATH),
+        ),
+        selinux(lsm.selinux_enabled(), switched_off=runtime.selinux == "off"),
+        tried("cgroup driver", cgroup_driver, why="the runtime makes no cgroups with this driver"),
+    ]
+
+
+def apparmor(enabled: bool, *, switched_off: bool, parser: str | None) -> Finding:
+    if switched_off:
+        return finding.ok("AppArmor", 'runtime.apparmor is "off"')
+    if not enabled:
+        return finding.ok("AppArmor", "not in this kernel: pods that name a profile are refused")
+    if parser is None:
+        why = "the default profile cannot be loaded: pods that ask for RuntimeDefault are refused, others run without"
+        return finding.warning(
+            "AppArmor", f"enabled, without {apparmor_loader.PARSER}", why=why, fix="apt-get install apparmor"
+        )
+    return finding.ok("AppArmor", f"enabled, {parser}")
+
+
+def selinux(enabled: bool, *, switched_off: bool) -> Finding:
+    if switched_off:
+        return finding.ok("SELinux", 'runtime.selinux is "off"')
+    if not enabled:
+        return finding.ok("SELinux", "off: labels that pods ask for are left alone")
+    return finding.ok("SELinux", "on")
+
+
+def examine_firewall(config: Config) -> list[Finding]:
+    """Look at the chains that see what is forwarded; nothing where nft is missing or pods are connected by CNI."""
+    if config.network.mode == "cni":
+        return []
+    try:
+        listed = spawn.run(["nft", "--json", "--terse", "list", "ruleset"])
+        objects = json.loads(listed.check().stdout)["nftables"]
+    except (PodkeepError, ValueError, KeyError):
+        # That nft is missing or broken is another finding.
+        return []
+    return [firewall(objects, config.network.bridge)]
+
+
+def firewall(objects: list[dict[str, Any]], bridge: str) -> Finding:
+    """Judge nft's list of the rules: a chain that drops by policy and has no rule that names the bridge stops pods."""
+    rules = [item["rule"] for item in objects if "rule" in item]
+    for chain in (item["chain"] for item in objects if "chain" in item):
+        if chain.get("hook") != "forward" or chain.get("policy") != "drop":
+            continue
+        beside = [rule for rule in rules if (rule["family"], rule["table"]) == (chain["family"], chain["table"])]
+        if not any(f'"{bridge}"' in json.dumps(rule) for rule in beside):
+            where = f"{chain['family']} {chain['table']} {chain['name']}"
+            return finding.warning(
+                _TRAFFIC,
+                f"dropped by policy of nftables chain {where}",
+                why="pods reach nothing outside, and are reached by nobody",
+                fix="; ".join(f"nft insert rule {where} {side} {bridge} accept" for side in ("iifname", "oifname")),
+            )
+    return finding.ok(_TRAFFIC, "no firewall in the way")

@@ -44,8 +44,8 @@ def examine(config: Config) -> list[Finding]:
                 [*found, *_probes(root, userns), layers(config)] if os.access(existing_parent(root), os.W_OK) else found
             )
     except PodkeepError as error:
-        fix = error.hint or "sysctl -w user.max_user_namespaces=15000"
-        return [finding.missing("user namespaces", error.message, why="none can be made", fix=fix)]
+        fix = "sysctl -w user.max_user_namespaces=15000"
+        return [finding.failed("user namespaces", error, why="none can be made", fix=fix)]
 
 
 def _leave_mount_namespace() -> None:
@@ -76,7 +76,7 @@ def layers(config: Config) -> Finding:
         try:
             choice = choose(top, wanted)
         except FailedPrecondition as error:
-            return finding.missing(name, error.message, why="the runtime does not start", fix=error.hint or fix)
+            return finding.failed(name, error, why="the runtime does not start", fix=fix)
     if choice.driver == EROFS:
         return finding.ok(name, "erofs: as file system images, nothing is unpacked")
     if not choice.why_not:
@@ -98,15 +98,17 @@ def _directory(root: Path) -> Iterator[Path]:
 
 def _try(name: str, probe: Callable[[], int], *, why: str, fix: str) -> Finding:
     """Judge by the owner that a file of UID 0 has through the mount that ``probe`` makes."""
-    try:
-        owner = probe()
-    except (PodkeepError, OSError) as error:
-        said = error.message if isinstance(error, KernelCallError) else str(error)
-        return finding.missing(name, said, why=why, fix=fix)
-    if owner != _HOST_ID:
-        said = f"accepted, but the owner 0 appears as {owner} and not as {_HOST_ID}"
-        return finding.missing(name, said, why=why, fix=fix)
-    return finding.ok(name, "works")
+
+    def look() -> str:
+        try:
+            owner = probe()
+        except KernelCallError as error:
+            raise FailedPrecondition(error.message) from error  # ``fix`` says more than its hint
+        if owner != _HOST_ID:
+            raise FailedPrecondition(f"accepted, but the owner 0 appears as {owner} and not as {_HOST_ID}")
+        return "works"
+
+    return finding.tried(name, look, why=why, fix=fix)
 
 
 def _try_directory(top: Path, userns: int) -> int:

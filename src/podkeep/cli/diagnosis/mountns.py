@@ -10,19 +10,17 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from podkeep.base.errors import PodkeepError
-from podkeep.cli import mountns_place, mountns_status
 from podkeep.cli.diagnosis import finding
-from podkeep.cli.diagnosis.finding import Finding
+from podkeep.cli.diagnosis.finding import Finding, Level
+from podkeep.cli.mountns import namespace, status
 from podkeep.kernel import mountinfo
 from podkeep.mountns import contents, installation, lifecycle, netns_directory, sync
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
-from podkeep.mountns.pin import HostRoot, locate
+from podkeep.mountns.pin import locate
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from podkeep.cli.invocation import Invocation
-    from podkeep.cli.mountns_status import Report
+    from podkeep.cli.core.invocation import Invocation
+    from podkeep.cli.mountns.status import Report
     from podkeep.mountns.installation import Finding as UnitFinding
     from podkeep.mountns.lifecycle import Status
     from podkeep.mountns.membership import Publication
@@ -38,13 +36,14 @@ _AGAIN = (
 def examine(invocation: Invocation) -> list[Finding]:
     """Look at the namespace, the host, the units and the daemons; root only."""
     try:
-        told = mountns_place.runtime(invocation)
-        place = mountns_place.of_runtime(invocation, told)
-        report = mountns_status.examine(invocation.config, place, told)
-        host = _host_mounts(report.state.pin)
+        told = namespace.runtime(invocation)
+        place = namespace.of_runtime(invocation, told)
+        report = status.examine(invocation.config, place, told)
+        _, root = locate(report.state.pin)
+        with root:
+            host = {entry.mount_point for entry in root.run(mountinfo.read)}
     except PodkeepError as error:
-        why = "the runtime does not start"
-        return [finding.missing(_NAME, error.message, why=why, fix=error.hint or "podkeep mountns status")]
+        return [finding.failed(_NAME, error, why="the runtime does not start", fix="podkeep mountns status")]
     hides = told.hidden if told is not None else report.enabled
     if not hides:
         return [shown(told, report.state), *daemons(report, sync.daemons(), hides=False), *_units()]
@@ -55,16 +54,6 @@ def examine(invocation: Invocation) -> list[Finding]:
         *_units(),
         *daemons(report, sync.daemons(), hides=True),
     ]
-
-
-def _host_mounts(pin: Path) -> set[str]:
-    _, host = locate(pin)
-    with host:
-        return _mount_points(host)
-
-
-def _mount_points(host: HostRoot) -> set[str]:
-    return {entry.mount_point for entry in host.run(mountinfo.read)}
 
 
 def shown(told: Publication | None, state: Status) -> Finding:
@@ -86,7 +75,7 @@ def hidden(report: Report, *, may_make: bool) -> Finding:
     said = f"no mount namespace is pinned at {state.pin} ({report.source})"
     if report.mismatches or not may_make:
         why = "a daemon that is started now does not get to where the others are"
-        fix = report.mismatches[0].hint if report.mismatches else mountns_place.started_by(report.source)
+        fix = report.mismatches[0].hint if report.mismatches else namespace.started_by(report.source)
         return finding.missing(_NAME, said, why=why, fix=fix)
     return finding.ok(_NAME, f"hidden; {said} yet: the runtime makes one when it starts")
 
@@ -126,8 +115,8 @@ def _units() -> list[Finding]:
     try:
         return drop_ins(installation.findings())
     except PodkeepError as error:
-        fix = error.hint or "podkeep mountns install"
-        return [finding.warning("drop-ins", error.message, why="they cannot be compared with their units", fix=fix)]
+        why, fix = "they cannot be compared with their units", "podkeep mountns install"
+        return [finding.failed("drop-ins", error, why=why, fix=fix, level=Level.WARNING)]
 
 
 def drop_ins(found: Sequence[UnitFinding]) -> list[Finding]:

@@ -6,17 +6,19 @@ import os
 import re
 import ssl
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podkeep.base import docker_config, spawn
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.cli.diagnosis import finding, known_holes
-from podkeep.cli.diagnosis.finding import Finding
+from podkeep.cli.diagnosis.finding import Finding, Level
 
 if TYPE_CHECKING:
-    from podkeep.base.config import Config, StreamingConfig
+    from podkeep.base.config import Config, ImagesConfig, StreamingConfig
 
 _VERSION = re.compile(r"\d+(\.\d+)+")
 
@@ -33,15 +35,16 @@ _PACKAGES = {
 """Debian's package of a file; another path is somebody's own, and no package would put anything there."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Program:
     """A program, by path or by name, and what is lost without it."""
 
     path: str
     why: str
-    required: bool
     key: str = ""
     """What names it in the configuration; empty: nothing, it is looked for by its name."""
+    _: KW_ONLY
+    required: bool
     keeps_states: bool = False
     """Whether it is an OCI runtime, which has a directory of states (option ``--root``)."""
 
@@ -49,35 +52,26 @@ class Program:
 def programs(config: Config) -> list[Program]:
     """Return the programs that a configuration uses, each once."""
     runtime = config.runtime
-    used = [
+    handlers = [
         Program(
-            path=handler.path,
-            why=f"it is the OCI runtime of handler {name}",
+            handler.path,
+            f"it is the OCI runtime of handler {name}",
+            f"runtime.handlers.{name}.path",
             required=name == runtime.default_handler,
-            key=f"runtime.handlers.{name}.path",
             keeps_states=True,
         )
         for name, handler in sorted(runtime.handlers.items())
     ]
-    used += [
-        Program(
-            path=runtime.conmon,
-            why="it keeps a container's output and exit status",
-            required=True,
-            key="runtime.conmon",
-        ),
-        Program(
-            path=runtime.catatonit,
-            why="pods that share a PID namespace run it as PID 1",
-            required=False,
-            key="runtime.catatonit",
-        ),
-        Program(
-            path="nft", why="it writes the rules for pod traffic to the outside", required=config.network.masquerade
-        ),
-        Program(path="getsubids", why="it says which IDs are set aside for pods in /etc/subuid", required=False),
+    pid1 = "pods that share a PID namespace run it as PID 1"
+    subids = "it says which IDs are set aside for pods in /etc/subuid"
+    nft = "it writes the rules for pod traffic to the outside"
+    return [
+        *handlers,
+        Program(runtime.conmon, "it keeps a container's output and exit status", "runtime.conmon", required=True),
+        Program(runtime.catatonit, pid1, "runtime.catatonit", required=False),
+        Program("nft", nft, required=config.network.masquerade),
+        Program("getsubids", subids, required=False),
     ]
-    return used
 
 
 def examine(config: Config, *, holes: bool = True) -> list[Finding]:
@@ -89,97 +83,86 @@ def examine(config: Config, *, holes: bool = True) -> list[Finding]:
     return [*found, _examine_seccomp(config)]
 
 
-def examine_files(config: Config) -> list[Finding]:
-    """Read the files of certificates that the configuration names, as the runtime will."""
-    found = [
-        _examine_ca_file(f'registries."{host}".ca_file', registry.ca_file)
-        for host, registry in config.registries.items()
-        if registry.ca_file
-    ]
-    return [
-        *found,
-        *_examine_own_certificates(config),
-        *_examine_credentials(config),
-        *_examine_streaming(config.streaming),
-    ]
-
-
-def _examine_own_certificates(config: Config) -> list[Finding]:
-    found = []
+def examine_files(config: Config) -> Iterator[Finding]:
+    """Read the files of certificates and credentials that the configuration names, as the runtime will."""
     for host, registry in config.registries.items():
-        if registry.cert_file:
-            name = f'registries."{host}".cert_file'
-            try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
-                    registry.cert_file, registry.key_file or None, password=lambda: ""
-                )
-            except OSError as error:
-                why = "we prove ourselves to this registry with it"
-                reason = f"{registry.cert_file} cannot be used: {error.strerror or error}"
-                fix = "name a certificate and its key (PEM, not encrypted), or leave the keys out"
-                found.append(finding.missing(name, reason, why=why, fix=fix))
-            else:
-                found.append(finding.ok(name, registry.cert_file))
-    return found
-
-
-def _examine_credentials(config: Config) -> list[Finding]:
-    found = []
-    path = config.images.docker_config
-    if path:
-        name = "images.docker_config"
-        try:
-            docker_config.parse(Path(path).read_bytes())
-        except (OSError, InvalidArgument) as error:
-            reason = error.message if isinstance(error, InvalidArgument) else error.strerror or str(error)
-            fix = "name a file like docker's config.json, or leave the key out"
-            found.append(finding.warning(name, f"{path}: {reason}", why="pulls get their credentials from it", fix=fix))
-        else:
-            found.append(finding.ok(name, path))
-    if config.images.credential_providers:
-        from podkeep.images.registry import credential_providers
-
-        images = config.images
-        try:
-            providers = credential_providers.load(images.credential_providers, images.credential_provider_dir)
-        except InvalidArgument:
-            return found  # told by who checks the values
-        for provider in providers:
-            name = f"credential provider {provider.name}"
-            if os.access(provider.path, os.X_OK):
-                found.append(finding.ok(name, provider.path))
-            else:
-                why = f"it is asked for credentials for {', '.join(provider.match_images)}"
-                fix = "put it there, or leave it out of images.credential_providers"
-                found.append(finding.warning(name, f"{provider.path} cannot be run", why=why, fix=fix))
-    return found
-
-
-def _examine_ca_file(name: str, path: str) -> Finding:
-    try:
-        ssl.create_default_context(cafile=path)
-    except OSError as error:  # Of which that of ssl is one.
-        return finding.missing(
-            name,
-            f"{path} cannot be used: {error.strerror or error}",
+        yield from _examine_file(
+            f'registries."{host}".ca_file',
+            registry.ca_file,
+            lambda path: ssl.create_default_context(cafile=path),
             why="certificates of this registry are checked against it",
             fix="name a file of certificates (PEM), or leave the key out",
         )
-    return finding.ok(name, path)
+        yield from _examine_file(
+            f'registries."{host}".cert_file',
+            registry.cert_file,
+            partial(_load_certificate, key=registry.key_file or None),
+            why="we prove ourselves to this registry with it",
+            fix="name a certificate and its key (PEM, not encrypted), or leave the keys out",
+        )
+    yield from _examine_file(
+        "images.docker_config",
+        config.images.docker_config,
+        lambda path: docker_config.parse(Path(path).read_bytes()),
+        why="pulls get their credentials from it",
+        fix="name a file like docker's config.json, or leave the key out",
+        level=Level.WARNING,
+    )
+    yield from _examine_credential_providers(config.images)
+    yield from _examine_file(
+        "streaming.tls_cert",
+        config.streaming.tls_cert,
+        lambda _: _load_tls(config.streaming),
+        why="the server of Exec, Attach and PortForward proves itself with it",
+    )
 
 
-def _examine_streaming(config: StreamingConfig) -> list[Finding]:
-    if not config.tls_cert:
-        return []
+def _examine_file(
+    name: str, path: str, load: Callable[[str], object], *, why: str, fix: str = "", level: Level = Level.MISSING
+) -> Iterator[Finding]:
+    """Judge a file by what ``load`` says of it, if the configuration names one."""
+    if not path:
+        return
+    try:
+        load(path)
+    except OSError as error:  # Of which that of ssl is one.
+        yield Finding(
+            name=name, level=level, detail=f"{path} cannot be used: {error.strerror or error}", why=why, fix=fix
+        )
+    except PodkeepError as error:
+        said = error.message if path in error.message else f"{path}: {error.message}"
+        yield Finding(name=name, level=level, detail=said, why=why, fix=fix or error.hint)
+    else:
+        yield finding.ok(name, path)
+
+
+def _load_certificate(path: str, key: str | None) -> None:
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path, key, password=lambda: "")
+
+
+def _load_tls(config: StreamingConfig) -> None:
     from podkeep.runtime.streaming.server import tls_context
 
-    name = "streaming.tls_cert"
+    tls_context(config)
+
+
+def _examine_credential_providers(config: ImagesConfig) -> Iterator[Finding]:
+    if not config.credential_providers:
+        return
+    from podkeep.images.registry import credential_providers
+
     try:
-        tls_context(config)
-    except PodkeepError as error:
-        why = "the server of Exec, Attach and PortForward proves itself with it"
-        return [finding.missing(name, error.message, why=why, fix=error.hint)]
-    return [finding.ok(name, config.tls_cert)]
+        providers = credential_providers.load(config.credential_providers, config.credential_provider_dir)
+    except InvalidArgument:
+        return  # told by who checks the values
+    for provider in providers:
+        name = f"credential provider {provider.name}"
+        if os.access(provider.path, os.X_OK):
+            yield finding.ok(name, provider.path)
+        else:
+            why = f"it is asked for credentials for {', '.join(provider.match_images)}"
+            fix = "put it there, or leave it out of images.credential_providers"
+            yield finding.warning(name, f"{provider.path} cannot be run", why=why, fix=fix)
 
 
 def _examine_program(program: Program, *, holes: bool) -> list[Finding]:

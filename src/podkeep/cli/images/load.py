@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import FailedPrecondition, NotFound
-from podkeep.base.printable import printable
-from podkeep.cli import connection
-from podkeep.cli import output as forms
-from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -44,20 +43,16 @@ def command(invocation: Invocation, archive: Path, file: Path | None, quiet: boo
     """
 
     async def load(client: CriClient) -> list[str]:
-        from podkeep.cli.pullprogress import Silence, display_for, followed
+        from podkeep.cli.images.progress import followed, on_stderr
         from podkeep.cri.v1 import podkeep_pb2
 
         with source(file or archive) as opened:
             name = opened.name
             request = podkeep_pb2.LoadImageRequest(path=name, file=opened)
-            display = Silence() if quiet else display_for(sys.stderr)
-            return list((await followed(client, {name}, client.node.LoadImage(request), display)).image_refs)
+            return list((await followed(client, {name}, client.node.LoadImage(request), on_stderr(quiet))).image_refs)
 
     references = connection.run(invocation, load, start=True)
-    if output == "json":
-        forms.echo_json(references)
-    else:
-        click.echo("\n".join(map(printable, references)))
+    forms.show(output, references, references)
 
 
 @contextmanager

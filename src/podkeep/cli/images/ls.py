@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.cli import connection
-from podkeep.cli import output as forms
+from podkeep.cli.core import completion, connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.images import described
-from podkeep.cli.images.names import complete
-from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.images.described import NONE
 
 if TYPE_CHECKING:
-    from podkeep.cri.client import CriClient
     from podkeep.cri.v1.podkeep_pb2 import ImageDescription
 
 _FILTERS: Mapping[str, tuple[str, ...]] = {
@@ -44,7 +42,7 @@ def _filter(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, 
 
 
 @click.command(name="ls")
-@click.argument("pattern", required=False, metavar="[NAME]", shell_complete=complete)
+@click.argument("pattern", required=False, metavar="[NAME]", shell_complete=completion.images)
 @click.option(
     "-f",
     "--filter",
@@ -80,20 +78,14 @@ def command(
     """
     wanted = [*filters, *([("reference", pattern)] if pattern else [])]
 
-    async def ask(client: CriClient) -> list[ImageDescription]:
-        return await described.ask(client, [])
-
-    images = [image for image in connection.run(invocation, ask) if chosen(image, wanted)]
+    images = [image for image in connection.run(invocation, described.ask) if chosen(image, wanted)]
     if quiet:
         click.echo("".join(f"{image.id}\n" for image in images), nl=False)
-    elif output == "json":
-        forms.echo_json([described.values(image) for image in images])
     else:
-        forms.echo_table(*table(images, time.time(), digests=digests, whole=no_trunc))
+        forms.show(output, map(described.values, images), table(images, digests=digests, whole=no_trunc))
 
 
 def chosen(image: ImageDescription, filters: Sequence[tuple[str, str]]) -> bool:
-    """Return whether an image fits all filters."""
     return all(_passes(image, key, value) for key, value in filters)
 
 
@@ -116,15 +108,32 @@ def _fits(name: str, pattern: str) -> bool:
     return any(fnmatchcase(form, wanted) for form in (name, bare, short, cut) for wanted in (pattern, f"*/{pattern}"))
 
 
-def table(
-    images: Sequence[ImageDescription], now: float, *, digests: bool, whole: bool
-) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows, sorted; ``now`` in seconds since 1970."""
-    header = ["REPOSITORY", "TAG", *(["DIGEST"] if digests else []), "ID", "TYPE", "SIZE", "AGE"]
-    rows = []
-    for image in images:
-        identity = image.id if whole else described.short(image.id)
-        rest = [identity, described.type_of(image), forms.size(image.size), described.age(image, now)]
-        for repository, tag, digest in described.names(image):
-            rows.append([repository, tag, *([digest] if digests else []), *rest])
-    return header, sorted(rows)
+def _rows(image: ImageDescription) -> list[tuple[ImageDescription, str, str, str]]:
+    """Return an image with repository, tag and digest: one row for each tag, else for each digest.
+
+    A digest is shown beside the tags of its repository.
+    """
+    digests: dict[str, str] = {}
+    for name in image.repo_digests:
+        repository, _, digest = name.partition("@")
+        digests.setdefault(repository, digest)
+    tagged = [tag.rpartition(":") for tag in image.repo_tags]
+    if tagged:
+        return [(image, repository, tag, digests.get(repository, NONE)) for repository, _, tag in tagged]
+    untagged = [(image, repository, NONE, digest) for repository, digest in digests.items()]
+    return untagged or [(image, NONE, NONE, NONE)]
+
+
+def table(images: Sequence[ImageDescription], *, digests: bool, whole: bool) -> list[str]:
+    columns: forms.Columns[tuple[ImageDescription, str, str, str]] = {
+        "REPOSITORY": lambda row: row[1],
+        "TAG": lambda row: row[2],
+        "DIGEST": lambda row: row[3],
+        "ID": lambda row: row[0].id if whole else forms.short(row[0].id),
+        "TYPE": lambda row: described.type_of(row[0]),
+        "SIZE": lambda row: forms.size(row[0].size),
+        "AGE": lambda row: described.age(row[0]),
+    }
+    shown = {header: cell for header, cell in columns.items() if digests or header != "DIGEST"}
+    rows = [row for image in images for row in _rows(image)]
+    return forms.table(shown, sorted(rows, key=lambda row: forms.cells(shown, row)))

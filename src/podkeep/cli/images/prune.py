@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.cli import connection
-from podkeep.cli import output as forms
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.images import described
-from podkeep.cli.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -69,18 +70,14 @@ def command(
         return await client.node.PruneImages(request)
 
     answer = connection.run(invocation, prune)
-    if output == "json":
-        forms.echo_json(
-            {
-                "images": [described.values(image) for image in answer.images],
-                "reclaimed_bytes": answer.reclaimed_bytes,
-                "dry_run": dry_run,
-            }
-        )
-        return
-    word = "would remove" if dry_run else "removed"
+    images = map(described.values, answer.images)
+    found = {"images": images, "reclaimed_bytes": answer.reclaimed_bytes, "dry_run": dry_run}
+    forms.show(output, found, _lines(answer, dry_run=dry_run))
+
+
+def _lines(answer: PruneImagesResponse, *, dry_run: bool) -> Iterator[str]:
     for image in answer.images:
         names = ", ".join(image.repo_tags or image.repo_digests) or described.NONE
-        forms.echo_line(f"{word} {described.short(image.id)} {names}")
-    reclaimed = forms.size(answer.reclaimed_bytes)
-    click.echo(f"{forms.number_of(len(answer.images), 'image')}, {reclaimed} {'would be ' if dry_run else ''}reclaimed")
+        yield f"{'would remove' if dry_run else 'removed'} {forms.short(image.id)} {names}"
+    reclaimed = f"{forms.size(answer.reclaimed_bytes)} {'would be ' if dry_run else ''}reclaimed"
+    yield f"{forms.number_of(len(answer.images), 'image')}, {reclaimed}"

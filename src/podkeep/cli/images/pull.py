@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
-from podkeep.cli import connection
-from podkeep.cli import output as forms
-from podkeep.cli.failures import Failures
-from podkeep.cli.images.names import complete
-from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.images.command import image_arguments
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -23,20 +22,26 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 3
 """Images pulled at the same time; each fetches several layers at once by itself."""
-_HEADER = ("IMAGE", "ID", "DIGEST")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """What a reference led to; ``digest`` is empty if the runtime does not tell."""
+    """What a reference led to; ``digest`` is None if the runtime does not tell."""
 
     reference: str
     id: str
-    digest: str
+    digest: str | None
+
+
+_COLUMNS: forms.Columns[Pulled] = {
+    "IMAGE": lambda image: image.reference,
+    "ID": lambda image: image.id,
+    "DIGEST": lambda image: image.digest or "<none>",
+}
 
 
 @click.command(name="pull")
-@click.argument("references", nargs=-1, required=True, metavar="IMAGE...", shell_complete=complete)
+@image_arguments(name="references")
 @click.option(
     "--creds",
     metavar="USER[:PASSWORD]",
@@ -53,7 +58,7 @@ def command(
     password_stdin: bool,
     quiet: bool,
     output: str,
-) -> int:
+) -> None:
     """Pull images and artifacts from their registries.
 
     If no runtime answers, one is started, as `podkeep run` does.
@@ -70,13 +75,20 @@ def command(
     if creds is not None:
         require_one_registry(references)
     auth = credentials(creds, password_stdin=password_stdin)
-    failures = Failures(len(references))
+    wanted = list(dict.fromkeys(references))
 
-    async def pull_all(client: CriClient) -> list[Pulled]:
-        return await _pull_all(client, list(dict.fromkeys(references)), auth, failures, quiet=quiet)
+    async def pull_all(client: CriClient) -> list[Pulled | PodkeepError]:
+        return await _pull_all(client, wanted, auth, quiet=quiet)
 
-    _show(connection.run(invocation, pull_all, ("images", "registries"), start=True), quiet=quiet, form=output)
-    return failures.status
+    outcomes = connection.run(invocation, pull_all, ("images", "registries"), start=True)
+    done = [outcome for outcome in outcomes if isinstance(outcome, Pulled)]
+    if quiet:
+        output, lines = "", [pulled.id for pulled in done]
+    else:
+        lines = forms.table(_COLUMNS, done) if done else []
+    if done or len(references) > 1:
+        forms.show(output, done, lines)
+    forms.raise_last([outcome for outcome in outcomes if isinstance(outcome, PodkeepError)])
 
 
 def require_one_registry(references: Sequence[str]) -> None:
@@ -115,9 +127,10 @@ def credentials(creds: str | None, *, password_stdin: bool) -> tuple[str, str] |
 
 
 async def _pull_all(
-    client: CriClient, references: Sequence[str], auth: tuple[str, str] | None, failures: Failures, *, quiet: bool
-) -> list[Pulled]:
-    from podkeep.cli.pullprogress import Silence, display_for, followed, reported_name
+    client: CriClient, references: Sequence[str], auth: tuple[str, str] | None, *, quiet: bool
+) -> list[Pulled | PodkeepError]:
+    """Return what each reference led to, or why it could not be pulled."""
+    from podkeep.cli.images.progress import followed, on_stderr, reported_name
 
     places = asyncio.Semaphore(_AT_ONCE)
 
@@ -137,13 +150,7 @@ async def _pull_all(
             known.add(reported_name(reference))
         except InvalidArgument:
             continue  # its pull says so
-    done: list[Pulled] = []
-    for outcome in await followed(client, known, every(), Silence() if quiet else display_for(sys.stderr)):
-        if isinstance(outcome, PodkeepError):
-            failures.add(outcome)
-        else:
-            done.append(outcome)
-    return done
+    return await followed(client, known, every(), on_stderr(quiet))
 
 
 async def _pull(client: CriClient, reference: str, auth: tuple[str, str] | None) -> Pulled:
@@ -160,17 +167,6 @@ async def _pull(client: CriClient, reference: str, auth: tuple[str, str] | None)
     return Pulled(reference=str(name), id=identity, digest=name.digest or _digest(image, name.name))
 
 
-def _digest(image: api_pb2.Image, repository: str) -> str:
-    found = [name.partition("@")[2] for name in image.repo_digests if name.startswith(f"{repository}@")]
-    return found[0] if found else ""
-
-
-def _show(images: Sequence[Pulled], *, quiet: bool, form: str) -> None:
-    if quiet:
-        click.echo("".join(f"{image.id}\n" for image in images), nl=False)
-    elif form == "json":
-        forms.echo_json(
-            [{"reference": image.reference, "id": image.id, "digest": image.digest or None} for image in images]
-        )
-    elif images:
-        forms.echo_table(_HEADER, [(image.reference, image.id, image.digest or "<none>") for image in images])
+def _digest(image: api_pb2.Image, repository: str) -> str | None:
+    names = (name.partition("@") for name in image.repo_digests)
+    return next((digest for found, _, digest in names if found == repository), None)

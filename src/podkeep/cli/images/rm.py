@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from podkeep.base.errors import PodkeepError
-from podkeep.cli import connection
-from podkeep.cli import output as forms
-from podkeep.cli.failures import Failures
-from podkeep.cli.images.names import image_arguments
-from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.images.command import image_arguments
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
 
 @click.command(name="rm")
-@image_arguments(required=True)
+@image_arguments()
 @forms.output_option
 @pass_invocation
-def command(invocation: Invocation, images: tuple[str, ...], output: str) -> int:
+def command(invocation: Invocation, images: tuple[str, ...], output: str) -> None:
     """Remove images, or names of them.
 
     An image that has several names loses the one that is given; with its last name, or named by ID or digest, it is
@@ -33,40 +32,38 @@ def command(invocation: Invocation, images: tuple[str, ...], output: str) -> int
       podkeep image rm busybox:1
       podkeep image rm $(podkeep image ls -q -f dangling=true)
     """
-    failures = Failures(len(images))
+    failures: list[PodkeepError] = []
 
-    async def remove(client: CriClient) -> list[tuple[str, RemoveImageNameResponse]]:
+    async def remove(client: CriClient) -> list[dict[str, object]]:
         from podkeep.cri.v1 import podkeep_pb2
 
-        done = []
+        done: list[dict[str, object]] = []
         for image in images:
             try:
                 answer = await client.node.RemoveImageName(podkeep_pb2.RemoveImageNameRequest(image=image))
             except PodkeepError as error:
-                failures.add(error)
+                failures.append(error)
                 continue
-            done.append((image, answer))
             if output != "json":
                 _tell(answer)
+            done.append(
+                {
+                    "image": image,
+                    "untagged": answer.untagged,
+                    "removed": answer.removed or None,
+                    "reclaimed_bytes": answer.reclaimed_bytes,
+                }
+            )
         return done
 
     done = connection.run(invocation, remove)
-    if output == "json":
-        forms.echo_json([_values(image, answer) for image, answer in done])
-    return failures.status
+    if done or len(images) > 1:
+        forms.show(output, done, ())
+    forms.raise_last(failures)
 
 
 def _tell(answer: RemoveImageNameResponse) -> None:
     for name in answer.untagged:
         forms.echo_line(f"untagged {name}")
     if answer.removed:
-        click.echo(f"removed {answer.removed} ({forms.size(answer.reclaimed_bytes)})")
-
-
-def _values(image: str, answer: RemoveImageNameResponse) -> dict[str, Any]:
-    return {
-        "image": image,
-        "untagged": list(answer.untagged),
-        "removed": answer.removed or None,
-        "reclaimed_bytes": answer.reclaimed_bytes,
-    }
+        forms.echo_line(f"removed {answer.removed} ({forms.size(answer.reclaimed_bytes)})")

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
-from podkeep.cli import connection
-from podkeep.cli import output as forms
-from podkeep.cli.images.names import image_arguments
-from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.images.command import image_arguments
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
 
 
 @click.command(name="save")
-@image_arguments(required=True)
+@image_arguments()
 @click.option(
     "-o",
     "--output",
@@ -63,14 +63,13 @@ def command(invocation: Invocation, images: tuple[str, ...], target: Path, form:
 
     async def save(client: CriClient) -> int:
         from podkeep.cli.images.descriptors import message
-        from podkeep.cli.pullprogress import Silence, display_for, followed
+        from podkeep.cli.images.progress import followed, on_stderr
         from podkeep.cri.v1 import podkeep_pb2
 
         with _target(target, form) as fd:
             name = "standard-output" if str(target) == "-" else str(target.absolute())
             request = podkeep_pb2.SaveImagesRequest(images=images, target=message(fd, name))
-            display = Silence() if quiet else display_for(sys.stderr)
-            return (await followed(client, {name}, client.node.SaveImages(request), display)).bytes
+            return (await followed(client, {name}, client.node.SaveImages(request), on_stderr(quiet))).bytes
 
     written = connection.run(invocation, save)
     if not quiet:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.printable import printable
-from podkeep.cli import connection
-from podkeep.cli import output as forms
-from podkeep.cli.images.names import image_arguments
-from podkeep.cli.invocation import Invocation, pass_invocation
+from podkeep.cli.core import connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.images.command import image_arguments
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -42,13 +40,13 @@ def command(invocation: Invocation, images: tuple[str, ...], repair: bool, quiet
     """
 
     async def verify(client: CriClient) -> tuple[list[VerifyDamage], VerifySummary]:
-        from podkeep.cli.pullprogress import Silence, display_for
+        from podkeep.cli.images.progress import on_stderr
         from podkeep.cri.v1 import podkeep_pb2
 
         damages: list[VerifyDamage] = []
         summary = podkeep_pb2.VerifySummary()
         request = podkeep_pb2.VerifyImagesRequest(images=images, repair=repair)
-        with Silence() if quiet else display_for(sys.stderr) as display:
+        with on_stderr(quiet) as display:
             async for event in client.node.VerifyImages(request):
                 if event.HasField("damage"):
                     damages.append(event.damage)
@@ -62,14 +60,11 @@ def command(invocation: Invocation, images: tuple[str, ...], repair: bool, quiet
         return damages, summary
 
     damages, summary = connection.run(invocation, verify)
-    if output == "json":
-        forms.echo_json(_values(damages, summary))
-    else:
-        click.echo(report(damages, summary))
+    forms.show(output, _values(damages, summary), report(damages, summary))
     return 1 if any(not damage.repaired for damage in damages) else 0
 
 
-def report(damages: list[VerifyDamage], summary: VerifySummary) -> str:
+def report(damages: list[VerifyDamage], summary: VerifySummary) -> list[str]:
     """Return what was found, as lines for people, with the commands that fix it."""
     lines = []
     for damage in damages:
@@ -78,14 +73,8 @@ def report(damages: list[VerifyDamage], summary: VerifySummary) -> str:
         lines += [f"  in {name}" for name in (damage.names or damage.images)]
         if damage.kept:
             lines.append(f"  kept: {damage.kept}")
-    looked = ", ".join(
-        forms.number_of(number, what)
-        for number, what in (
-            (summary.images, "image"),
-            (summary.layers, "layer"),
-            (summary.documents, "document"),
-        )
-    )
+    counts = {"image": summary.images, "layer": summary.layers, "document": summary.documents}
+    looked = ", ".join(forms.number_of(number, what) for what, number in counts.items())
     fine = "nothing wrong was found" if summary.unchecked else "all well"
     verdict = forms.number_of(len(damages), "damage") if damages else fine
     lines.append(f"checked {looked}, {forms.size(summary.bytes)}: {verdict}")
@@ -100,7 +89,7 @@ def report(damages: list[VerifyDamage], summary: VerifySummary) -> str:
     gone = sorted({name for damage in damages if damage.repaired for name in damage.names})
     if gone:
         lines.append("to have them again: " + shlex.join(["podkeep", "image", "pull", *gone]))
-    return "\n".join(map(printable, lines))
+    return lines
 
 
 def fixing(damages: list[VerifyDamage]) -> str:
@@ -116,20 +105,9 @@ def fixing(damages: list[VerifyDamage]) -> str:
 
 def _values(damages: list[VerifyDamage], summary: VerifySummary) -> dict[str, Any]:
     return {
-        "images": summary.images,
-        "layers": summary.layers,
-        "documents": summary.documents,
-        "bytes": summary.bytes,
-        "unchecked": summary.unchecked,
+        **forms.fields(summary, "images", "layers", "documents", "bytes", "unchecked"),
         "damages": [
-            {
-                "object": damage.object,
-                "problem": damage.problem,
-                "images": list(damage.images),
-                "names": list(damage.names),
-                "repaired": damage.repaired,
-                "kept": damage.kept or None,
-            }
+            {**forms.fields(damage, "object", "problem", "images", "names", "repaired"), "kept": damage.kept or None}
             for damage in damages
         ],
     }

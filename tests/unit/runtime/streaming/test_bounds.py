@@ -22,7 +22,7 @@ from wsproto.events import BytesMessage, Ping, Pong, TextMessage
 
 from podkeep.base.config import StreamingConfig
 from podkeep.base.errors import ResourceExhausted
-from podkeep.cli.stream_client import FORWARD_PROTOCOL, Upgraded, upgrade
+from podkeep.cli.pods.stream_client import FORWARD_PROTOCOL, Upgraded, upgrade
 from podkeep.runtime.streaming import budget, port_forward, spdy
 from podkeep.runtime.streaming import server as streaming_server
 from podkeep.runtime.streaming.channels import QUEUE_BYTES, CommandStreams

@@ -1,0 +1,68 @@
+"""``podkeep config``: check a configuration file, and show what is in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.core.output import raise_last
+
+
+@click.group(name="config")
+def command() -> None:
+    """Check and show the configuration."""
+
+
+@command.command(name="check")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@pass_invocation
+def check(invocation: Invocation, file: Path | None) -> None:
+    """Say whether FILE (default: the file in force) is understood and can work, and what it names is there.
+
+    Every problem is told, with the file or the setting that it comes from, its key and what to do. Ends with status 1
+    if the runtime would not serve with it.
+    """
+    if file is not None:
+        invocation = Invocation(config_path=file, debug=invocation.debug, settings=invocation.settings)
+    from podkeep.api import feature_gates
+    from podkeep.base.config import DEFAULT_PATH, attributed, read
+    from podkeep.cli.diagnosis import class_resources, finding, programs
+    from podkeep.runtime.daemon import settings
+
+    path = invocation.config_path or DEFAULT_PATH
+    config, problems = read(invocation.config_path, invocation.settings)
+    found = list(settings.problems(config))
+    try:
+        feature_gates.read(config.agent.feature_gates)
+    except InvalidArgument as error:
+        found.append(error)
+    problems += [attributed(problem, str(path), invocation.settings) for problem in found]
+    findings = [
+        *programs.examine(config, holes=False),
+        *programs.examine_files(config),
+        # Whoever looks for what is named there takes it for granted that it can be understood.
+        *([] if any("class_resources" in problem.message for problem in found) else class_resources.examine(config)),
+    ]
+    for item in findings:
+        if item.level is not finding.Level.OK:
+            click.echo("\n".join(item.lines(len(item.name))))
+    raise_last(problems)
+    missing = [item.name for item in findings if item.level is finding.Level.MISSING]
+    if missing:
+        names = ", ".join(missing)
+        raise FailedPrecondition(f"{path}: what it names is not there: {names}", hint="see the lines above")
+    there = "in order" if path.exists() else "absent; every key has its default"
+    click.echo(f"{path}: {there}")
+
+
+@command.command(name="show")
+@pass_invocation
+def show(invocation: Invocation) -> None:
+    """Print the configuration in force as TOML, with every default written out."""
+    config = invocation.config
+    from podkeep.base.config import to_toml
+
+    click.echo(to_toml(config), nl=False)

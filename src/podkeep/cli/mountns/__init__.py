@@ -1,0 +1,1 @@
+"""``podkeep mountns``: the container mount namespace; ``status`` and ``namespace`` serve ``podkeep doctor``, too."""

@@ -1,0 +1,126 @@
+"""``podkeep port-forward``: ports of this machine that lead into a pod."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.cli.core import completion, connection
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.pods.targets import find_pod, namespace_option
+
+if TYPE_CHECKING:
+    from podkeep.cli.pods.stream_client import ForwardClient
+    from podkeep.cri.client import CriClient
+
+LOCAL = "127.0.0.1"
+_READ_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class PortPair:
+    """``local`` 0: any that is free."""
+
+    local: int
+    remote: int
+
+
+@click.command(name="port-forward")
+@click.argument("pod", shell_complete=completion.running_pods)
+@click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]REMOTE...")
+@namespace_option
+@pass_invocation
+def command(invocation: Invocation, pod: str, ports: tuple[str, ...], namespace: str) -> None:
+    """Let ports of this machine's loopback lead to ports inside a pod, until interrupted.
+
+    PORT alone is the same on both sides; :PORT takes any local port that is free, and says which.
+    """
+    pairs = [parse_pair(text) for text in ports]
+
+    async def forward(client: CriClient) -> None:
+        sandbox = await find_pod(client, pod, namespace)
+        await _Forwarding(client, sandbox.id, invocation.config.streaming.tls_cert).run(pairs)
+
+    connection.run(invocation, forward)
+
+
+def parse_pair(text: str) -> PortPair:
+    """Return the ports that ``REMOTE``, ``LOCAL:REMOTE`` or ``:REMOTE`` name.
+
+    :raises InvalidArgument: if it is none of these.
+    """
+    local, colon, remote = text.rpartition(":")
+    try:
+        pair = PortPair(int(local or 0) if colon else int(remote), int(remote))
+    except ValueError:
+        pair = PortPair(-1, -1)
+    if not (0 <= pair.local < 1 << 16 and 0 < pair.remote < 1 << 16):
+        raise InvalidArgument(f"{text!r} is no pair of ports", hint="write LOCAL:REMOTE, as 8080:80")
+    return pair
+
+
+class _Forwarding:
+    """Listeners, and the connections that came in."""
+
+    def __init__(self, client: CriClient, sandbox: str, certificate: str) -> None:
+        self._client, self._sandbox, self._certificate = client, sandbox, certificate
+
+    async def run(self, pairs: list[PortPair]) -> None:
+        async with AsyncExitStack() as stack:
+            for pair in pairs:
+                server = await self._listen(pair)
+                stack.callback(server.close)
+                number = server.sockets[0].getsockname()[1]
+                click.echo(f"Forwarding from {LOCAL}:{number} -> {pair.remote}")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+
+    async def _listen(self, pair: PortPair) -> asyncio.Server:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await self._serve(pair.remote, reader, writer)
+            except PodkeepError as error:
+                click.echo(f"podkeep: port {pair.remote}: {error.message}", err=True)
+            finally:
+                writer.transport.abort()
+
+        try:
+            return await asyncio.start_server(connected, LOCAL, pair.local)
+        except OSError as error:
+            raise FailedPrecondition(f"cannot listen on {LOCAL} port {pair.local}: {error.strerror}") from error
+
+    async def _serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from podkeep.cli.pods.stream_client import ForwardClient
+        from podkeep.cri.v1 import api_pb2
+
+        request = api_pb2.PortForwardRequest(pod_sandbox_id=self._sandbox, port=[port])
+        answer = await self._client.runtime.PortForward(request)
+        client = await ForwardClient.connect(answer.url, port, self._certificate)
+        sending = asyncio.ensure_future(_send(reader, client))
+        try:
+            with suppress(OSError):
+                async for data in client.received():
+                    if data:
+                        writer.write(data)
+                        await writer.drain()
+                    else:
+                        # Who reads to the end would wait for ever: the pod may still listen, so this is not the end.
+                        writer.write_eof()
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            await client.close()
+
+
+async def _send(reader: asyncio.StreamReader, client: ForwardClient) -> None:
+    while data := await reader.read(_READ_BYTES):
+        await client.send(data)
+    await client.end()

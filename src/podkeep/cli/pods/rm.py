@@ -1,0 +1,77 @@
+"""``podkeep rm``: stop pods and remove everything that was made for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from podkeep.base.errors import PodkeepError, Unavailable
+from podkeep.cli.core import completion, connection
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.pods.targets import namespace_option
+
+if TYPE_CHECKING:
+    from podkeep.cri.client import CriClient
+
+_AT_ONCE = 32
+"""How many pods are removed side by side: most of it is waiting for containers that end."""
+
+
+@click.command(name="rm")
+@click.argument("pods", nargs=-1, metavar="[POD]...", shell_complete=completion.pods)
+@click.option("-a", "--all", "all_", is_flag=True, help="Every pod of every namespace, instead of POD.")
+@namespace_option
+@click.option(
+    "--grace-period",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    help="Time between the stop signal and SIGKILL, instead of the pod's own.",
+)
+@forms.output_option
+@pass_invocation
+def command(
+    invocation: Invocation, pods: tuple[str, ...], all_: bool, namespace: str, grace_period: int | None, output: str
+) -> None:
+    """Stop and remove pods, side by side.
+
+    Nothing that was made for them stays: containers, volumes, addresses, user IDs. One that cannot be removed keeps no
+    other from it.
+    """
+    if all_ == bool(pods):
+        raise click.UsageError("name the pods, or give --all")
+    removed: list[tuple[str, str]] = []
+    failures: list[PodkeepError] = []
+
+    async def remove(client: CriClient) -> None:
+        from podkeep.agent.remove import list_pods, remove_pod
+
+        at_once = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(where: str, pod: str) -> PodkeepError | None:
+            try:
+                async with at_once:
+                    await remove_pod(client, invocation.config, pod, where, grace_period)
+            except Unavailable:
+                raise
+            except PodkeepError as error:
+                if f"{where}/{pod}" not in error.message:
+                    error.message = f"pod {where}/{pod}: {error.message}"
+                return error
+            removed.append((where, pod))
+            if output != "json":
+                click.echo(f"removed {where}/{pod}")
+            return None
+
+        wanted = await list_pods(client, invocation.config) if all_ else [(namespace, pod) for pod in pods]
+        outcomes = await asyncio.gather(*(one(where, pod) for where, pod in dict.fromkeys(wanted)))
+        failures.extend(error for error in outcomes if error is not None)
+
+    connection.run(invocation, remove)
+    if output == "json":
+        forms.echo_json({"removed": [{"namespace": where, "name": pod} for where, pod in removed]})
+    elif not removed and not failures:
+        click.echo("no pods", err=True)
+    forms.raise_last(failures)

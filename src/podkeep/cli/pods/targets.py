@@ -1,0 +1,199 @@
+"""From the names a person types to the sandboxes and containers of the runtime.
+
+Used by the verbs that act on one pod. Several sandboxes may carry one pod's name (an old attempt that is not removed
+yet); the newest is meant, and one that is ready before any that is not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from podkeep.base import waiting
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.base.ids import parse_pod_uid
+from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
+from podkeep.cli.core import completion
+from podkeep.cri.v1 import api_pb2
+
+if TYPE_CHECKING:
+    from podkeep.base.config import Config
+    from podkeep.cri.client import CriClient
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_STARTS = "`podkeep ps` shows when it has started"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The container a person named: of ``container`` ``None`` there must be just one."""
+
+    pod: str
+    namespace: str
+    container: str | None
+
+
+def namespace_option(function: Function) -> Function:
+    """Add ``-n NAMESPACE`` to a verb, passed to it as ``namespace``."""
+    option = click.option(
+        "-n", "--namespace", default="default", show_default=True, help="Kubernetes namespace of the pod."
+    )
+    return option(function)
+
+
+def target_arguments(*, running: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add ``POD[/CONTAINER]``, ``-c CONTAINER`` and ``-n NAMESPACE`` to a verb, passed to it as one ``target``.
+
+    :param running: whether a shell completes only what runs.
+    """
+    argument = click.argument(
+        "pod",
+        metavar="POD[/CONTAINER]",
+        shell_complete=completion.targets if running else completion.all_targets,
+    )
+    option = click.option(
+        "-c",
+        "--container",
+        metavar="NAME",
+        help="Container; may be left out if the pod has one.",
+        shell_complete=completion.containers,
+    )
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def with_target(*args: Any, pod: str, container: str | None, namespace: str, **kwargs: Any) -> Any:
+            # POD/CONTAINER: no name of Kubernetes holds a slash.
+            pod, _, named = pod.partition("/")
+            target = Target(pod=pod, namespace=namespace, container=container or named or None)
+            return function(*args, target=target, **kwargs)
+
+        return argument(option(namespace_option(with_target)))
+
+    return decorate
+
+
+async def find_target(client: CriClient, config: Config, target: Target) -> api_pb2.Container:
+    """Return the newest attempt of the container that is meant.
+
+    :raises NotFound: if there is no such pod or container.
+    :raises FailedPrecondition: if it has not started yet.
+    :raises InvalidArgument: if no container is named and there are several.
+    """
+    try:
+        sandbox = await find_pod(client, target.pod, target.namespace)
+    except NotFound as error:
+        if reason := await _without_sandbox(config, target):
+            raise FailedPrecondition(f'pod "{target.pod}" is waiting to start: {reason}', hint=_STARTS) from error
+        raise
+    return choose_container(await _containers(client, sandbox), target.pod, target.container, told(config, sandbox))
+
+
+def told(config: Config, sandbox: api_pb2.PodSandbox) -> Containers:
+    """Return what the agent says of a sandbox's pod."""
+    try:
+        return waiting.read(Path(config.agent.root) / "pods" / parse_pod_uid(sandbox.metadata.uid))
+    except InvalidArgument:
+        return UNTOLD  # somebody else's pod: the runtime takes any text as UID
+
+
+async def _without_sandbox(config: Config, target: Target) -> str:
+    """Return what a pod waits for of which the runtime knows nothing yet; empty if its agent does not, either."""
+    from podkeep.agent.poddirs import PodDirs, PodIdentity
+
+    dirs = PodDirs.of(config)
+    for uid in dirs.find(PodIdentity(namespace=target.namespace, name=target.pod)):
+        said = waiting.read(dirs.directory(uid).path)
+        if said.followed:
+            return _text(said.waiting.get("", WaitingReason(reason=said.first_wait(()), message="")))
+    return ""
+
+
+def _text(reason: WaitingReason) -> str:
+    return f"{reason.reason}: {reason.message}" if reason.message else reason.reason
+
+
+async def find_pod(client: CriClient, name: str, namespace: str) -> api_pb2.PodSandbox:
+    """Return the sandbox of a pod.
+
+    :raises NotFound: if there is none.
+    """
+    answer = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
+    return choose_pod(answer.items, name, namespace)
+
+
+def choose_pod(sandboxes: Iterable[api_pb2.PodSandbox], name: str, namespace: str) -> api_pb2.PodSandbox:
+    """Return the sandbox meant by a pod's name.
+
+    :raises NotFound: if there is none; the hint names the namespaces in which there is one.
+    """
+    same_name = [sandbox for sandbox in sandboxes if sandbox.metadata.name == name]
+    matching = [sandbox for sandbox in same_name if sandbox.metadata.namespace == namespace]
+    if not matching:
+        others = sorted({sandbox.metadata.namespace for sandbox in same_name})
+        hint = (
+            f"there is one in {', '.join(others)}: add -n {others[0]}" if others else "`podkeep ps -a` lists all pods"
+        )
+        raise NotFound(f"no pod {name} in namespace {namespace}", hint=hint)
+    return max(matching, key=lambda sandbox: (sandbox.state == api_pb2.SANDBOX_READY, sandbox.created_at))
+
+
+async def find_container(client: CriClient, sandbox: api_pb2.PodSandbox, name: str | None) -> api_pb2.Container:
+    """Return the newest attempt of a pod's container.
+
+    :param name: of the container; ``None``: the only one.
+    :raises NotFound: if there is none.
+    :raises InvalidArgument: if ``name`` is ``None`` and there are several.
+    """
+    return choose_container(await _containers(client, sandbox), sandbox.metadata.name, name)
+
+
+async def container_status(client: CriClient, identity: str) -> api_pb2.ContainerStatus:
+    """Return what the runtime says of a container.
+
+    :raises NotFound: if there is none.
+    """
+    request = api_pb2.ContainerStatusRequest(container_id=identity)
+    return (await client.runtime.ContainerStatus(request)).status
+
+
+async def _containers(client: CriClient, sandbox: api_pb2.PodSandbox) -> Sequence[api_pb2.Container]:
+    request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(pod_sandbox_id=sandbox.id))
+    return (await client.runtime.ListContainers(request)).containers
+
+
+def choose_container(
+    containers: Iterable[api_pb2.Container], pod: str, name: str | None, told: Containers = UNTOLD
+) -> api_pb2.Container:
+    """Return the container meant by ``name`` (see :func:`find_container`).
+
+    :param told: what the pod's agent says: init containers are not counted when one is chosen, and others may be still
+        to come.
+    :raises NotFound: if there is none.
+    :raises FailedPrecondition: if it has not started yet.
+    :raises InvalidArgument: if ``name`` is ``None`` and there are several.
+    """
+    attempts = list(containers)
+    names = sorted({container.metadata.name for container in attempts} | {*told.init, *told.main})
+    if not names:
+        raise NotFound(f"pod {pod} has no container")
+    if name is None:
+        candidates = [item for item in names if item not in told.init]
+        if len(candidates) > 1:
+            hint = f"choose one with -c {candidates[0]}"
+            raise InvalidArgument(f"pod {pod} has containers {', '.join(names)}", hint=hint)
+        name = candidates[0]
+    matching = [container for container in attempts if container.metadata.name == name]
+    if matching:
+        return max(matching, key=lambda container: (container.metadata.attempt, container.created_at))
+    if name not in names:
+        raise NotFound(f"pod {pod} has no container {name}", hint=f"it has {', '.join(names)}")
+    if not told.followed:
+        text = f'container "{name}" in pod "{pod}" has not run, and nobody starts it'
+        raise FailedPrecondition(text, hint=f"what ran the pod has ended; `podkeep rm {pod}` removes it")
+    reason = told.waiting.get(name, WaitingReason(reason=told.first_wait(()), message=""))
+    raise FailedPrecondition(f'container "{name}" in pod "{pod}" is waiting to start: {_text(reason)}', hint=_STARTS)

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 PIECE_BYTES = 64 * 1024
 """What is read at a time, and written before the client has taken some."""
 _EVENTS_PASSED_OVER = 64
+"""Pieces of a body that nobody read: for more of them the connection is closed."""
+_BOTH_DONE = {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _UCRED = struct.Struct("3i")
 """struct ucred (unix(7))."""
@@ -117,7 +119,7 @@ class HttpConnection:
                 await self._upgrade(answer, request)
                 return False
             await self._write_response(answer)
-        if self._input_is_whole() and self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
+        if self._input_is_whole() and self._h11.states == _BOTH_DONE and not self._stopping.is_set():
             return True
         with suppress(OSError, TimeoutError):
             await self._close()
@@ -212,12 +214,11 @@ class HttpConnection:
 
     def _input_is_whole(self) -> bool:
         """Pass over what has come of a body that the handler did not read; return whether that was all."""
-        for _ in range(_EVENTS_PASSED_OVER):
-            if self._h11.their_state is not h11.SEND_BODY:
-                return True
-            if self._next_event() is h11.NEED_DATA:
-                return False
-        return False
+        with suppress(Refused):
+            for _ in range(_EVENTS_PASSED_OVER):
+                if self._h11.their_state is not h11.SEND_BODY or self._next_event() is h11.NEED_DATA:
+                    break
+        return self._h11.their_state not in {h11.SEND_BODY, h11.ERROR}
 
     # writing
 
@@ -227,10 +228,10 @@ class HttpConnection:
             async with asyncio.timeout(self._limits.write_timeout):
                 await self._writer.drain()
 
-    async def _write_response(self, response: Response) -> None:
+    async def _write_response(self, response: Response, *, closes: bool = False) -> None:
         is_empty = self._method == "HEAD" or response.status in _WITHOUT_BODY
         if isinstance(response.body, bytes):
-            head = self._head(response, length=len(response.body), closes=not self._input_is_whole())
+            head = self._head(response, length=len(response.body), closes=closes or not self._input_is_whole())
             await self._write_whole(head, b"" if is_empty else response.body)
         else:
             async with aclosing(response.body) as chunks:
@@ -280,7 +281,7 @@ class HttpConnection:
     async def _write_error(self, refusal: Refused) -> None:
         # Not within another response: that is broken off.
         if self._h11.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            await self._write_response(_error(refusal))
+            await self._write_response(_error(refusal), closes=True)
 
     async def _close(self) -> None:
         """Close the connection when the client has what was written.
@@ -288,7 +289,7 @@ class HttpConnection:
         With input unread the kernel would reset the connection, and the client might lose what it has not read.
         """
         async with asyncio.timeout(self._limits.write_timeout):
-            if self._h11.their_state in {h11.SEND_BODY, h11.ERROR}:
+            if not self._input_is_whole():
                 if self._writer.can_write_eof():
                     self._writer.write_eof()
                 while await self._reader.read(PIECE_BYTES):

@@ -78,6 +78,9 @@ class HttpConnection:
         self._reader, self._writer = connection.reader, connection.writer
         self._socket: socket.socket = connection.writer.get_extra_info("socket")
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._peer = _peer(self._socket, connection.writer)
+        self._account = Account(pool)
+        """What is kept of the bodies of its requests."""
         self._method = ""
         self.is_idle = True
         """Whether no request is being answered: nothing is lost if it ends."""
@@ -110,9 +113,8 @@ class HttpConnection:
     async def _answer(self, head: h11.Request) -> bool:
         """Answer one request; return whether there may be another."""
         with ExitStack() as at_end:
-            account = Account(self._pool)
-            at_end.callback(account.close)
-            request = self._request(head, account, at_end)
+            at_end.callback(self._account.close)
+            request = self._request(head, at_end)
             self._method = request.method
             answer = await self._ask_handler(request)
             if isinstance(answer, Upgrade):
@@ -125,7 +127,7 @@ class HttpConnection:
             await self._close()
         return False
 
-    def _request(self, head: h11.Request, account: Account, at_end: ExitStack) -> Request:
+    def _request(self, head: h11.Request, at_end: ExitStack) -> Request:
         headers: dict[str, list[str]] = {}
         for name, value in head.headers:
             headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
@@ -134,16 +136,12 @@ class HttpConnection:
             raise Refused(400, "not an HTTP/1.1 request: it has two lengths")
         # h11 lets only one number through.
         length = None if "transfer-encoding" in headers else int(headers.get("content-length", ["0"])[0])
-
-        async def receive() -> bytes:
-            return await self._receive_body(account)
-
         return Request(
             method=head.method.decode(),
             target=head.target.decode("latin-1"),
             headers=headers,
-            body=Body(receive, length, account, self._limits.body_timeout),
-            peer=_peer(self._connection),
+            body=Body(self._receive_body, length, self._account, self._limits.body_timeout),
+            peer=self._peer,
             stopping=self._stopping,
             at_end=at_end,
             admit=self._admit,
@@ -158,7 +156,7 @@ class HttpConnection:
             return await self._handler(request)
         except (Refused, ClientGone):
             raise
-        except Exception:
+        except Exception:  # the boundary: whatever happened must become an answer
             # The target is not logged: it may be a secret.
             log.exception("the handler of a %s request (%s) failed unexpectedly", self._name, request.method)
             return _error(Refused(500, f"internal error; the log says more under [{request_log.request_id()}]"))
@@ -194,7 +192,7 @@ class HttpConnection:
             words = f"not an HTTP/1.1 request: {str(error).partition(':')[0]}"
             raise Refused(error.error_status_hint, words) from error
 
-    async def _receive_body(self, account: Account) -> bytes:
+    async def _receive_body(self) -> bytes:
         """Return the next piece of the body; nothing at its end."""
         while True:
             event = self._next_event()
@@ -206,7 +204,7 @@ class HttpConnection:
                 except OSError as error:
                     raise ClientGone(f"the connection broke: {error}") from error
             elif isinstance(event, h11.Data):
-                await account.took(len(event.data))
+                await self._account.took(len(event.data))
                 if event.data:
                     return bytes(event.data)
             else:
@@ -330,11 +328,9 @@ async def _fail_when(gone: asyncio.Event) -> NoReturn:
     raise ClientGone("the client left")
 
 
-def _peer(connection: Connection) -> Peer:
-    info = connection.writer.get_extra_info
-    sock: socket.socket = info("socket")
+def _peer(sock: socket.socket, writer: asyncio.StreamWriter) -> Peer:
     if sock.family == socket.AF_UNIX:
         pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         return Peer(credentials=Credentials(pid=pid, uid=uid, gid=gid))
-    address = info("peername")
-    return Peer(address=address[0] if address else "", certificate=info("peercert") or None)
+    address = writer.get_extra_info("peername")
+    return Peer(address=address[0] if address else "", certificate=writer.get_extra_info("peercert") or None)

@@ -197,9 +197,9 @@ class HttpConnection:
         while True:
             event = self._next_event()
             if event is h11.NEED_DATA:
-                if self._h11.they_are_waiting_for_100_continue:
-                    await self._write(self._h11.send(h11.InformationalResponse(status_code=100, headers=[])))
                 try:
+                    if self._h11.they_are_waiting_for_100_continue:
+                        await self._write(self._h11.send(h11.InformationalResponse(status_code=100, headers=[])))
                     self._h11.receive_data(await self._reader.read(PIECE_BYTES))
                 except OSError as error:
                     raise ClientGone(f"the connection broke: {error}") from error

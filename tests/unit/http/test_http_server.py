@@ -6,7 +6,9 @@ import asyncio
 import gc
 import logging
 import os
+import socket
 import ssl
+import struct
 import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -363,6 +365,31 @@ def test_a_client_that_asks_first_is_told_to_go_on_or_refused(run: Any) -> None:
             assert (await client.response())[2] == b"body"
             client.send(head % 11)
             assert (await client.response())[0] == 413
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("expects", [b"", b"Expect: 100-continue\r\n"])
+def test_a_client_that_left_before_its_body_is_nothing_unexpected(expects: bytes, run: Any) -> None:
+    asked, left, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handler(request: Request) -> Response:
+        request.at_end.callback(ended.set)
+        asked.set()
+        await left.wait()
+        return Response(body=await request.body.read(10))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(b"POST / HTTP/1.1\r\nHost: x\r\n%bContent-Length: 4\r\n\r\n" % expects)
+            await asked.wait()
+            sock = client.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            client.leave()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            left.set()
+            await ended.wait()
 
     run(scenario())
 

@@ -10,6 +10,9 @@ SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
 RESULTS := .cache/results
 SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
 
+# Tests start thousands of Python programs: each would compile the whole of podkeep again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test parity reference nested attack quick watch shell trace check proto packages requirements backed bench pins clean
 
@@ -67,11 +70,12 @@ trace: ## what one request did, step by step, with times: RPC=RunPodSandbox; RUN
 	@PYTHONPATH=tests:src $(PYTHON) -m support.workbench trace $(or $(RPC),RunPodSandbox) \
 		$(if $(RUN),--run "$$RUN") $(if $(LEAST),--least $(LEAST))
 
-check: setup ## lint, format, types, import rules, unit and contract tests but the slow ones (root)
+check: setup ## lint, format, types, import rules, spelling, unit and contract tests but the slow ones (root)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	.venv/bin/codespell $(SOURCES) docs examples Makefile *.md
 	$(PYTHON) -m pytest $(SPREAD) --results=$(RESULTS)/check.jsonl -m "not slow" $(UNIT_TESTS)
 
 proto: setup ## regenerate the gRPC stubs

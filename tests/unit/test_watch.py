@@ -57,6 +57,7 @@ def test_names_of_modules(path: str, module: str) -> None:
     assert watch.module_of(path) == module
 
 
+@pytest.mark.slow
 def test_every_test_of_the_tree_is_found_by_the_module_it_imports() -> None:
     imports = watch.read(watch.look())
     assert "tests/unit/images/test_media_types.py" in watch.belonging(

@@ -27,30 +27,7 @@ DOCUMENT = ROOT / "docs" / "class-resources.md"
 DEMO = "vendor.example/demo"
 SCRIPT = "sleep 1000"
 
-HOOK = f"""#!{sys.executable}
-import json, os, sys
-
-told = json.load(sys.stdin)
-here = os.path.dirname(os.path.abspath(__file__))
-with open(os.path.join(here, "calls"), "a") as calls:
-    print(sys.argv[1], told["name"], told["class"], told["previousClass"], file=calls)
-with open(os.path.join(here, "told-" + sys.argv[1]), "w") as file:
-    json.dump(told, file)
-if sys.argv[1] == "release":  # a value ends with its process
-    sys.exit()
-if os.path.exists(os.path.join(here, "broken-" + sys.argv[1])):
-    sys.exit("the demo is broken")
-wanted = int(told["parameters"].get("nice", 0))
-with open(os.path.join(told["cgroupPaths"].get("pids") or told["cgroupPaths"]["unified"], "cgroup.procs")) as procs:
-    processes = [int(line) for line in procs]
-if sys.argv[1] == "apply":
-    for pid in processes:
-        os.setpriority(os.PRIO_PROCESS, pid, wanted)
-elif sys.argv[1] == "verify":
-    has = os.getpriority(os.PRIO_PROCESS, told["pid"])
-    if has != wanted:
-        sys.exit(f"process {{told['pid']}} has nice {{has}} and not {{wanted}}")
-"""
+PROGRAM = Path(__file__).with_name("programs") / "nice_hook.py"
 
 CONFIG = """
 [class_resources]
@@ -91,7 +68,7 @@ def manifest(image: str, classes: dict[str, str], pod_classes: dict[str, str]) -
 def demo(own_daemon: Daemon) -> Iterator[Daemon]:
     """A daemon with types of its own configuration; what it holds is counted."""
     hook = own_daemon.base / "hook"
-    hook.write_text(HOOK)
+    hook.write_text(f"#!{sys.executable}\n{PROGRAM.read_text()}")
     hook.chmod(0o755)
     cpu = "cpu.shares" if Cgroups().version == 1 else "cpu.weight"
     own_daemon.extra += CONFIG.format(demo=DEMO, hook=hook, cpu=cpu)

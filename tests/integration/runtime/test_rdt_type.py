@@ -63,37 +63,7 @@ partitions:
 """
 _ID = "c" * 64
 
-_BUSY = """
-import os, sys, threading, time
-there, tell = os.pipe()
-def wait():
-    os.write(tell, b"1")
-    time.sleep(300)
-for _ in range(3):
-    threading.Thread(target=wait, daemon=True).start()
-for _ in range(2):
-    if os.fork() == 0:
-        threading.Thread(target=wait, daemon=True).start()
-        wait()
-for _ in range(7):
-    os.read(there, 1)
-print("ready", flush=True)
-wait()
-"""
-"""Three processes, with four, two and two threads."""
-
-_FORKING = """
-import os, signal, threading, time
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-print("ready", flush=True)
-while True:
-    threading.Thread(target=time.sleep, args=(0.03,)).start()
-    if os.fork() == 0:
-        time.sleep(0.05)
-        os._exit(0)
-    time.sleep(0.005)
-"""
-"""Some ten processes and threads at a time, none of them for long."""
+_PROGRAMS = Path(__file__).with_name("programs")
 
 
 @pytest.fixture
@@ -111,10 +81,10 @@ def start(cgroups: Cgroups) -> Iterator[Callable[[str], Target]]:
     """Run a program as a container has it: everything it starts is in one cgroup."""
     running: list[tuple[subprocess.Popen[str], str]] = []
 
-    def run(program: str = _BUSY) -> Target:
+    def run(program: str = "busy") -> Target:
         path = f"/podkeep-rdt-{uuid.uuid4().hex[:8]}"
         cgroups.create(path)
-        command = [sys.executable, "-c", f"import sys\nsys.stdin.readline()\n{program}"]
+        command = [sys.executable, _PROGRAMS / f"{program}.py"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         running.append((process, path))
         cgroups.add(path, process.pid)
@@ -261,7 +231,7 @@ def test_containers_share_a_class(node: Node, start: Callable[..., Target]) -> N
 
 @pytest.mark.requirement("Q42")
 def test_a_container_that_forks_all_the_time_is_caught(node: Node, start: Callable[..., Target]) -> None:
-    rdt, target = node.active(), start(_FORKING)
+    rdt, target = node.active(), start("forking")
 
     rdt.apply(target, "gold")
     rdt.verify(target, "gold")

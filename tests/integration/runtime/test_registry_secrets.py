@@ -34,7 +34,8 @@ def _reflected(headers: Mapping[str, str]) -> str:
 
 
 def _refusal(status: int, words: str) -> Answer:
-    return Answer(status=status, body=json.dumps({"errors": [{"code": "DENIED", "message": words}]}).encode())
+    body = json.dumps({"errors": [{"code": "DENIED", "message": words}]}).encode()
+    return Answer(status=status, body=body, headers={"Retry-After": "0"})
 
 
 class Reflecting:

@@ -240,6 +240,7 @@ def test_an_admission_that_is_cancelled_holds_and_leaves_nothing(tmp_path: Path,
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_step_that_failed_is_not_tried_again_before_its_pause_is_over(tmp_path: Path, cgroup: str) -> None:
     looks: list[float] = []
     attempts: list[str] = []

@@ -82,6 +82,7 @@ def test_values_that_refer_to_values_do_not_grow_without_end() -> None:
             expand_all(texts, {"A": "x" * 100_000})
 
 
+@pytest.mark.slow
 def test_env_from_is_counted_while_it_is_added() -> None:
     """A ConfigMap of 1 MB that 100 entries named, each with a prefix of its own, took 527 MiB."""
     data = {f"k{n}": "x" * 1000 for n in range(900)}

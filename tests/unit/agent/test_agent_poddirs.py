@@ -144,6 +144,7 @@ def test_what_a_pod_waits_for_is_said_as_long_as_somebody_works_on_it(tmp_path: 
     os.close(dirs.own(uid))
 
 
+@pytest.mark.slow
 def test_removal_unmounts_nothing_elsewhere_whatever_links_a_volume_has(tmp_path: Path) -> None:
     """Who else writes to the volume exchanges the directory above a mount in it for a link out of it, meanwhile."""
     dirs, volume, elsewhere = PodDirs(tmp_path, SOCKET), tmp_path / "volume", tmp_path / "elsewhere"

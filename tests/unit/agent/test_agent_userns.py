@@ -199,27 +199,14 @@ def test_a_record_that_cannot_be_written_takes_nothing(tmp_path: Path) -> None:
     assert userns.allocate(tmp_path, "gone", default_range(1)) == 65536
 
 
-ALLOCATE = """
-import os, sys
-from pathlib import Path
-from podkeep.agent import userns
-from podkeep.agent.poddirs import PodDirs
-from podkeep.base.ids import PodUID
-
-dirs = PodDirs(Path(sys.argv[1]), "/run/s.sock")
-sys.stdin.readline()
-for uid in sys.argv[2:]:
-    with dirs.locked():
-        os.close(dirs.own(PodUID(uid)))
-        print(userns.allocate(dirs.pods, uid, userns.default_range(110)))
-"""
+PROGRAM = Path(__file__).with_name("programs") / "allocate.py"
 
 
 @pytest.mark.requirement("U32")
 def test_processes_that_allocate_at_the_same_time_get_different_blocks(tmp_path: Path) -> None:
     programs = [
         subprocess.Popen(
-            [sys.executable, "-c", ALLOCATE, tmp_path, *(f"pod{number}" for number in range(first, 110, 4))],
+            [sys.executable, PROGRAM, tmp_path, *(f"pod{number}" for number in range(first, 110, 4))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -199,6 +199,7 @@ def meanwhile(attack: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_directories_that_are_exchanged_for_links_while_they_are_written(volume: Path, victim: Path) -> None:
     def attack() -> None:
         for name in os.listdir(volume):
@@ -217,6 +218,7 @@ def test_directories_that_are_exchanged_for_links_while_they_are_written(volume:
     assert is_written(volume)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_a_group_is_never_given_what_a_link_leads_to(tmp_path: Path, victim: Path, what: str) -> None:
     root = tmp_path / "root"

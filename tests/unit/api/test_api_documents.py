@@ -115,6 +115,7 @@ def test_merged_values_are_added_to_those_before() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_aliases_of_all_documents_together_repeat_a_bounded_number_of_values() -> None:
     """Each of two thousand documents in 10 MiB had 500,000 values, made of 5 kB."""
     bomb = f"- &a [{','.join('x' * 400)}]\n" + "- *a\n" * 400

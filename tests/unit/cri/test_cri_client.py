@@ -54,28 +54,11 @@ def test_a_runtime_that_is_unavailable_itself_is_not_called_absent(path: Path) -
     assert run(main()) == "registry.example:5000 does not answer"
 
 
-_HANGING = """
-import asyncio, sys
-import grpc
-class Hanging(grpc.GenericRpcHandler):
-    def service(self, _details):
-        async def hang(_request, _context):
-            print("asked", flush=True)
-            await asyncio.Event().wait()
-        return grpc.unary_unary_rpc_method_handler(hang)
-async def main():
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Hanging(),))
-    server.add_insecure_port(f"unix:{sys.argv[1]}")
-    await server.start()
-    print("serving", flush=True)
-    await asyncio.Event().wait()
-asyncio.run(main())
-"""
+PROGRAM = Path(__file__).with_name("programs") / "hanging.py"
 
 
 def test_a_runtime_that_is_killed_while_it_is_asked(path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", _HANGING, str(path)], stdout=subprocess.PIPE) as server:
+    with subprocess.Popen([sys.executable, PROGRAM, path], stdout=subprocess.PIPE) as server:
         said = server.stdout
         assert said is not None
         assert said.readline() == b"serving\n"

@@ -34,6 +34,7 @@ def test_fork_support_is_off_before_grpc_is_imported(module: str) -> None:
     assert done.stdout == "0\n"
 
 
+@pytest.mark.slow
 def test_five_hundred_programs_from_threads_beside_a_busy_server(tmp_path: Path) -> None:
     async def version(_request: api_pb2.VersionRequest) -> api_pb2.VersionResponse:
         done = await asyncio.to_thread(spawn.run, ["/bin/echo", "hello"], timeout=30)

@@ -247,6 +247,7 @@ def test_random_bytes_are_no_layer(size: int) -> None:
             list(TarReader(_source(chance.randbytes(size))))
 
 
+@pytest.mark.slow
 def test_a_large_layer_below_a_link_is_taken() -> None:
     above = [tarmaker.directory(b"usr"), tarmaker.directory(b"usr/lib"), tarmaker.symlink(b"lib", b"usr/lib")]
     tree = Tree(max_inodes=1 << 20, max_memory=1 << 28)

@@ -143,6 +143,7 @@ def _archive() -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data())
 def test_damaged_archives_are_errors_or_entries_never_anything_else(data: st.DataObject) -> None:

@@ -27,28 +27,7 @@ from support.images import file, tar
 from support.unpacking import REQUEST
 
 MAKES = form_of(REQUEST.driver).makes
-TRY_TO_LEAVE = """
-import json, os, signal, socket, sys
-from podkeep.kernel import confine, libc, mounts
-confine.enter_root(sys.argv[1])
-confine.drop_privileges([confine.Capability.DAC_OVERRIDE, confine.Capability.MKNOD])
-tried = {}
-def attempt(name, action):
-    try:
-        tried[name] = repr(action())
-    except Exception as error:
-        tried[name] = getattr(error, "errno", None) or type(error).__name__
-attempt("list", lambda: sorted(os.listdir("/")))
-attempt("up", lambda: sorted(os.listdir("/../../..")))
-attempt("chroot", lambda: os.chroot("."))
-attempt("mount", lambda: mounts.tmpfs("/"))
-attempt("unshare", lambda: libc.unshare(libc.CloneFlag.NEWNS))
-os.mknod("null", 0o20666, os.makedev(1, 3))
-attempt("open device", lambda: os.open("null", os.O_RDWR))
-attempt("signal", lambda: os.kill(int(sys.argv[2]), 0))
-attempt("connect", lambda: socket.socket().connect(("127.0.0.1", int(sys.argv[3]))))
-print(json.dumps(tried))
-"""
+PROGRAM = Path(__file__).with_name("programs") / "try_to_leave.py"
 
 
 def test_a_confined_process_sees_its_root_and_nothing_else(tmp_path: Path) -> None:
@@ -56,7 +35,7 @@ def test_a_confined_process_sees_its_root_and_nothing_else(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as server:
         arguments = [str(tmp_path), str(os.getpid()), str(server.getsockname()[1])]
         # As the worker does it: the process is the first of a PID namespace.
-        isolated = ["unshare", "--pid", "--fork", sys.executable, "-c", TRY_TO_LEAVE, *arguments]
+        isolated = ["unshare", "--pid", "--fork", sys.executable, PROGRAM, *arguments]
         done = subprocess.run(isolated, check=True, capture_output=True, timeout=60)
     tried = json.loads(done.stdout)
     assert tried == {

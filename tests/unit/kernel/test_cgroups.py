@@ -122,6 +122,7 @@ def test_only_an_empty_cgroup_is_removed_by_itself(tree: tuple[Cgroups, str]) ->
         groups.remove_empty("/")
 
 
+@pytest.mark.slow
 def test_a_parent_that_others_remove_when_it_is_empty(tree: tuple[Cgroups, str]) -> None:
     """Whoever creates a cgroup in it gets it, also in the moment in which the last user has left."""
     groups, path = tree
@@ -247,7 +248,7 @@ def test_version_2_enables_what_is_there_on_the_way(tmp_path: Path) -> None:
 def test_half_a_creation_is_undone(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("")
     (tmp_path / "cgroup.subtree_control").write_text("")
-    groups = Cgroups(tmp_path)
+    groups = Cgroups(tmp_path, timeout_s=0.05)
     with pytest.raises(KernelCallError, match=r"read\(.*/a/cgroup.controllers\): ENOENT"):
         groups.create("/a/b")
     assert not (tmp_path / "a").exists()

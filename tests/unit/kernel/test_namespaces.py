@@ -194,6 +194,7 @@ def test_a_killed_helper_is_started_again(helper: NamespaceHelper) -> None:
     assert not Path(f"/proc/{first}").exists()
 
 
+@pytest.mark.slow
 def test_a_helper_killed_while_threads_use_it(helper: NamespaceHelper) -> None:
     def work(number: int) -> int:
         if number == 20 and (pid := helper.pid) is not None:
@@ -205,6 +206,7 @@ def test_a_helper_killed_while_threads_use_it(helper: NamespaceHelper) -> None:
         assert list(pool.map(work, range(60))) == [4] * 60
 
 
+@pytest.mark.slow
 def test_two_hundred_creates_leak_nothing(helper: NamespaceHelper) -> None:
     assert helper.pid is not None
     own = sorted(os.listdir("/proc/self/fd"))

@@ -18,6 +18,8 @@ from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
 from support import setuid
 
+PROGRAMS = Path(__file__).with_name("programs")
+
 
 @pytest.fixture
 def sleeper(nothing_leaks: None) -> Iterator[subprocess.Popen[bytes]]:
@@ -122,97 +124,21 @@ def test_processes_of_a_group_are_found_until_they_are_dead(nothing_leaks: None)
         assert procfs.find_by_group(process.pid) == [], "a zombie is not among them"
 
 
-_REUSED = """
-import ctypes, os, signal, sys
-from pathlib import Path
-from podkeep.kernel import procfs
-
-libc = ctypes.CDLL(None, use_errno=True)
-PARENT, CHILD = 900, 100
-
-class Clone(ctypes.Structure):
-    names = "flags pidfd child_tid parent_tid exit_signal stack stack_size tls set_tid set_tid_size cgroup"
-    _fields_ = [(name, ctypes.c_uint64) for name in names.split()]
-
-def fork_as(pid):
-    wanted = (ctypes.c_int * 1)(pid)
-    asked = Clone(exit_signal=signal.SIGCHLD, set_tid=ctypes.addressof(wanted), set_tid_size=1)
-    done = libc.syscall(435, ctypes.byref(asked), ctypes.sizeof(asked))
-    if done < 0:
-        raise OSError(ctypes.get_errno(), "clone3")
-    return done
-
-def parent_of(pid):
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what ends is gone at once
-if fork_as(PARENT) == 0:
-    if fork_as(CHILD) == 0:
-        while os.getppid() == PARENT:
-            os.sched_yield()
-        while True:
-            try:
-                fork_as(PARENT)
-            except FileExistsError:
-                continue
-            signal.pause()
-    signal.pause()
-while parent_of(CHILD) != PARENT:
-    os.sched_yield()
-
-waiting = True
-
-def exchange(event, arguments):
-    "When the child has been looked at, and its parent is about to be: make that the child's own child."
-    global waiting
-    if waiting and event == "open" and str(arguments[0]) == f"/proc/{PARENT}/stat":
-        waiting = False
-        os.kill(PARENT, signal.SIGKILL)
-        while parent_of(PARENT) != CHILD:
-            os.sched_yield()
-
-sys.addaudithook(exchange)
-print(procfs.find_family({CHILD + 1}, ()), waiting)
-print(sorted(process.pid for process in procfs.find_family({CHILD}, ())))
-"""
-
-
 def test_process_ids_that_are_used_again_end_in_no_circle() -> None:
     machine = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
     done = subprocess.run(
-        [*machine, sys.executable, "-c", _REUSED], capture_output=True, text=True, check=False, timeout=60
+        [*machine, sys.executable, PROGRAMS / "reused_ids.py"], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stdout.splitlines() == ["[] False", "[100, 900]"], done.stderr
-
-
-_LONG = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-start = libc.mmap(None, ctypes.c_size_t(64 << 20), 1, 0x4022, -1, 0)
-fields = open("/proc/self/stat").read().rpartition(")")[2].split()
-value = lambda number: int(fields[number - 3])
-brk = libc.sbrk
-brk.restype = ctypes.c_void_p
-numbers = [value(26), value(27), value(45), value(46), value(47), brk(0), value(28), start, start + (64 << 20),
-           value(50), value(51), 0]
-class Map(ctypes.Structure):
-    _fields_ = [(f"n{n}", ctypes.c_uint64) for n in range(12)] + [("size", ctypes.c_uint32), ("fd", ctypes.c_uint32)]
-given = Map(*numbers, 0, 0xFFFFFFFF)
-if libc.prctl(35, 14, ctypes.byref(given), ctypes.c_ulong(ctypes.sizeof(given)), 0):
-    sys.exit(os.strerror(ctypes.get_errno()))
-print("ready", flush=True)
-sys.stdin.read()
-"""
 
 
 def test_a_command_line_of_any_size_is_read_in_part() -> None:
     """A daemon that looked for what a killed one had left read all of it, and had ten times as much in memory."""
     with subprocess.Popen(
-        [sys.executable, "-c", _LONG], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, PROGRAMS / "long_command_line.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n", process.communicate()[1]

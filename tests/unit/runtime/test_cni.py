@@ -290,7 +290,7 @@ echo $! >"$0.child"
 """
 
 
-@pytest.mark.parametrize("hangs", [True, False])
+@pytest.mark.parametrize("hangs", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_what_a_plugin_starts_is_killed_with_it_and_not_waited_for(tmp_path: Path, hangs: bool) -> None:
     """The child keeps the plugin's output open."""
     net = Net(tmp_path, timeout=1 if hangs else 60)

@@ -121,6 +121,7 @@ def test_a_directory_of_devices_is_walked_without_following_links(tmp_path: Path
     ] * 2
 
 
+@pytest.mark.slow
 def test_devices_behind_many_links_and_in_many_directories(tmp_path: Path) -> None:
     for number in range(1200):
         (tmp_path / f"{number + 1}").symlink_to(str(number))

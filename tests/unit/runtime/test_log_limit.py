@@ -6,8 +6,11 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from podkeep.base.ids import ContainerID
 from podkeep.runtime.bundle.container_log import LogFile
+from podkeep.runtime.daemon import log_limit
 from podkeep.runtime.daemon.log_limit import LogLimit
 
 LIMIT = 100
@@ -16,6 +19,12 @@ A, B = ContainerID("a"), ContainerID("b")
 
 def logs(directory: Path) -> list[tuple[ContainerID, LogFile]]:
     return [(name, LogFile(directory=directory, path=Path(f"{name}.log"))) for name in (A, B)]
+
+
+@pytest.fixture(autouse=True)
+def _short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at sizes more often than once a second."""
+    monkeypatch.setattr(log_limit, "_LOOK_S", 0.01)
 
 
 def test_a_conmon_that_does_not_answer_keeps_no_other_log_from_its_bound(tmp_path: Path) -> None:

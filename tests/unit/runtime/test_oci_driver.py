@@ -6,6 +6,8 @@ import asyncio
 import os
 import resource
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +30,7 @@ from podkeep.cri import transport
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.http.budget import Account
 from podkeep.http.streams import Inbox
+from podkeep.kernel import procfs
 from podkeep.runtime.oci import driver, sealed
 from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.driver import (
@@ -120,6 +123,12 @@ def test_a_background_process_that_keeps_the_outputs_is_not_waited_for(
     # The others end by themselves: nobody reads what they write.
 
 
+@pytest.fixture
+def short_kill_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An OCI runtime that does not end with its command is killed after a tenth of a second, not after 2 s."""
+    monkeypatch.setattr(exec_, "KILL_TIMEOUT_S", 0.1)
+
+
 @pytest.mark.parametrize("command", ["sleep 3600", "exec cat /dev/zero", "while :; do echo a; echo b >&2; done"])
 def test_a_command_that_takes_too_long_is_killed(tmp_path: Path, command: str) -> None:
     begun = time.monotonic()
@@ -130,6 +139,7 @@ def test_a_command_that_takes_too_long_is_killed(tmp_path: Path, command: str) -
     assert not still_running(int((tmp_path / "exec.pid").read_text()))
 
 
+@pytest.mark.usefixtures("short_kill_timeout")
 def test_a_runtime_that_never_noted_a_pid_is_killed(tmp_path: Path) -> None:
     with pytest.raises(DeadlineExceeded):
         run("sleep 60", tmp_path, timeout=0.2)
@@ -183,6 +193,7 @@ def test_exec_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("short_kill_timeout")
 def test_a_terminal_that_does_not_come_is_said_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,9 +215,34 @@ def test_a_runtime_that_refuses(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\necho '2026-01-01T00:00:00.5Z: no such thing' >&2\nexit 1\n")
     program.chmod(0o755)
     with pytest.raises(Internal, match="OCI runtime start failed: no such thing"):
-        handler(str(program), tmp_path).start(ContainerID("c"))
+        handler(str(program), tmp_path).start(ContainerID("c"), procfs.identify(os.getpid()))
     # Without state of its own there is nothing to delete, and the runtime is not asked.
     handler(str(program), tmp_path / "empty").delete(ContainerID("c"))
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["killed before", "killed meanwhile"])
+def test_a_start_of_a_process_that_was_killed_is_not_waited_for(tmp_path: Path, before: bool) -> None:
+    """crun opens a FIFO that the first process is to read: for ever, if that is killed right then."""
+    program, called = tmp_path / "runtime", tmp_path / "called"
+    os.mkfifo(called)
+    program.write_text(f"#!/bin/sh\necho started >{called}\nexec sleep 3600\n")
+    program.chmod(0o755)
+    first = subprocess.Popen(["sleep", "3600"])
+    process = procfs.identify(first.pid)
+    if before:
+        first.kill()
+        first.wait()
+
+    def kill_when_called() -> None:
+        called.read_text()
+        first.kill()
+        first.wait()
+
+    killing = threading.Thread(target=kill_when_called)
+    killing.start()
+    with pytest.raises(DeadlineExceeded, match="start c` did not finish within 2 s and was killed"):
+        handler(str(program), tmp_path).start(ContainerID("c"), process)
+    killing.join()
 
 
 SAID = {
@@ -379,6 +415,7 @@ class _NoMemory(Allowance):
         raise MemoryError(wanted)
 
 
+@pytest.mark.usefixtures("short_kill_timeout")
 def test_a_command_is_killed_also_if_reading_it_fails(tmp_path: Path) -> None:
     started, script = tmp_path / "started", tmp_path / "runtime"
     script.write_text(f"#!/bin/sh\necho $$ >{started}; head -c 200000 /dev/zero; exec sleep 1000\n")
@@ -397,7 +434,7 @@ def no_descriptor() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.fixture
-def sleeping(tmp_path: Path) -> Driver:
+def sleeping(tmp_path: Path, short_kill_timeout: None) -> Driver:
     script = tmp_path / "runtime"
     script.write_text("#!/bin/sh\nexec sleep 1000\n")
     script.chmod(0o700)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.resctrl import hardware
-from support.resctrl.fixture import Mount
+from support.resctrl.fixture import Mount, sharing
 from support.resctrl.hardware import (
     AMD,
     ARM,
@@ -85,6 +85,14 @@ def test_schemata_keep_what_is_not_written(resctrl: Mount) -> None:
     assert rdt.last_cmd_status() == "ok"
 
 
+@pytest.fixture(scope=sharing)
+def two_bits(shared_resctrl: Mount) -> Resctrl:
+    """Hardware whose masks have two bits at least, with the group gold."""
+    rdt = shared_resctrl(Hardware(l3=Cache(min_cbm_bits=2), mb=MemoryBandwidth()))
+    (rdt.path / "gold").mkdir()
+    return rdt
+
+
 @pytest.mark.parametrize(
     ("text", "status"),
     [
@@ -106,14 +114,12 @@ def test_schemata_keep_what_is_not_written(resctrl: Mount) -> None:
         ("L3:0=3\nMB:0=0\n", "MB value 0 out of range [10,100]"),
     ],
 )
-def test_bad_schemata_are_refused_whole(resctrl: Mount, text: str, status: str) -> None:
-    rdt = resctrl(Hardware(l3=Cache(min_cbm_bits=2), mb=MemoryBandwidth()))
-    (rdt.path / "gold").mkdir()
-    before = rdt.schemata("gold")
+def test_bad_schemata_are_refused_whole(two_bits: Resctrl, text: str, status: str) -> None:
+    before = two_bits.schemata("gold")
 
-    assert refused(rdt.path / "gold/schemata", text) == errno.EINVAL
-    assert rdt.last_cmd_status() == status
-    assert rdt.schemata("gold") == before
+    assert refused(two_bits.path / "gold/schemata", text) == errno.EINVAL
+    assert two_bits.last_cmd_status() == status
+    assert two_bits.schemata("gold") == before
 
 
 def test_a_command_ends_with_a_line_feed_and_fits_a_page(resctrl: Mount) -> None:

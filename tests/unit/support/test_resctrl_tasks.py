@@ -16,23 +16,7 @@ from support.resctrl.fixture import Mount
 from support.resctrl.hardware import INTEL, Cache, Hardware
 from support.resctrl.mount import Resctrl, stand_in
 
-_FAMILY = """
-import os, subprocess, sys, threading
-def say(*words): print(*words, flush=True)
-say(os.getpid())
-children = []
-for line in sys.stdin:
-    what = line.strip()
-    if what == "child":
-        children.append(subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE))
-        say(children[-1].pid)
-    elif what == "end":
-        children[-1].communicate(); say("ended")
-    elif what == "thread":
-        begun, done = threading.Event(), threading.Event()
-        thread = threading.Thread(target=lambda: (begun.set(), done.wait()), daemon=True)
-        thread.start(); begun.wait(); say(thread.native_id)
-"""
+_PROGRAM = Path(__file__).with_name("programs") / "family.py"
 
 
 class Family:
@@ -65,7 +49,7 @@ class Family:
 
 @contextmanager
 def _family() -> Iterator[Family]:
-    command = [sys.executable, "-c", _FAMILY]
+    command = [sys.executable, _PROGRAM]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Family(process)

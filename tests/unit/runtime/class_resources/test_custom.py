@@ -266,6 +266,7 @@ class TestHook:
         with pytest.raises(FailedPrecondition, match="status 4, and it said nothing"):
             one_type(self.definition(script("exit 4"))).apply(target, "gold")
 
+    @pytest.mark.slow
     def test_is_killed_with_what_it_started_when_it_takes_too_long(
         self, target: Target, script: Script, tmp_path: Path
     ) -> None:

@@ -156,6 +156,7 @@ def test_nothing_is_kept_of_streams_that_are_reset(kind: str, caplog: pytest.Log
     serving(scenario, caplog)
 
 
+@pytest.mark.slow
 def test_pairs_that_are_reset_while_their_pod_lets_them_wait_end(caplog: pytest.LogCaptureFixture) -> None:
     waiting: set[int] = set()
 
@@ -347,6 +348,7 @@ def test_a_pod_has_its_own_sessions_when_others_have_all_the_rest(
     serving(scenario, caplog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unknown", "empty", "ping", "fragments"])
 def test_small_frames_wait_with_those_of_their_pod(
     kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,469 @@
+"""The verbs on any resource, over a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.meta.objects import Object, metadata
+from podkeep.apiserver.meta.status import StatusError, forbidden
+from podkeep.apiserver.registry import registry as verbs
+from podkeep.apiserver.registry.registry import (
+    AdmitAll,
+    Attributes,
+    DeleteOptions,
+    Operation,
+    PatchType,
+    Registry,
+    Request,
+    Target,
+)
+from podkeep.apiserver.registry.resources import Resource, Strategy
+from podkeep.apiserver.schema.table import Kind
+from podkeep.apiserver.storage.store import Store
+
+CONFIG_MAPS = Resource(kind=Kind("", "v1", "ConfigMap"), plural="configmaps")
+NODES = Resource(kind=Kind("", "v1", "Node"), plural="nodes", namespaced=False, strategy=Strategy(status=True))
+LEASES = Resource(
+    kind=Kind("coordination.k8s.io", "v1", "Lease"),
+    plural="leases",
+    strategy=Strategy(create_on_update=True, unconditional_update=False),
+)
+
+
+def _default(value: Object) -> None:
+    value.setdefault("spec", {}).setdefault("replicas", 1)
+
+
+def _validate(value: Object, errors: FieldErrors) -> None:
+    if value["spec"]["replicas"] < 0:
+        errors.invalid("spec.replicas", value["spec"]["replicas"], "must be greater than or equal to 0")
+
+
+DEPLOYMENTS = Resource(
+    kind=Kind("apps", "v1", "Deployment"),
+    plural="deployments",
+    strategy=Strategy(default=_default, validate=_validate, status=True, generation=True),
+)
+PODS = Resource(
+    kind=Kind("", "v1", "Pod"),
+    plural="pods",
+    strategy=Strategy(status=True, grace_period=lambda _, asked: 30 if asked is None else asked),
+)
+NOW = datetime(2026, 11, 23, 6, 0, 0, 500_000, tzinfo=UTC)
+ME = Request(field_manager="me")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def run(path: Path, steps: Callable[[Registry, Store, Clock], Awaitable[None]], **more: Any) -> None:
+    async def within() -> None:
+        clock = Clock()
+        async with Store(path / "db") as store:
+            await steps(Registry(store, now=clock, **more), store, clock)
+
+    asyncio.run(within())
+
+
+def config_map(name: str = "a", **data: str) -> Object:
+    return {"metadata": {"name": name}} | ({"data": data} if data else {})
+
+
+def at(resource: Resource, name: str = "a", subresource: str = "") -> Target:
+    return Target(resource, "default" if resource.namespaced else "", name, subresource)
+
+
+async def refused(work: Awaitable[Any]) -> StatusError:
+    with pytest.raises(StatusError) as caught:
+        await work
+    return caught.value
+
+
+def test_what_is_created_has_an_identity(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = config_map(key="value")
+        given["metadata"] |= {
+            "uid": "mine",
+            "generation": 7,
+            "selfLink": "x",
+            "creationTimestamp": "2000-01-01T00:00:00Z",
+        }
+        created = await registry.create(at(CONFIG_MAPS), given, ME)
+        fields = metadata(created)
+        assert (created["apiVersion"], created["kind"], created["data"]) == ("v1", "ConfigMap", {"key": "value"})
+        assert (fields["namespace"], fields["creationTimestamp"], fields["resourceVersion"]) == (
+            "default",
+            "2026-11-23T06:00:00Z",
+            "1",
+        )
+        assert len(fields["uid"]) == 36
+        assert not {"generation", "selfLink"} & fields.keys()
+        assert fields["managedFields"][0]["manager"] == "me"
+        assert registry.get(at(CONFIG_MAPS)).revision == 1
+        assert "namespace" not in given["metadata"]
+
+    run(tmp_path, steps)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"namespace": "other"}, 400, "does not match the namespace sent on the request"),
+        ({"resourceVersion": "5"}, 400, "resourceVersion should not be set"),
+        ({"name": ""}, 422, "metadata.name: Required value: name or generateName is required"),
+        ({"name": "A"}, 422, 'metadata.name: Invalid value: "A"'),
+        ({"labels": {"-": "x"}}, 422, "metadata.labels: Invalid value"),
+        ({"labels": {"a": "-"}}, 422, "metadata.labels: Invalid value"),
+        ({"annotations": {"a": "x" * 300_000}}, 422, "metadata.annotations: Too long"),
+        ({"finalizers": ["mine"]}, 422, "neither a standard finalizer name nor is it fully qualified"),
+        ({"finalizers": ["orphan", "foregroundDeletion"]}, 422, "cannot be both set"),
+        ({"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a"}]}, 422, "metadata.ownerReferences.uid"),
+        (
+            {
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": name, "controller": True} for name in "ab"
+                ]
+            },
+            422,
+            "Only one reference can have Controller set to true",
+        ),
+    ],
+)
+def test_what_cannot_be_created(tmp_path: Path, changes: dict[str, Any], code: int, text: str) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = config_map()
+        given["metadata"] |= changes
+        error = await refused(registry.create(at(CONFIG_MAPS), given, ME))
+        assert (error.code, text in error.message) == (code, True), error.message
+        assert store.revision == 0
+
+    run(tmp_path, steps)
+
+
+def test_a_name_is_taken_once(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        results = await asyncio.gather(
+            *(registry.create(at(CONFIG_MAPS), config_map(), ME) for _ in range(3)), return_exceptions=True
+        )
+        assert [getattr(result, "reason", "") for result in results] == ["", "AlreadyExists", "AlreadyExists"]
+
+    run(tmp_path, steps)
+
+
+def test_names_are_generated(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = {"metadata": {"generateName": "web-"}}
+        names = {metadata(await registry.create(at(CONFIG_MAPS, ""), given, ME))["name"] for _ in range(20)}
+        assert len(names) == 20
+        assert all(name.startswith("web-") and len(name) == 9 for name in names)
+
+    run(tmp_path, steps)
+
+
+def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        dry = Request(field_manager="me", dry_run=True)
+        assert metadata(await registry.create(at(CONFIG_MAPS), config_map(), dry))["uid"]
+        assert store.revision == 0
+        await registry.create(at(CONFIG_MAPS), config_map(), ME)
+        tried, _ = await registry.update(at(CONFIG_MAPS), config_map(key="x"), dry)
+        assert tried["data"] == {"key": "x"}
+        await registry.delete(at(CONFIG_MAPS), DeleteOptions(), dry)
+        assert store.revision == 1
+
+    run(tmp_path, steps)
+
+
+def test_updates_are_checked_against_what_they_were_computed_from(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        first = await registry.create(at(CONFIG_MAPS), config_map(), ME)
+        second, created = await registry.update(at(CONFIG_MAPS), {**first, "data": {"a": "1"}}, ME)
+        assert not created
+        error = await refused(registry.update(at(CONFIG_MAPS), {**first, "data": {"a": "2"}}, ME))
+        assert (error.code, error.reason) == (409, "Conflict")
+        assert "the object has been modified" in error.message
+        third, _ = await registry.update(at(CONFIG_MAPS), config_map(a="3"), ME)
+        assert metadata(third)["uid"] == metadata(first)["uid"]
+        assert metadata(third)["creationTimestamp"] == metadata(first)["creationTimestamp"]
+        assert int(metadata(third)["resourceVersion"]) == int(metadata(second)["resourceVersion"]) + 1
+        for changes, code in (({"uid": "other"}, 409), ({"resourceVersion": "x"}, 400), ({"name": "b"}, 400)):
+            value = config_map(a="4")
+            value["metadata"] |= changes
+            assert (await refused(registry.update(at(CONFIG_MAPS), value, ME))).code == code
+        assert (await refused(registry.update(at(CONFIG_MAPS, "b"), config_map("b"), ME))).reason == "NotFound"
+
+    run(tmp_path, steps)
+
+
+def test_an_update_that_changes_nothing_is_not_stored(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        created = await registry.create(at(DEPLOYMENTS), {"metadata": {"name": "a"}, "spec": {"replicas": 1}}, ME)
+        clock.now += timedelta(hours=1)
+        for same in (created, {"metadata": {"name": "a"}, "spec": {}}):
+            after, _ = await registry.update(at(DEPLOYMENTS), same, ME)
+            assert after == created
+        assert store.revision == 1
+
+    run(tmp_path, steps)
+
+
+def test_some_kinds_are_created_by_an_update_and_need_a_version_after_that(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        lease = {"metadata": {"name": "a"}, "spec": {"holderIdentity": "me"}}
+        created, was_created = await registry.update(at(LEASES), lease, ME)
+        assert was_created
+        error = await refused(registry.update(at(LEASES), lease, ME))
+        assert "metadata.resourceVersion: Invalid value: 0: must be specified for an update" in error.message
+        assert not (await registry.update(at(LEASES), created, ME))[1]
+
+    run(tmp_path, steps)
+
+
+def test_status_and_spec_are_written_apart(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = {"metadata": {"name": "a"}, "spec": {"replicas": 2}, "status": {"replicas": 9}}
+        created = await registry.create(at(DEPLOYMENTS), given, ME)
+        assert "status" not in created
+        assert metadata(created)["generation"] == 1
+        both = {"metadata": {"name": "a"}, "spec": {"replicas": 3}, "status": {"replicas": 3}}
+        told, _ = await registry.update(at(DEPLOYMENTS, subresource="status"), both, Request(field_manager="agent"))
+        assert (told["spec"], told["status"], metadata(told)["generation"]) == ({"replicas": 2}, {"replicas": 3}, 1)
+        entries = metadata(told)["managedFields"]
+        assert [(entry["manager"], entry.get("subresource", "")) for entry in entries] == [
+            ("agent", "status"),
+            ("me", ""),
+        ]
+        both["status"] = {"replicas": 7}
+        scaled, _ = await registry.update(at(DEPLOYMENTS), both, ME)
+        assert (scaled["spec"], scaled["status"], metadata(scaled)["generation"]) == (
+            {"replicas": 3},
+            {"replicas": 3},
+            2,
+        )
+
+    run(tmp_path, steps)
+
+
+def test_patches_of_every_type(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        await registry.create(at(CONFIG_MAPS), config_map(a="1", b="2"), ME)
+        target = at(CONFIG_MAPS)
+        patch: Any = [{"op": "replace", "path": "/data/a", "value": "x"}]
+        assert (await registry.patch(target, patch, PatchType.JSON, ME))["data"] == {"a": "x", "b": "2"}
+        patch = {"data": {"b": None}}
+        assert (await registry.patch(target, patch, PatchType.MERGE, ME))["data"] == {"a": "x"}
+        patch = {"data": {"$patch": "replace", "c": "3"}}
+        assert (await registry.patch(target, patch, PatchType.STRATEGIC, ME))["data"] == {"c": "3"}
+        unknown: list[str] = []
+        patched = await registry.patch(target, {"date": {}}, PatchType.MERGE, ME, unknown.extend)
+        assert (unknown, "date" in patched) == (["date"], False)
+        assert store.revision == 4
+
+    run(tmp_path, steps)
+
+
+@pytest.mark.parametrize(
+    ("patch", "kind", "code"),
+    [
+        ([{"op": "test", "path": "/data/a", "value": "2"}], PatchType.JSON, 422),
+        ({}, PatchType.JSON, 400),
+        ([{"op": "remove", "path": "/data/a"}] * 10_001, PatchType.JSON, 413),
+        ({"data": "x"}, PatchType.MERGE, 422),
+        ({"metadata": None}, PatchType.MERGE, 422),
+        ({"metadata": {"name": "b"}}, PatchType.MERGE, 422),
+        ({"metadata": {"namespace": "b"}}, PatchType.MERGE, 400),
+        ({"metadata": {"resourceVersion": "17"}}, PatchType.MERGE, 409),
+        ({"metadata": {"labels": {"$patch": "merge"}}}, PatchType.STRATEGIC, 400),
+        ("x", PatchType.STRATEGIC, 400),
+    ],
+)
+def test_patches_that_are_refused(tmp_path: Path, patch: Any, kind: PatchType, code: int) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = config_map(a="1")
+        given["metadata"]["labels"] = {"x": "y"}
+        await registry.create(at(CONFIG_MAPS), given, ME)
+        error = await refused(registry.patch(at(CONFIG_MAPS), patch, kind, ME))
+        assert error.code == code, error.message
+        assert store.revision == 1
+
+    run(tmp_path, steps)
+
+
+def test_patches_at_once_are_computed_one_after_the_other(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        await registry.create(at(CONFIG_MAPS), config_map(), ME)
+        patches = [{"data": {str(number): "x"}} for number in range(50)]
+        await asyncio.gather(*(registry.patch(at(CONFIG_MAPS), patch, PatchType.MERGE, ME) for patch in patches))
+        after = await registry.patch(at(CONFIG_MAPS), {}, PatchType.MERGE, ME)
+        assert len(after["data"]) == 50
+
+    run(tmp_path, steps)
+
+
+def test_an_apply_creates_changes_and_conflicts(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        target, other = at(DEPLOYMENTS), Request(field_manager="other")
+        created, was_created = await registry.apply(target, {"spec": {"replicas": 2}}, ME, force=False)
+        assert was_created
+        assert (created["spec"], metadata(created)["generation"]) == ({"replicas": 2}, 1)
+        same, was_created = await registry.apply(target, {"spec": {"replicas": 2}}, ME, force=False)
+        assert (same, was_created) == (created, False)
+        error = await refused(registry.apply(target, {"spec": {"replicas": 3}}, other, force=False))
+        assert (error.code, error.reason) == (409, "Conflict")
+        assert error.details["causes"] == [
+            {"reason": "FieldManagerConflict", "message": 'conflict with "me"', "field": ".spec.replicas"}
+        ]
+        taken, _ = await registry.apply(target, {"spec": {"replicas": 3}}, other, force=True)
+        assert (taken["spec"], metadata(taken)["generation"]) == ({"replicas": 3}, 2)
+        error = await refused(registry.apply(target, {"metadata": {"managedFields": []}}, ME, force=False))
+        assert error.code == 400
+        error = await refused(registry.apply(target, {"metadata": {"name": "b"}}, ME, force=False))
+        assert error.code == 400
+        assert (await refused(registry.apply(at(DEPLOYMENTS, "x", "status"), {}, ME, force=False))).code == 404
+
+    run(tmp_path, steps)
+
+
+def test_what_is_deleted_is_gone(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        created = await registry.create(at(CONFIG_MAPS), config_map(), ME)
+        uid = metadata(created)["uid"]
+        for options, text in (
+            (DeleteOptions(uid="other"), "the UID in the precondition"),
+            (DeleteOptions(resource_version="9"), "the ResourceVersion in the precondition"),
+        ):
+            error = await refused(registry.delete(at(CONFIG_MAPS), options, ME))
+            assert (error.code, text in error.message) == (409, True)
+        gone, is_gone = await registry.delete(at(CONFIG_MAPS), DeleteOptions(uid=uid, resource_version="1"), ME)
+        assert (is_gone, metadata(gone)["uid"]) == (True, uid)
+        assert (await refused(registry.delete(at(CONFIG_MAPS), DeleteOptions(), ME))).code == 404
+
+    run(tmp_path, steps)
+
+
+def test_finalizers_keep_an_object_until_the_last_is_removed(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = config_map()
+        given["metadata"]["finalizers"] = ["x.io/a", "x.io/b"]
+        await registry.create(at(CONFIG_MAPS), given, ME)
+        marked, is_gone = await registry.delete(at(CONFIG_MAPS), DeleteOptions(grace_period=5), ME)
+        assert not is_gone
+        assert metadata(marked)["deletionTimestamp"] == "2026-11-23T06:00:00Z"
+        assert metadata(marked)["deletionGracePeriodSeconds"] == 0
+        again, is_gone = await registry.delete(at(CONFIG_MAPS), DeleteOptions(), ME)
+        assert (again, is_gone) == (marked, False)
+        more = {"metadata": {"finalizers": ["x.io/a", "x.io/b", "x.io/c"]}}
+        error = await refused(registry.patch(at(CONFIG_MAPS), more, PatchType.MERGE, ME))
+        assert (
+            'no new finalizers can be added if the object is being deleted, found new finalizers []string{"x.io/c"}'
+            in (error.message)
+        )
+        fewer = {"metadata": {"finalizers": ["x.io/b"]}}
+        await registry.patch(at(CONFIG_MAPS), fewer, PatchType.MERGE, ME)
+        assert store.get(at(CONFIG_MAPS).key)
+        await registry.patch(at(CONFIG_MAPS), {"metadata": {"finalizers": None}}, PatchType.MERGE, ME)
+        assert store.get(at(CONFIG_MAPS).key) is None
+
+    run(tmp_path, steps)
+
+
+@pytest.mark.parametrize(
+    ("propagation", "finalizers"),
+    [("Orphan", ["orphan"]), ("Foreground", ["foregroundDeletion"]), ("Background", None), ("", ["orphan"])],
+)
+def test_dependents_are_told_by_finalizers(tmp_path: Path, propagation: str, finalizers: list[str] | None) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = config_map()
+        given["metadata"]["finalizers"] = ["orphan"]
+        await registry.create(at(CONFIG_MAPS), given, ME)
+        marked, is_gone = await registry.delete(at(CONFIG_MAPS), DeleteOptions(propagation=propagation), ME)
+        assert is_gone is (finalizers is None)
+        if finalizers:
+            assert metadata(marked)["finalizers"] == finalizers
+
+    run(tmp_path, steps)
+
+
+def test_a_pod_is_deleted_when_its_agent_has_ended_it(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        await registry.create(at(PODS), {"metadata": {"name": "a"}}, ME)
+        marked, is_gone = await registry.delete(at(PODS), DeleteOptions(), ME)
+        assert not is_gone
+        assert metadata(marked)["deletionTimestamp"] == "2026-11-23T06:00:30Z"
+        assert metadata(marked)["deletionGracePeriodSeconds"] == 30
+        longer, _ = await registry.delete(at(PODS), DeleteOptions(grace_period=60), ME)
+        assert longer == marked
+        clock.now += timedelta(seconds=5)
+        shorter, _ = await registry.delete(at(PODS), DeleteOptions(grace_period=10), ME)
+        assert metadata(shorter)["deletionTimestamp"] == "2026-11-23T06:00:10Z"
+        assert metadata(shorter)["deletionGracePeriodSeconds"] == 10
+        told, _ = await registry.update(at(PODS, subresource="status"), {**shorter, "status": {"phase": "Failed"}}, ME)
+        assert told["status"] == {"phase": "Failed"}
+        _, is_gone = await registry.delete(at(PODS), DeleteOptions(grace_period=0), ME)
+        assert is_gone
+        assert store.get(at(PODS).key) is None
+
+    run(tmp_path, steps)
+
+
+class OnlyConfigMaps(AdmitAll):
+    def __init__(self) -> None:
+        self.seen: list[tuple[Operation, str]] = []
+
+    def mutate(self, attributes: Attributes) -> None:
+        if attributes.value is not None:
+            attributes.value["metadata"].setdefault("labels", {})["admitted"] = "yes"
+
+    def validate(self, attributes: Attributes) -> None:
+        self.seen.append((attributes.operation, attributes.target.name))
+        if attributes.target.resource is not CONFIG_MAPS:
+            raise forbidden(attributes.target.resource.plural, "", attributes.target.name, "only ConfigMaps")
+
+
+def test_admission_changes_and_refuses(tmp_path: Path) -> None:
+    admission = OnlyConfigMaps()
+
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        created = await registry.create(at(CONFIG_MAPS, ""), config_map(), ME)
+        assert metadata(created)["labels"] == {"admitted": "yes"}
+        await registry.update(at(CONFIG_MAPS), config_map(a="1"), ME)
+        await registry.delete(at(CONFIG_MAPS), DeleteOptions(), ME)
+        assert (await refused(registry.create(at(NODES, ""), {"metadata": {"name": "n"}}, ME))).code == 403
+        assert admission.seen == [
+            (Operation.CREATE, "a"),
+            (Operation.UPDATE, "a"),
+            (Operation.DELETE, "a"),
+            (Operation.CREATE, "n"),
+        ]
+
+    run(tmp_path, steps, admission=admission)
+
+
+def test_objects_have_a_largest_size(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        error = await refused(registry.create(at(CONFIG_MAPS), config_map(a="x" * verbs.MAX_OBJECT_BYTES), ME))
+        assert (error.code, error.reason) == (413, "RequestEntityTooLarge")
+
+    run(tmp_path, steps)
+
+
+def test_validation_of_a_kind_is_told_with_that_of_metadata(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = {"metadata": {"name": "A"}, "spec": {"replicas": -1}}
+        error = await refused(registry.create(at(DEPLOYMENTS), given, ME))
+        assert [cause["field"] for cause in error.details["causes"]] == ["spec.replicas", "metadata.name"]
+        assert error.message.startswith('Deployment.apps "A" is invalid: [spec.replicas: Invalid value: -1: must be')
+
+    run(tmp_path, steps)

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from attack.calls import RPCS, Call
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.runtime.streaming import spdy
+from podkeep.http import spdy
 
 PORT = 8080
 """On which a container of the node under attack listens and sends back what it gets."""

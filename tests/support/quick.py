@@ -10,7 +10,7 @@ from pathlib import Path
 OPTION = "--quick"
 EXAMPLES = 10
 """How many each property test tries (hypothesis), instead of a hundred."""
-DIRECTORIES = ("api", "base", "cri", "agent", "images", "runtime", "cli", "support")
+DIRECTORIES = ("api", "base", "cri", "http", "agent", "images", "runtime", "cli", "support")
 """Below tests/unit. The others, kernel and mountns, are about what only root may do."""
 NEEDS_ROOT = frozenset(
     {
@@ -68,7 +68,7 @@ TAKES_LONG = frozenset(
         "runtime/class_resources/test_yamlfile.py",
         "runtime/streaming/test_bounds.py",
         "runtime/streaming/test_sessions_parts.py",
-        "runtime/streaming/test_spdy.py",
+        "http/test_spdy.py",
         "runtime/test_chunks.py",
         "runtime/test_cni.py",
         "runtime/test_log_limit.py",

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
 
-from podkeep.runtime.streaming import spdy
+from podkeep.http import spdy
 from podkeep.runtime.streaming.port_forward import PROTOCOL as FORWARD
 
 COMMAND_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "", "v9")

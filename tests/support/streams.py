@@ -14,8 +14,10 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal, TypeAlias
 
 from podkeep.base.errors import Unavailable
-from podkeep.cli.pods.stream_client import STDERR, STDOUT, CommandClient, ForwardClient, Upgraded, exit_code, upgrade
-from podkeep.runtime.streaming import spdy
+from podkeep.cli.pods.stream_client import CommandClient, ForwardClient, exit_code
+from podkeep.http import spdy
+from podkeep.http.client import Upgraded, upgrade
+from podkeep.http.websocket import STDERR, STDOUT
 from support.timeout import TIMEOUT_S
 
 Transport: TypeAlias = Literal["spdy", "websocket"]

@@ -35,7 +35,6 @@ ALLOWED = {
         "runtime/daemon/daemon.py",
         "runtime/lifecycle/handlers.py",
         "runtime/bundle/image_volumes.py",
-        "runtime/daemon/metrics_endpoint.py",
         "runtime/oci/driver.py",
         "runtime/oci/exec.py",
         "runtime/lifecycle/orphans.py",

@@ -30,9 +30,7 @@ ALLOWED = {
         "images/store/checking.py",
         "images/store/store.py",
         "images/store/workers.py",
-        "runtime/streaming/budget.py",
         "runtime/streaming/exec.py",
-        "runtime/streaming/port_forward.py",
     ),
     "An object keeps it, logs each failure inside of it, and ends it when it is closed.": (
         "runtime/daemon/reload.py",

@@ -411,8 +411,8 @@ def test_the_daemon_serves_its_own_metrics(measured_daemon: tuple[Daemon, Path])
     assert 'podkeep_operation_duration_seconds_count{operation="RunPodSandbox"} 1.0' in text
     assert 'podkeep_pods{state="ready"} 1.0' in text
     assert "podkeep_container_events_dropped_total 0.0" in text
-    assert http(path, b"GET / HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 404 ")
-    assert http(path, b"POST /metrics HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 405 ")
+    assert http(path, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").startswith("HTTP/1.1 404 ")
+    assert http(path, b"POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n").startswith("HTTP/1.1 405 ")
     assert http(path, b"nonsense\r\n\r\n").startswith("HTTP/1.1 400 ")
-    assert http(path, b"x" * 100_000) == ""
-    assert http(path, b"HEAD /metrics HTTP/1.1\r\n\r\n").endswith("\r\n\r\n")
+    assert http(path, b"x" * 100_000).startswith("HTTP/1.1 431 ")
+    assert http(path, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n").endswith("\r\n\r\n")

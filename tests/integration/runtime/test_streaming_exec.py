@@ -316,7 +316,7 @@ def test_urls_lead_to_loopback_and_are_long(pods: Pods, container: str) -> None:
         (b"PUT / HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),
         (b"GET / HTTP/1.1\r\n\r\n", b"400"),
         (b"\x16\x03\x01\x02\x00" + bytes(600), b"400"),
-        (b"GET /" + b"x" * 100_000, b"400"),
+        (b"GET /" + b"x" * 100_000, b"431"),
         (os.urandom(4000), b"400"),
     ],
 )

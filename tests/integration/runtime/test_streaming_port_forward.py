@@ -16,10 +16,11 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from podkeep.cli.pods.stream_client import ForwardClient, upgrade
+from podkeep.cli.pods.stream_client import ForwardClient
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.http import spdy
+from podkeep.http.client import upgrade
 from podkeep.kernel.namespaces import run_in_netns
-from podkeep.runtime.streaming import spdy
 from support import streams
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
 

@@ -17,7 +17,7 @@ from runtime_values import container, sandbox
 
 from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.runtime.daemon.metrics import Metrics
-from podkeep.runtime.daemon.metrics_endpoint import MAX_CONNECTIONS, MAX_REQUEST_BYTES, MetricsEndpoint
+from podkeep.runtime.daemon.metrics_endpoint import LIMITS, MetricsEndpoint
 from podkeep.runtime.model.records import ContainerState
 from podkeep.runtime.model.state import State
 
@@ -116,13 +116,13 @@ def test_the_endpoint_answers_and_goes(state: State, tmp_path: Path) -> None:
         assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain")
         assert f"Content-Length: {len(body)}".encode() in head
         assert b"podkeep_pods" in body
-        request = b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0\r\n\r\n"
+        request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text;version=1.0.0\r\n\r\n"
         assert (await ask(path, request)).endswith(b"# EOF\n")
-        request = b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text; version=new\r\n\r\n"
+        request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text; version=new\r\n\r\n"
         assert (await ask(path, request)).startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain")
         assert (await ask(path, b"GET /metrics\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
         assert (await ask(path, b"\x00\xff\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
-        assert await ask(path, b"x" * (2 * MAX_REQUEST_BYTES)) == b""
+        assert (await ask(path, b"x" * (2 * LIMITS.head_bytes))).startswith(b"HTTP/1.1 431 ")
         await endpoint.close()
         assert not path.exists()
 
@@ -139,7 +139,7 @@ def test_a_socket_that_nobody_serves_is_replaced_and_no_other(state: State, tmp_
         await first.start()
         with pytest.raises(FailedPrecondition, match="another process"):
             await second.start()
-        assert (await ask(path, b"GET /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert (await ask(path, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         await first.close()
         path.write_text("a file")
         with pytest.raises(FailedPrecondition, match="not a socket"):
@@ -166,7 +166,7 @@ def test_the_endpoint_over_tcp(state: State) -> None:
             port = free.getsockname()[1]
         endpoint = MetricsEndpoint(Metrics(state).registry, ("127.0.0.1", port))
         await endpoint.start()
-        assert (await ask(port, b"HEAD /metrics HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
+        assert (await ask(port, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"\r\n\r\n")
         await endpoint.close()
 
     run(scenario())
@@ -179,10 +179,10 @@ def test_connections_that_ask_nothing_keep_nobody_out(state: State, tmp_path: Pa
         endpoint = MetricsEndpoint(Metrics(state).registry, str(path))
         await endpoint.start()
         silent = []
-        for _ in range(2 * MAX_CONNECTIONS):
+        for _ in range(2 * LIMITS.waiting):
             silent.append(await asyncio.open_unix_connection(path))
             silent[-1][1].write(b"GET /metrics HTTP/1.1\r\nHost: ")
-        assert (await ask(path, b"GET /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert (await ask(path, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         # The oldest had to go.
         with suppress(ConnectionResetError):
             assert await silent[0][0].read() == b""

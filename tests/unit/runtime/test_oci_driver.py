@@ -28,6 +28,8 @@ from podkeep.base.errors import (
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.http.budget import Account
+from podkeep.http.streams import Inbox
 from podkeep.kernel import procfs
 from podkeep.runtime.oci import driver, sealed
 from podkeep.runtime.oci import exec as exec_
@@ -48,8 +50,7 @@ from podkeep.runtime.oci.driver import (
 from podkeep.runtime.oci.exec import ExecProcess, ExecStdio
 from podkeep.runtime.oci.null_device import open_null
 from podkeep.runtime.streaming import exec as exec_session
-from podkeep.runtime.streaming.budget import Account
-from podkeep.runtime.streaming.channels import CommandStreams, Inbox, Size
+from podkeep.runtime.streaming.command_streams import CommandStreams, Size
 
 
 @pytest.fixture(autouse=True)
@@ -468,7 +469,7 @@ def test_a_session_whose_command_cannot_be_watched_is_not_left(
     async def main() -> None:
         nowhere = exec_session._Nowhere()
         streams = CommandStreams(
-            status=nowhere, gone=asyncio.Event(), stdin=Inbox(Account(asyncio.Event())), stdout=nowhere, stderr=nowhere
+            status=nowhere, gone=asyncio.Event(), stdin=Inbox(Account()), stdout=nowhere, stderr=nowhere
         )
         await exec_session.run(streams, start)
 

@@ -1,124 +1,30 @@
 """The client's side of CRI's streams: commands over WebSocket (v5.channel.k8s.io), ports over SPDY/3.1.
 
-Owns: the connection to the URL that a runtime answered with, and the protocols on it. Does not own: terminals and
-files of this process (``terminal.py``) or verbs. It speaks to any CRI runtime. Each forwarded connection has a SPDY
-connection of its own, so that none waits for another.
+Owns: what is said on a connection to the URL that a runtime answered with. Does not own: that connection
+(``http/client.py``), terminals and files of this process (``terminal.py``) or verbs. It speaks to any CRI runtime. Each
+forwarded connection has a SPDY connection of its own, so that none waits for another.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
-import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-import h11
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping
 
 from podkeep.base.errors import Internal, Unavailable
-from podkeep.runtime.streaming import spdy
+from podkeep.http import spdy
+from podkeep.http.client import Upgraded, upgrade
+from podkeep.http.websocket import CLOSE_SIGNAL, ERROR, MESSAGE_BYTES, RESIZE, STDERR, STDIN, STDOUT
 
-STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 COMMAND_PROTOCOL = "v5.channel.k8s.io"
 FORWARD_PROTOCOL = "portforward.k8s.io"
-MESSAGE_BYTES = 32 * 1024
-CONNECT_TIMEOUT_S = 10.0
-_READ_BYTES = 64 * 1024
+_SERVER = "the runtime's streaming server"
 _LAST_WORDS = 1024
-
-
-@dataclass
-class Upgraded:
-    """A connection that has changed its protocol; ``first``: bytes that came with the answer."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    headers: Mapping[str, str]
-    first: bytes = b""
-
-    async def receive(self) -> bytes:
-        """Return the next bytes; nothing at the end."""
-        first, self.first = self.first, b""
-        try:
-            return first or await self.reader.read(_READ_BYTES)
-        except OSError:
-            return b""
-
-    async def send(self, data: bytes) -> None:
-        """Send bytes, waiting while the runtime does not take them.
-
-        :raises Unavailable: if the connection broke.
-        """
-        try:
-            self.writer.write(data)
-            await self.writer.drain()
-        except OSError as error:
-            raise Unavailable(f"the connection to the runtime broke: {error}") from error
-
-    async def close(self) -> None:
-        """Close the connection."""
-        self.writer.close()
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1):
-                await self.writer.wait_closed()
-
-
-async def upgrade(url: str, method: str, headers: Mapping[str, str], certificate: str = "") -> Upgraded:
-    """Connect to a URL of Exec, Attach or PortForward and change the protocol.
-
-    :param certificate: PEM file with the one certificate that the server may have; empty: any the machine trusts.
-    :raises Unavailable: if it is not possible; the server's words are in the message.
-    """
-    parts = urlsplit(url)
-    tls = None
-    if parts.scheme == "https":
-        tls = ssl.create_default_context(cafile=certificate or None)
-        tls.check_hostname = not certificate
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=tls)
-    except (OSError, TimeoutError) as error:
-        raise Unavailable(f"the runtime's streaming server on {parts.netloc} does not answer: {error}") from error
-    http = h11.Connection(h11.CLIENT)
-    fields = [("host", parts.netloc), ("connection", "Upgrade"), *headers.items()]
-    if method == "POST":
-        fields.append(("content-length", "0"))
-    target = parts.path + (f"?{parts.query}" if parts.query else "")
-    for event in (h11.Request(method=method, target=target, headers=fields), h11.EndOfMessage()):
-        writer.write(http.send(event) or b"")
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            return await _answer(http, reader, writer)
-    except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
-        writer.transport.abort()
-        raise Unavailable(f"the runtime's streaming server gave no answer: {error}") from error
-    except Unavailable:
-        writer.transport.abort()
-        raise
-
-
-async def _answer(http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Upgraded:
-    status, words = 0, b""
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(await reader.read(_READ_BYTES))
-        elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
-            headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
-            return Upgraded(reader, writer, headers, http.trailing_data[0])
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-        elif isinstance(event, h11.Data):
-            words += bytes(event.data)
-        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-            text = words.decode(errors="replace").strip()
-            raise Unavailable(f"the runtime's streaming server refused: HTTP status {status}: {text}")
 
 
 class CommandClient:
@@ -143,7 +49,7 @@ class CommandClient:
             "sec-websocket-key": base64.b64encode(os.urandom(16)).decode(),
             "sec-websocket-protocol": protocol,
         }
-        return cls(await upgrade(url, "GET", headers, certificate))
+        return cls(await upgrade(url, "GET", headers, certificate, name=_SERVER))
 
     async def send_input(self, data: bytes) -> None:
         """Send bytes to the command's standard input."""
@@ -152,7 +58,7 @@ class CommandClient:
 
     async def end_input(self) -> None:
         """Say that no more input comes."""
-        await self._send(bytes((CLOSE, STDIN)))
+        await self._send(bytes((CLOSE_SIGNAL, STDIN)))
 
     async def resize(self, width: int, height: int) -> None:
         """Say how large the terminal is, in characters."""
@@ -236,7 +142,7 @@ class ForwardClient:
         :raises Unavailable: if that is not possible; that nothing listens on the port is said later.
         """
         headers = {"upgrade": "SPDY/3.1", "x-stream-protocol-version": FORWARD_PROTOCOL}
-        client = cls(await upgrade(url, "POST", headers, certificate))
+        client = cls(await upgrade(url, "POST", headers, certificate, name=_SERVER))
         for number, kind in ((cls._ERROR_STREAM, "error"), (cls._DATA_STREAM, "data")):
             fields = {"streamtype": kind, "port": str(port), "requestid": "0"}
             await client._send(spdy.SynStream(stream_id=number, headers=fields))

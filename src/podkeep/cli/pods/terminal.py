@@ -16,7 +16,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 
 from podkeep.base.errors import Unavailable
-from podkeep.cli.pods.stream_client import STDOUT, CommandClient
+from podkeep.cli.pods.stream_client import CommandClient
+from podkeep.http.websocket import STDOUT
 
 _READ_BYTES = 32 * 1024
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

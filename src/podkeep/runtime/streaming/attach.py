@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.http.budget import ClientGone
+from podkeep.http.streams import Sink, Source
 from podkeep.runtime.streaming import status
-from podkeep.runtime.streaming.budget import ClientGone
-from podkeep.runtime.streaming.channels import CommandStreams, ResizeDecoder, Sink, Source
+from podkeep.runtime.streaming.command_streams import CommandStreams, ResizeDecoder
 from podkeep.runtime.streaming.descriptor import Descriptor
 
 STDOUT, STDERR = 2, 3

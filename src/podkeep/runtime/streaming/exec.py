@@ -13,10 +13,11 @@ from collections.abc import Callable
 
 from podkeep.base.errors import PodkeepError
 from podkeep.base.tasks import finished
+from podkeep.http.budget import ClientGone
+from podkeep.http.streams import Sink, Source
 from podkeep.runtime.oci.exec import ExecProcess
 from podkeep.runtime.streaming import status
-from podkeep.runtime.streaming.budget import ClientGone
-from podkeep.runtime.streaming.channels import CommandStreams, ResizeDecoder, Sink, Size, Source
+from podkeep.runtime.streaming.command_streams import CommandStreams, ResizeDecoder, Size
 from podkeep.runtime.streaming.descriptor import Descriptor
 
 FIRST_SIZE_S = 0.1

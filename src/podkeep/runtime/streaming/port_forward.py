@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,13 +19,13 @@ from typing import Any
 
 from podkeep.base.errors import InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.base.tasks import Tasks
-from podkeep.runtime.streaming.budget import FORWARDS_OF_POD, Account, ClientGone, Pool
-from podkeep.runtime.streaming.channels import Sink, Source
+from podkeep.http.budget import Account, ClientGone
+from podkeep.http.spdy_connection import SpdyConnection, SpdyStream
+from podkeep.http.streams import Sink, Source
+from podkeep.http.transport import Transport
+from podkeep.http.websocket import ChannelConnection, ChannelSink, Protocol, WebSocket
 from podkeep.runtime.streaming.descriptor import Descriptor
 from podkeep.runtime.streaming.remote_command import reading
-from podkeep.runtime.streaming.spdy_connection import SpdyConnection, SpdyStream
-from podkeep.runtime.streaming.transport import Transport
-from podkeep.runtime.streaming.websocket import ChannelConnection, ChannelSink, Protocol, WebSocket
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ CHANNEL_PROTOCOLS = {
 PAIR_TIMEOUT_S = 30.0
 """How long the second stream of a pair may come after the first."""
 
+FORWARDS_OF_POD = 512
+"""Forwarded connections of one pod, over all of its clients' connections: each takes two descriptors of the daemon."""
 MAX_PAIRS = 256
 """Connections that a client may have, or be about to have, over one of its own."""
 MAX_PORTS = 127
@@ -60,41 +63,42 @@ class ForwardRequest:
     """What is kept until its client comes, in bytes."""
 
 
-async def serve_spdy(transport: Transport, request: ForwardRequest) -> None:
-    """Serve a client over SPDY until it leaves."""
+async def serve_spdy(transport: Transport, request: ForwardRequest, forwards: Counter[str]) -> None:
+    """Serve a client over SPDY until it leaves. ``forwards``: the connections of each pod, counted here."""
     async with Tasks("a forwarded connection") as tasks:
-        forwarder = _Forwarder(request, transport.account, tasks)
+        forwarder = _Forwarder(request, transport.account, forwards, tasks)
         try:
             await SpdyConnection(transport, forwarder).run()
         finally:
             forwarder.close()
 
 
-async def serve_channels(transport: Transport, protocol: str, request: ForwardRequest) -> None:
+async def serve_channels(transport: Transport, protocol: str, request: ForwardRequest, forwards: Counter[str]) -> None:
     """Serve a client over WebSocket channels until all connections have ended, or it leaves.
 
+    :param forwards: the connections of each pod, counted here.
     :raises ResourceExhausted: if the pod has too many forwarded connections.
     """
-    with _counted(transport.account.pool, request):
+    with _counted(forwards, request):
         await _serve_channels(transport, protocol, request)
 
 
 @contextmanager
-def _counted(pool: Pool, request: ForwardRequest) -> Iterator[None]:
+def _counted(forwards: Counter[str], request: ForwardRequest) -> Iterator[None]:
     """Count the connections of a request that names its ports."""
-    if pool.forwards[request.pod] + len(request.ports) > FORWARDS_OF_POD:
-        raise ResourceExhausted(f"pod sandbox {request.pod} has {pool.forwards[request.pod]} forwarded connections")
-    pool.forwards[request.pod] += len(request.ports)
+    if forwards[request.pod] + len(request.ports) > FORWARDS_OF_POD:
+        raise ResourceExhausted(f"pod sandbox {request.pod} has {forwards[request.pod]} forwarded connections")
+    forwards[request.pod] += len(request.ports)
     try:
         yield
     finally:
-        _uncount(pool, request.pod, len(request.ports))
+        _uncount(forwards, request.pod, len(request.ports))
 
 
-def _uncount(pool: Pool, pod: str, number: int) -> None:
-    pool.forwards[pod] -= number
-    if not pool.forwards[pod]:
-        del pool.forwards[pod]
+def _uncount(forwards: Counter[str], pod: str, number: int) -> None:
+    forwards[pod] -= number
+    if not forwards[pod]:
+        del forwards[pod]
 
 
 async def _serve_channels(transport: Transport, protocol: str, request: ForwardRequest) -> None:
@@ -160,8 +164,8 @@ class _Half:
 class _Forwarder:
     """The pairs of one connection."""
 
-    def __init__(self, request: ForwardRequest, account: Account, tasks: Tasks) -> None:
-        self._request, self._account, self._tasks = request, account, tasks
+    def __init__(self, request: ForwardRequest, account: Account, forwards: Counter[str], tasks: Tasks) -> None:
+        self._request, self._account, self._forwards, self._tasks = request, account, forwards, tasks
         self._halves: dict[str, _Half] = {}
 
     def accept(self, stream: SpdyStream) -> bool:
@@ -178,10 +182,10 @@ class _Forwarder:
         half = self._halves.get(key)
         if half is None:
             # Also those count whose streams are gone and which have not come to their end.
-            pool, pod = self._account.pool, self._request.pod
-            if len(self._halves) + len(self._tasks) >= MAX_PAIRS or pool.forwards[pod] >= FORWARDS_OF_POD:
+            pod = self._request.pod
+            if len(self._halves) + len(self._tasks) >= MAX_PAIRS or self._forwards[pod] >= FORWARDS_OF_POD:
                 return False
-            pool.forwards[pod] += 1
+            self._forwards[pod] += 1
             timer = asyncio.get_running_loop().call_later(PAIR_TIMEOUT_S, self._give_up, key)
             half = self._halves[key] = _Half(port, timer)
         if kind in half.streams or half.port != port:
@@ -217,7 +221,7 @@ class _Forwarder:
         return half
 
     def _uncount(self) -> None:
-        _uncount(self._account.pool, self._request.pod, 1)
+        _uncount(self._forwards, self._request.pod, 1)
 
     def _give_up(self, key: str) -> None:
         self._uncount()
@@ -276,28 +280,28 @@ async def _forward(request: ForwardRequest, port: int, pair: Pair) -> None:
 
 async def _connect(request: ForwardRequest, port: int, given_up: asyncio.Event) -> socket.socket | None:
     """Connect, unless the client gives up first: a pod may let us wait, and a client ask again and again."""
-    connecting = asyncio.get_running_loop().create_task(request.connect(port))
-    giving_up = asyncio.get_running_loop().create_task(_set(given_up))
-    try:
-        await asyncio.wait([connecting, giving_up], return_when=asyncio.FIRST_COMPLETED)
-    except asyncio.CancelledError:
-        _abandon(connecting)
-        raise
-    finally:
+    sock: socket.socket | None = None
+
+    async def connect() -> None:
+        nonlocal sock
+        sock = await request.connect(port)
         giving_up.cancel()
-    if connecting.done():
-        return connecting.result()
-    _abandon(connecting)
-    return None
 
+    async def give_up() -> None:
+        await given_up.wait()
+        connecting.cancel()
 
-def _abandon(connecting: asyncio.Task[socket.socket]) -> None:
-    def close(done: asyncio.Task[socket.socket]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            done.result().close()
-
-    connecting.cancel()
-    connecting.add_done_callback(close)
+    try:
+        async with asyncio.TaskGroup() as group:
+            giving_up = group.create_task(give_up())
+            connecting = group.create_task(connect())
+    except BaseException as failed:
+        if sock is not None:
+            sock.close()
+        if isinstance(failed, BaseExceptionGroup):
+            raise failed.exceptions[0] from failed
+        raise
+    return sock
 
 
 async def _pass(sock: socket.socket, pair: Pair) -> None:

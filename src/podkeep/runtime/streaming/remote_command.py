@@ -15,12 +15,23 @@ from typing import Any
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.tasks import Tasks
-from podkeep.runtime.streaming import status, websocket
-from podkeep.runtime.streaming.budget import ClientGone
-from podkeep.runtime.streaming.channels import CommandStreams, Sink
-from podkeep.runtime.streaming.spdy_connection import SpdyConnection, SpdyStream
-from podkeep.runtime.streaming.transport import Transport
-from podkeep.runtime.streaming.websocket import ChannelConnection, ChannelSink, WebSocket
+from podkeep.http.budget import ClientGone
+from podkeep.http.spdy_connection import SpdyConnection, SpdyStream
+from podkeep.http.streams import Sink
+from podkeep.http.transport import Transport
+from podkeep.http.websocket import (
+    ERROR,
+    RESIZE,
+    STDERR,
+    STDIN,
+    STDOUT,
+    ChannelConnection,
+    ChannelSink,
+    Protocol,
+    WebSocket,
+)
+from podkeep.runtime.streaming import status
+from podkeep.runtime.streaming.command_streams import CommandStreams
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +39,21 @@ STREAM_TIMEOUT_S = 30.0
 """How long a client may take to open its streams."""
 SPDY_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
 """Version 5 differs from 4 over WebSocket only."""
+WEBSOCKET_PROTOCOLS = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol("v5.channel.k8s.io", json_status=True, signals_end=True),
+        Protocol("v4.channel.k8s.io", json_status=True),
+        Protocol("v4.base64.channel.k8s.io", base64=True, json_status=True),
+        Protocol("channel.k8s.io"),
+        Protocol("base64.channel.k8s.io", base64=True),
+        Protocol(""),
+    )
+}
+"""By the name that a client asks for."""
 _JSON_STATUS = frozenset(SPDY_PROTOCOLS[:2])
 _RESIZING = frozenset(SPDY_PROTOCOLS[:3])
 STREAM_TYPES = frozenset({"error", "stdin", "stdout", "stderr", "resize"})
-STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
-"""Channels of a WebSocket."""
 
 Session = Callable[[CommandStreams], Awaitable[bytes]]
 """What runs: it returns the status to end with."""
@@ -136,7 +157,7 @@ async def serve_websocket(transport: Transport, protocol: str, request: CommandR
 
     :raises ClientGone: if it left.
     """
-    version = websocket.COMMAND_PROTOCOLS[protocol]
+    version = WEBSOCKET_PROTOCOLS[protocol]
     connection = ChannelConnection(WebSocket(transport), version, (STDIN, RESIZE))
 
     def sink(wanted: bool, number: int) -> Sink | None:

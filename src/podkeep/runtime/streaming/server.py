@@ -1,36 +1,38 @@
 """The streaming server: an HTTP/1.1 server whose every request becomes a session, on the daemon's event loop.
 
-Owns: TLS's certificate, tokens, what is said before a session, and how many sessions a pod may have. Does not own:
-connections (``listener.py``), or what a request does; the RPCs give it the session (``rpc/streaming.py``).
+Owns: tokens, the choice of a protocol, and how many sessions a pod may have. Does not own: connections and HTTP
+(``http/server.py``), or what a request does; the RPCs give it the session (``rpc/streaming.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from podkeep.base import log as request_log
 from podkeep.base.config import StreamingConfig
-from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhausted
+from podkeep.base.errors import FailedPrecondition, ResourceExhausted
 from podkeep.base.tasks import Tasks
 from podkeep.base.threads import working_for
+from podkeep.http import handshake
+from podkeep.http.budget import Pool
+from podkeep.http.connection import Limits
+from podkeep.http.listener import tcp_socket
+from podkeep.http.messages import Head, Headers, Refused, Request, Upgrade
+from podkeep.http.server import Server
+from podkeep.http.tls import server_context
+from podkeep.http.transport import Transport
+from podkeep.http.websocket import Tunnel, WebSocket
 from podkeep.kernel import allocator
-from podkeep.runtime.streaming import handshake, pending, port_forward, remote_command, websocket
-from podkeep.runtime.streaming.budget import ClientGone, Pool
-from podkeep.runtime.streaming.handshake import Http, Refused
-from podkeep.runtime.streaming.listener import Connection, Listener
+from podkeep.runtime.streaming import pending, port_forward, remote_command
 from podkeep.runtime.streaming.pending import PendingRequests, above
 from podkeep.runtime.streaming.port_forward import ForwardRequest
 from podkeep.runtime.streaming.remote_command import CommandRequest
-from podkeep.runtime.streaming.transport import SocketTransport
-from podkeep.runtime.streaming.websocket import Tunnel, WebSocket
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +70,16 @@ class StreamingServer:
     """Start it, ask it for URLs, close it; all on one event loop."""
 
     def __init__(self, config: StreamingConfig, max_connections: int = MAX_CONNECTIONS) -> None:
-        self._config, self._max_connections = config, max_connections
+        self._config = config
         self._pending: PendingRequests[_Waiting] = PendingRequests()
         self._running: Counter[str] = Counter()
         """Sessions by pod."""
         self._tasks = Tasks("giving memory back")
         self.pool = Pool(on_shrunk=self._give_back)
-        self._listener: Listener | None = None
+        self.forwards: Counter[str] = Counter()
+        """Forwarded connections by pod, with those that are about to be made."""
+        limits = Limits(waiting=max_connections, head_timeout=HEAD_TIMEOUT_S, body_timeout=HEAD_TIMEOUT_S)
+        self._server = Server("streaming", self._answer, limits, self.pool)
         self._base = ""
 
     async def start(self) -> None:
@@ -84,18 +89,15 @@ class StreamingServer:
         """
         config = self._config
         tls = tls_context(config)
-        family = socket.AF_INET6 if ip_address(config.address).version == 6 else socket.AF_INET
         try:
-            sock = socket.create_server((config.address, config.port), family=family)
+            sock = tcp_socket(config.address, config.port)
         except OSError as error:
             raise FailedPrecondition(
                 f"the streaming server cannot listen on {config.address} port {config.port}: {error}",
                 hint="change streaming.address or streaming.port",
             ) from error
-        port = sock.getsockname()[1]
-        self._listener = Listener(self._serve, limit=self._max_connections, tls=tls, handshake_timeout=HEAD_TIMEOUT_S)
-        self._listener.start([sock])
-        self._base = f"{'https' if tls else 'http'}://{_host(config.address)}:{port}"
+        self._base = f"{'https' if tls else 'http'}://{_host(config.address)}:{sock.getsockname()[1]}"
+        self._server.start([sock], tls)
         log.info("streaming on %s", self._base)
 
     def url(self, verb: str, request: CommandRequest | ForwardRequest) -> str:
@@ -123,53 +125,28 @@ class StreamingServer:
 
     async def close(self) -> None:
         """Stop listening, end every session and wait for that."""
-        if self._listener is not None:
-            await self._listener.close()
+        await self._server.close()
         await self._tasks.close()
 
-    async def _serve(self, connection: Connection) -> None:
-        request_log.begin_request()
-        reader, writer = connection.reader, connection.writer
-        http = Http(reader, writer)
-        try:
-            await self._answer(http, connection)
-        except Refused as refusal:
-            log.info("a streaming request is refused with %d: %s", refusal.status, refusal.message)
-            with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(HEAD_TIMEOUT_S):
-                    await http.refuse(refusal)
-                    writer.close()
-                    await writer.wait_closed()
-        except (ClientGone, OSError, TimeoutError) as error:
-            log.debug("a streaming session ended: %s", error)
-        except PodkeepError as error:
-            log.info("a streaming session failed: %s", error)
+    async def _answer(self, request: Request) -> Upgrade:
+        """Answer a request with the session that its URL names; see ``http.messages.Handler``."""
+        async for _ in request.body:
+            raise Refused(400, "a request for a stream has no body")
+        verb, wanted = self._take(request)
+        request.admit()
+        request.at_end.enter_context(self._session_of(wanted.pod))
+        protocol, headers = _negotiate(request, wanted)
+        upgrade = request.upgrade
 
-    async def _answer(self, http: Http, connection: Connection) -> None:
-        async with asyncio.timeout(HEAD_TIMEOUT_S):
-            head = await http.read_request()
-        if head is None:
-            return
-        verb, request = self._take(head)
-        connection.admit()
-        # Of their own, as steps of sessions may hang, and their pod is stopped all the same.
-        with self._session_of(request.pod), working_for(("streams", request.pod)):
-            protocol, headers = _negotiate(head, request)
-            async with asyncio.timeout(HEAD_TIMEOUT_S):
-                first = await http.switch(headers)
-            transport = SocketTransport(
-                connection.reader,
-                connection.writer,
-                first,
-                idle_timeout=float(self._config.idle_timeout),
-                pool=self.pool,
-                pod=request.pod,
-            )
-            log.debug("%s over %s %s begins", verb, head.upgrade, protocol or "without a version")
-            try:
-                await _session(transport, head.upgrade, protocol, request)
-            finally:
-                await transport.dispose()
+        async def session(transport: Transport) -> None:
+            log.debug("%s over %s %s begins", verb, upgrade, protocol or "without a version")
+            # Of their own, as steps of sessions may hang, and their pod is stopped all the same.
+            with working_for(("streams", wanted.pod)):
+                await self._session(transport, upgrade, protocol, wanted)
+
+        return Upgrade(
+            headers=headers, session=session, idle_timeout=float(self._config.idle_timeout), owner=wanted.pod
+        )
 
     @contextmanager
     def _session_of(self, pod: str) -> Iterator[None]:
@@ -182,10 +159,10 @@ class StreamingServer:
             if not self._running[pod]:
                 del self._running[pod]
 
-    def _take(self, head: handshake.Request) -> tuple[str, CommandRequest | ForwardRequest]:
+    def _take(self, head: Head) -> tuple[str, CommandRequest | ForwardRequest]:
         if head.method not in {"GET", "POST"}:
             raise Refused(405, f"{head.method[:20]} is not done here", [("allow", "GET, POST")])
-        _, _, rest = head.path.partition("?")[0].partition("/")
+        _, _, rest = head.path.partition("/")
         verb, _, token = rest.partition("/")
         found = self._pending.take(token)
         # One answer for both, so that nobody learns from it.
@@ -193,36 +170,35 @@ class StreamingServer:
             raise Refused(404, "there is no such session, or it has begun already, or waited for more than a minute")
         return verb, found.request
 
+    async def _session(
+        self, transport: Transport, upgrade: str, protocol: str, request: CommandRequest | ForwardRequest
+    ) -> None:
+        over_websocket = upgrade == "websocket"
+        if isinstance(request, CommandRequest):
+            serve = remote_command.serve_websocket if over_websocket else remote_command.serve_spdy
+            await serve(transport, protocol, request)
+        elif not over_websocket:
+            await port_forward.serve_spdy(transport, request, self.forwards)
+        elif protocol == _TUNNEL:
+            await port_forward.serve_spdy(Tunnel(WebSocket(transport)), request, self.forwards)
+        else:
+            await port_forward.serve_channels(transport, protocol, request, self.forwards)
 
-def _negotiate(head: handshake.Request, request: CommandRequest | ForwardRequest) -> tuple[str, list[tuple[str, str]]]:
+
+def _negotiate(head: Head, request: CommandRequest | ForwardRequest) -> tuple[str, Headers]:
     """Return the protocol to speak and the headers that say so.
 
     :raises Refused: if there is none.
     """
     forward = isinstance(request, ForwardRequest)
     if head.upgrade == "websocket":
-        supported: Sequence[str] = list(websocket.COMMAND_PROTOCOLS)
+        supported: Sequence[str] = list(remote_command.WEBSOCKET_PROTOCOLS)
         if forward:
             supported = [_TUNNEL, *port_forward.CHANNEL_PROTOCOLS]
         return handshake.websocket_answer(head, supported)
     if handshake.SPDY.lower() in head.upgrade:
         return handshake.spdy_answer(head, [port_forward.PROTOCOL] if forward else remote_command.SPDY_PROTOCOLS)
     raise Refused(400, "unable to upgrade: only SPDY/3.1 and WebSocket are spoken here")
-
-
-async def _session(
-    transport: SocketTransport, upgrade: str, protocol: str, request: CommandRequest | ForwardRequest
-) -> None:
-    over_websocket = upgrade == "websocket"
-    if isinstance(request, CommandRequest):
-        serve = remote_command.serve_websocket if over_websocket else remote_command.serve_spdy
-        await serve(transport, protocol, request)
-    elif not over_websocket:
-        await port_forward.serve_spdy(transport, request)
-    elif protocol == _TUNNEL:
-        await port_forward.serve_spdy(Tunnel(WebSocket(transport)), request)
-    else:
-        await port_forward.serve_channels(transport, protocol, request)
 
 
 def tls_context(config: StreamingConfig) -> ssl.SSLContext | None:
@@ -232,17 +208,7 @@ def tls_context(config: StreamingConfig) -> ssl.SSLContext | None:
     """
     if not config.tls_cert:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # Without a password at hand OpenSSL would ask for it on the terminal, and wait.
-        context.load_cert_chain(config.tls_cert, config.tls_key, password="")
-    except (OSError, ssl.SSLError) as error:
-        raise FailedPrecondition(
-            f"the streaming server's certificate {config.tls_cert} with key {config.tls_key} cannot be used: {error}",
-            hint="name the PEM files of a certificate and its key, which has no password",
-        ) from error
-    return context
+    return server_context("the streaming server", config.tls_cert, config.tls_key)
 
 
 def _host(address: str) -> str:

@@ -22,7 +22,7 @@ from podkeep.runtime.oci.exec import ExecProcess, ExecStdio
 from podkeep.runtime.streaming import attach
 from podkeep.runtime.streaming import exec as exec_session
 from podkeep.runtime.streaming.attach import Attachment
-from podkeep.runtime.streaming.channels import CommandStreams, Size
+from podkeep.runtime.streaming.command_streams import CommandStreams, Size
 from podkeep.runtime.streaming.port_forward import MAX_PORTS, ForwardRequest
 from podkeep.runtime.streaming.remote_command import CommandRequest, Session
 

@@ -22,10 +22,13 @@ from wsproto.events import BytesMessage, Ping, Pong, TextMessage
 
 from podkeep.base.config import StreamingConfig
 from podkeep.base.errors import ResourceExhausted
-from podkeep.cli.pods.stream_client import FORWARD_PROTOCOL, Upgraded, upgrade
-from podkeep.runtime.streaming import budget, port_forward, spdy
+from podkeep.cli.pods.stream_client import FORWARD_PROTOCOL
+from podkeep.http import budget, spdy
+from podkeep.http.client import Upgraded, upgrade
+from podkeep.http.streams import QUEUE_BYTES
+from podkeep.runtime.streaming import port_forward
 from podkeep.runtime.streaming import server as streaming_server
-from podkeep.runtime.streaming.channels import QUEUE_BYTES, CommandStreams
+from podkeep.runtime.streaming.command_streams import CommandStreams
 from podkeep.runtime.streaming.port_forward import ForwardRequest
 from podkeep.runtime.streaming.remote_command import CommandRequest
 from podkeep.runtime.streaming.server import StreamingServer
@@ -546,6 +549,6 @@ def test_a_pod_has_a_bounded_number_of_forwarded_connections_and_others_have_the
                 await peer.answers()
             else:
                 peer.connection.writer.transport.abort()
-        await until(lambda: not server.pool.forwards)
+        await until(lambda: not server.forwards)
 
     serving(scenario, caplog)

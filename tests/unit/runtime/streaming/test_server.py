@@ -8,8 +8,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from podkeep.base.config import StreamingConfig
-from podkeep.cli.pods.stream_client import upgrade
-from podkeep.runtime.streaming.channels import CommandStreams
+from podkeep.http.client import upgrade
+from podkeep.runtime.streaming.command_streams import CommandStreams
 from podkeep.runtime.streaming.remote_command import CommandRequest
 from podkeep.runtime.streaming.server import StreamingServer
 from support.streams import SpdyCommand, collect

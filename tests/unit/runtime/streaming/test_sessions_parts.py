@@ -14,20 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
+from podkeep.http import handshake, websocket
+from podkeep.http.budget import Account, ClientGone
+from podkeep.http.messages import Head, Refused
+from podkeep.http.streams import QUEUE_BYTES, Inbox
+from podkeep.http.websocket import ChannelConnection, Part, Protocol
 from podkeep.runtime.streaming import exec as exec_session
-from podkeep.runtime.streaming import handshake, pending, status, websocket
-from podkeep.runtime.streaming.budget import Account, ClientGone
-from podkeep.runtime.streaming.channels import (
-    QUEUE_BYTES,
-    Inbox,
-    ResizeDecoder,
-    Size,
-    parse_size,
-)
-from podkeep.runtime.streaming.handshake import Refused, Request
+from podkeep.runtime.streaming import pending, status
+from podkeep.runtime.streaming.command_streams import ResizeDecoder, Size, parse_size
 from podkeep.runtime.streaming.pending import PendingRequests
 from podkeep.runtime.streaming.port_forward import parse_port
-from podkeep.runtime.streaming.websocket import ChannelConnection, Part, Protocol
+from podkeep.runtime.streaming.remote_command import WEBSOCKET_PROTOCOLS
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -44,7 +41,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 @given(st.lists(st.binary(min_size=1, max_size=QUEUE_BYTES // 2), max_size=12))
 def test_a_queue_passes_everything_on_in_order_and_is_bounded(parts: list[bytes]) -> None:
     async def go() -> tuple[bytes, int]:
-        inbox, most = Inbox(Account(asyncio.Event())), 0
+        inbox, most = Inbox(Account()), 0
 
         async def fill() -> None:
             for part in parts:
@@ -69,7 +66,7 @@ def test_a_full_queue_is_emptied_before_its_filler_waits() -> None:
     """A taker that is faster than the filler's next step must not leave it asleep."""
 
     async def go() -> int:
-        inbox = Inbox(Account(asyncio.Event()))
+        inbox = Inbox(Account())
 
         async def fill() -> None:
             for _ in range(200):
@@ -87,15 +84,15 @@ def test_a_full_queue_is_emptied_before_its_filler_waits() -> None:
 
 
 def test_a_queue_nobody_takes_from_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podkeep.runtime.streaming.budget.HANGUP_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("podkeep.http.budget.HANGUP_TIMEOUT_S", 0.05)
 
     async def go() -> None:
-        hangup = asyncio.Event()
-        inbox = Inbox(Account(hangup))
+        account = Account()
+        inbox = Inbox(account)
         filling = asyncio.ensure_future(inbox.put(bytes(QUEUE_BYTES + 1)))
         await asyncio.sleep(0)
         assert not filling.done()
-        hangup.set()
+        account.hang_up()
         await filling
 
     with pytest.raises(ClientGone):
@@ -104,7 +101,7 @@ def test_a_queue_nobody_takes_from_ends_with_its_client(monkeypatch: pytest.Monk
 
 def test_a_queue_whose_taker_lost_interest_takes_everything() -> None:
     async def go() -> None:
-        inbox = Inbox(Account(asyncio.Event()))
+        inbox = Inbox(Account())
         inbox.discard()
         for _ in range(10):
             await inbox.put(bytes(QUEUE_BYTES))
@@ -116,7 +113,7 @@ def test_a_queue_whose_taker_lost_interest_takes_everything() -> None:
 
 def test_a_client_that_ended_its_input_and_left_was_not_cut_off() -> None:
     async def go() -> None:
-        ended, cut_off = Inbox(Account(asyncio.Event())), Inbox(Account(asyncio.Event()))
+        ended, cut_off = Inbox(Account()), Inbox(Account())
         ended.finish()
         ended.fail()
         assert await ended.receive() == b""
@@ -162,7 +159,7 @@ def test_sizes_are_found_however_they_are_cut(sizes: list[tuple[int, int]], step
 
 def test_a_size_that_is_there_is_known_before_the_command_starts() -> None:
     async def main() -> Size | None:
-        inbox = Inbox(Account(asyncio.Event()))
+        inbox = Inbox(Account())
         await inbox.put(b'{"Width": 111, "Height": 44}\n')
         return await exec_session._first_size(inbox, ResizeDecoder())
 
@@ -252,9 +249,9 @@ def test_a_pod_has_room_for_its_own_requests_whatever_others_have() -> None:
 # handshakes
 
 
-def ask(**headers: str) -> Request:
+def ask(**headers: str) -> Head:
     fields = {name.replace("_", "-"): [value] for name, value in headers.items()}
-    return Request(method="GET", path="/exec/x", headers=fields)
+    return Head(method="GET", target="/exec/x", headers=fields)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +282,7 @@ def test_websocket_handshake() -> None:
         sec_websocket_version="13",
         sec_websocket_protocol="v5.channel.k8s.io",
     )
-    protocol, headers = handshake.websocket_answer(request, list(websocket.COMMAND_PROTOCOLS))
+    protocol, headers = handshake.websocket_answer(request, list(WEBSOCKET_PROTOCOLS))
     assert protocol == "v5.channel.k8s.io"
     assert ("sec-websocket-accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=") in headers
     for broken in (ask(), ask(sec_websocket_key="x", sec_websocket_version="8")):
@@ -312,7 +309,7 @@ class _Wire:
     """A Transport that gives what a test has put into it."""
 
     def __init__(self) -> None:
-        self.account = Account(asyncio.Event())
+        self.account = Account()
 
     async def receive(self) -> bytes:
         return b""
@@ -350,13 +347,13 @@ def test_the_close_signal_ends_a_channel_in_version_5_only() -> None:
         await connection._take(Part(b"\xff\x00", first=True, last=True))
         return connection.inboxes[0]._ended
 
-    assert run(go(websocket.COMMAND_PROTOCOLS["v5.channel.k8s.io"]))
-    assert not run(go(websocket.COMMAND_PROTOCOLS["v4.channel.k8s.io"]))
+    assert run(go(WEBSOCKET_PROTOCOLS["v5.channel.k8s.io"]))
+    assert not run(go(WEBSOCKET_PROTOCOLS["v4.channel.k8s.io"]))
 
 
 def test_base64_channels() -> None:
     async def go(message: bytes) -> bytes:
-        protocol = websocket.COMMAND_PROTOCOLS["v4.base64.channel.k8s.io"]
+        protocol = WEBSOCKET_PROTOCOLS["v4.base64.channel.k8s.io"]
         connection = ChannelConnection(websocket.WebSocket(_Wire()), protocol, (0,))
         for start in range(0, len(message), 3):
             await connection._take_text(
@@ -378,7 +375,7 @@ def test_base64_channels() -> None:
 
 def test_a_message_in_base64_is_decoded_as_it_comes() -> None:
     async def go() -> None:
-        protocol = websocket.COMMAND_PROTOCOLS["v4.base64.channel.k8s.io"]
+        protocol = WEBSOCKET_PROTOCOLS["v4.base64.channel.k8s.io"]
         connection = ChannelConnection(websocket.WebSocket(_Wire()), protocol, (0,))
         connection.inboxes[0].discard()
         await connection._take_text(Part(b"0", first=True, last=False))

@@ -19,7 +19,7 @@ from podkeep.runtime.oci.exec import ExecCommand, ExecStdio
 from podkeep.runtime.oci.exec import start as start_command
 from podkeep.runtime.oci.null_device import open_null
 from podkeep.runtime.streaming import exec as exec_session
-from podkeep.runtime.streaming.channels import CommandStreams, Size
+from podkeep.runtime.streaming.command_streams import CommandStreams, Size
 from podkeep.runtime.streaming.port_forward import ForwardRequest
 from podkeep.runtime.streaming.remote_command import CommandRequest
 from podkeep.runtime.streaming.server import StreamingServer
@@ -117,7 +117,7 @@ def test_no_client_makes_anything_fail_in_the_background(
         echo.close()
         assert server.pool.used == 0
         assert not server._running
-        assert len(server._listener or ()) == 0
+        assert len(server._server) == 0
         # Exceptions without a taker are told when their tasks are collected.
         gc.collect()
         await asyncio.sleep(0)

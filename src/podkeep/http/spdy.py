@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.streaming.spdy_dictionary import DICTIONARY
+from podkeep.http.spdy_dictionary import DICTIONARY
 
 VERSION = 3
 MAX_CONTROL_BYTES = 8 * 1024

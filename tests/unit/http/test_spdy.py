@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podkeep.runtime.streaming import spdy
-from podkeep.runtime.streaming.spdy_dictionary import DICTIONARY
+from podkeep.http import spdy
+from podkeep.http.spdy_dictionary import DICTIONARY
 
 stream_ids = st.integers(min_value=1, max_value=spdy.MAX_STREAM_ID)
 words = st.integers(min_value=0, max_value=2**32 - 1)

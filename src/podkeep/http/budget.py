@@ -1,6 +1,6 @@
-"""What the streaming server keeps of its clients' bytes: counted for each connection, and for all of them together.
+"""What a server keeps of its clients' bytes: counted for each connection, and for all of them together.
 
-Owns: the counting, who waits for room, whose turn it is. Does not own: queues that are counted (``channels.py``).
+Owns: the counting, who waits for room, whose turn it is. Does not own: queues that are counted (``streams.py``).
 
 A connection that is full is not read on, and that slows its client down. Each may keep :data:`OWN_BYTES` whatever the
 others do, so that no client keeps another out; what is above that comes out of one pool for the whole server.
@@ -9,9 +9,8 @@ others do, so that no client keeps another out; what is above that comes out of 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from podkeep.base.errors import Cancelled
@@ -34,8 +33,6 @@ SMALL_BYTES = 128 * PIECES_AT_A_TIME
 """Of those of one turn together: a connection with less costs much work for little. It waits for ``SMALL_PAUSE_S``."""
 SMALL_PAUSE_S = 0.004
 """In which nobody else's small frames are taken: what all of them together cost is less than half a processor."""
-FORWARDS_OF_POD = 512
-"""Forwarded connections of one pod, over all of its clients' connections: each takes two descriptors of the daemon."""
 HANGUP_TIMEOUT_S = 2.0
 """How long what a client sent before it left may wait for a session that takes nothing."""
 
@@ -50,8 +47,6 @@ class Pool:
     def __init__(self, limit: int = SERVER_BYTES, on_shrunk: Callable[[], None] = lambda: None) -> None:
         """Make it; ``on_shrunk`` is called when little is kept of what was much."""
         self.used = self.kept = 0
-        self.forwards: Counter[str] = Counter()
-        """Forwarded connections by pod, with those that are about to be made."""
         self._turns, self._small_turns = asyncio.Lock(), asyncio.Lock()
         self._turns_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._limit, self._on_shrunk = limit, on_shrunk
@@ -76,17 +71,17 @@ class Pool:
             for account in list(self._waiting):
                 account.wake()
 
-    def turns_of(self, pod: str) -> asyncio.Lock:
-        """Return what a pod's connections wait for first, so that pods take turns, whatever number of them each has."""
-        return self._turns_of.setdefault(pod, asyncio.Lock())
+    def turns_of(self, owner: str) -> asyncio.Lock:
+        """Return what an owner's connections wait for first: owners take turns, however many connections each has."""
+        return self._turns_of.setdefault(owner, asyncio.Lock())
 
-    async def turn(self, of_pod: asyncio.Lock, *, small: bool) -> None:
+    async def turn(self, of_owner: asyncio.Lock, *, small: bool) -> None:
         """Wait for one's turn. Each turn of the event loop has one of them, whatever the number of connections.
 
-        :param of_pod: see :meth:`turns_of`.
+        :param of_owner: see :meth:`turns_of`.
         :param small: what was taken in the turn before was hardly any data (``SMALL_BYTES``).
         """
-        async with of_pod, self._small_turns if small else self._turns:
+        async with of_owner, self._small_turns if small else self._turns:
             await asyncio.sleep(SMALL_PAUSE_S if small else 0)
 
     def wait(self, account: Account) -> None:
@@ -106,15 +101,19 @@ class Queue(Protocol):
 
 
 class Account:
-    """What one connection keeps; one task, its reader, may wait for room. ``hangup``: set when its client has left."""
+    """What one connection keeps; one task, its reader, may wait for room.
 
-    def __init__(self, hangup: asyncio.Event, pool: Pool | None = None, pod: str = "") -> None:
+    :param owner: whose connection it is, for turns.
+    """
+
+    def __init__(self, pool: Pool | None = None, owner: str = "") -> None:
         self.kept = 0
-        self.hangup = hangup
+        self.hangup = asyncio.Event()
+        """Set when the client has left; see :meth:`hang_up`."""
         self.outputs = asyncio.Semaphore(OUTPUTS_AT_A_TIME)
         """Held by who has read a portion of output that is not sent yet."""
         self.pool = pool or Pool()
-        self._turns = self.pool.turns_of(pod)
+        self._turns = self.pool.turns_of(owner)
         self._shared = 0
         self._pieces = self._taken = 0
         self._queues: WeakSet[Queue] = WeakSet()
@@ -124,7 +123,12 @@ class Account:
     @property
     def is_full(self) -> bool:
         """Whether nothing more should be read."""
-        return self.kept > CONNECTION_BYTES or (self._shared > 0 and self.pool.is_full)
+        return self.kept > CONNECTION_BYTES or self.is_above_share
+
+    @property
+    def is_above_share(self) -> bool:
+        """Whether it keeps more than its own while all together keep more than they should."""
+        return self._shared > 0 and self.pool.is_full
 
     def keep(self, count: int) -> None:
         """Count bytes that are kept from now on, or (negative) are not any more."""
@@ -155,6 +159,11 @@ class Account:
         # What queues had that are gone.
         self.keep(-self.kept)
 
+    def hang_up(self) -> None:
+        """Note that the client has left."""
+        self.hangup.set()
+        self.wake()
+
     def wake(self) -> None:
         """Have the waiting task look again."""
         if self._waiter is not None and not self._waiter.done():
@@ -169,7 +178,7 @@ class Account:
         self.pool.wait(self)
         try:
             if not self.hangup.is_set():
-                await self._freed_or_left(self._waiter)
+                await self._waiter
                 return
             # All waits after its client has left are one: others wake it, too.
             self._until = self._until or asyncio.get_running_loop().time() + HANGUP_TIMEOUT_S
@@ -180,11 +189,3 @@ class Account:
         finally:
             self._waiter = None
             self.pool.forget(self)
-
-    async def _freed_or_left(self, freed: asyncio.Future[None]) -> None:
-        leaving = asyncio.get_running_loop().create_task(self.hangup.wait())
-        waits: set[asyncio.Future[Any]] = {freed, leaving}
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 from podkeep.base.tasks import Tasks
+from podkeep.http.budget import Account, ClientGone
 from podkeep.kernel import tcp
-from podkeep.runtime.streaming.budget import Account, ClientGone, Pool
 
 READ_BYTES = 64 * 1024
 LOOK_S = 3.0
@@ -49,8 +50,27 @@ class Transport(Protocol):
         """Say that the connection ends, wait a little for the client to see all that was sent, and close it."""
 
 
+class Hangup:
+    """Calls ``on_hangup`` once when the peer of a socket has closed its end, also while nothing is read."""
+
+    def __init__(self, sock: socket.socket, on_hangup: Callable[[], None]) -> None:
+        self._loop, self._on_hangup = asyncio.get_running_loop(), on_hangup
+        self._poll = select.epoll()
+        self._poll.register(sock.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
+        self._loop.add_reader(self._poll.fileno(), self._hung_up)
+
+    def _hung_up(self) -> None:
+        self._loop.remove_reader(self._poll.fileno())
+        self._on_hangup()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._loop.remove_reader(self._poll.fileno())
+        self._poll.close()
+
+
 class SocketTransport:
-    """A TCP or TLS connection. ``first``: bytes that were read with the request's head."""
+    """A TCP, TLS or unix connection. ``first``: bytes that were read with the request's head."""
 
     def __init__(
         self,
@@ -59,43 +79,38 @@ class SocketTransport:
         first: bytes,
         *,
         idle_timeout: float,
-        pool: Pool,
-        pod: str = "",
+        account: Account,
     ) -> None:
-        """Take over a connection; ``pod`` is whose session it is.
+        """Take over a connection.
 
         :raises OSError: if it has broken by now.
         """
         self._reader, self._writer, self._first = reader, writer, first
-        self.account = Account(asyncio.Event(), pool, pod)
+        self.account = account
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
         sock: socket.socket = writer.get_extra_info("socket")
         # What can fail comes before what has to be given back.
-        self._ends = (sock.getsockname()[:2], sock.getpeername()[:2])
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A client whose machine is gone says nothing; the kernel asks it.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-        self._poll = select.epoll()
-        self._poll.register(sock.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
-        self._loop.add_reader(self._poll.fileno(), self._hung_up)
+        self._ends = None
+        if sock.family != socket.AF_UNIX:
+            self._ends = (sock.getsockname()[:2], sock.getpeername()[:2])
+            # A client whose machine is gone says nothing; the kernel asks it.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        self._hangup = Hangup(sock, account.hang_up)
         self._idle_timeout = idle_timeout
         self._active = self._loop.time()
         self._clock = self._loop.call_later(idle_timeout, self._look_at_clock)
         self._tasks = Tasks("looking at a streaming client")
-        self._tasks.start(self._look_at_peer())
+        if self._ends is not None:
+            self._tasks.start(self._look_at_peer(*self._ends))
 
-    def _hung_up(self) -> None:
-        self._loop.remove_reader(self._poll.fileno())
-        self.account.hangup.set()
-
-    async def _look_at_peer(self) -> None:
+    async def _look_at_peer(self, own: tuple[str, int], peer: tuple[str, int]) -> None:
         while not self.account.hangup.is_set():
             await asyncio.sleep(LOOK_S)
             # A transport whose buffer is full has stopped reading.
-            if not self._reading() and await asyncio.to_thread(tcp.peer_has_closed, *self._ends):
-                self.account.hangup.set()
+            if not self._reading() and await asyncio.to_thread(tcp.peer_has_closed, own, peer):
+                self.account.hang_up()
 
     def _reading(self) -> bool:
         transport = self._writer.transport
@@ -111,7 +126,7 @@ class SocketTransport:
     def abort(self) -> None:
         """Break the connection at once; who reads or writes it gets an error."""
         self._writer.transport.abort()
-        self.account.hangup.set()
+        self.account.hang_up()
 
     async def receive(self) -> bytes:
         if self._first:
@@ -148,7 +163,6 @@ class SocketTransport:
         """Give back what is held; the last call."""
         self.account.close()
         self._clock.cancel()
-        self._loop.remove_reader(self._poll.fileno())
-        self._poll.close()
+        self._hangup.close()
         self._writer.transport.abort()
         await self._tasks.close()

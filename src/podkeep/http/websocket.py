@@ -22,10 +22,12 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.runtime.streaming.budget import Account, ClientGone
-from podkeep.runtime.streaming.channels import Inbox
-from podkeep.runtime.streaming.transport import LINGER_S, Transport
+from podkeep.http.budget import Account, ClientGone
+from podkeep.http.streams import Inbox
+from podkeep.http.transport import LINGER_S, Transport
 
+STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
+"""Channels of a command (k8s.io/client-go, tools/remotecommand)."""
 CLOSE_SIGNAL = 255
 MESSAGE_BYTES = 32 * 1024
 """Data in one message of ours. Kubernetes' clients read with buffers of this size."""
@@ -129,20 +131,6 @@ class Protocol:
     json_status: bool = False
     """Whether the error channel carries a status as JSON."""
     signals_end: bool = False
-
-
-COMMAND_PROTOCOLS = {
-    protocol.name: protocol
-    for protocol in (
-        Protocol("v5.channel.k8s.io", json_status=True, signals_end=True),
-        Protocol("v4.channel.k8s.io", json_status=True),
-        Protocol("v4.base64.channel.k8s.io", base64=True, json_status=True),
-        Protocol("channel.k8s.io"),
-        Protocol("base64.channel.k8s.io", base64=True),
-        Protocol(""),
-    )
-}
-"""By the name that a client asks for."""
 
 
 class ChannelConnection:

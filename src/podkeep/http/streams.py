@@ -1,28 +1,20 @@
-"""What a session sees of its client, whatever the transport: bytes that come, bytes that go, and whether it is there.
+"""Byte streams of a connection, whatever the protocol: bytes that come, bytes that go, and the queue between.
 
-Owns: the interfaces, and the queue between a connection's reader and a session. Every queue is bounded, and so are all
-of a connection together (``budget.py``): one whose queue is full is not read on, and that is how a slow command slows
-its client down.
+Owns: the interfaces, and the queue between a connection's reader and whoever takes what it read. Every queue is
+bounded, and so are all of a connection together (``budget.py``): a connection whose queue is full is not read on, and
+that is how a slow consumer slows its client down.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from podkeep.runtime.streaming.budget import PART_BYTES, Account, ClientGone
+from podkeep.http.budget import PART_BYTES, Account, ClientGone
 
 QUEUE_BYTES = 256 * 1024
 """What may wait in one direction of one stream."""
-MAX_RESIZE_BYTES = 4096
-"""Longest line that says a terminal's size."""
-MAX_RESIZE_LINES = 64
-"""Sizes looked at of one portion; of more the last ones count."""
-MAX_SIDE = 65535
-"""The kernel keeps a terminal's sides as 16 bits (ioctl_tty(2), TIOCSWINSZ)."""
 
 
 class Source(Protocol):
@@ -124,64 +116,3 @@ class Inbox:
 def _wake(waiter: asyncio.Future[None] | None) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_result(None)
-
-
-@dataclass(frozen=True)
-class Size:
-    """A terminal's size in characters."""
-
-    width: int
-    height: int
-
-
-@dataclass(kw_only=True)
-class CommandStreams:
-    """A client of a command. What it did not ask for is None; ``status`` takes the text or JSON of the end.
-
-    ``gone`` is set when the client has left.
-    """
-
-    status: Sink
-    gone: asyncio.Event
-    stdin: Source | None = None
-    stdout: Sink | None = None
-    stderr: Sink | None = None
-    resize: Source | None = None
-    json_status: bool = True
-    """Whether the protocol's version has a status as JSON (v4 and newer), or a plain text in case of an error."""
-
-
-@dataclass
-class ResizeDecoder:
-    """Finds sizes in a stream of JSON objects, ``{"Width": 80, "Height": 24}``, one per line."""
-
-    _rest: bytes = field(default=b"", init=False)
-
-    def feed(self, data: bytes) -> list[Size]:
-        """Return the sizes complete with ``data``; a line that is none is passed over."""
-        *lines, self._rest = (self._rest + data).rsplit(b"\n", MAX_RESIZE_LINES)
-        if len(self._rest) > MAX_RESIZE_BYTES:
-            self._rest = b""
-        # Not every client ends the last object with a new line.
-        if (size := parse_size(self._rest)) is not None:
-            lines, self._rest = [*lines, self._rest], b""
-            return [*filter(None, map(parse_size, lines[:-1])), size]
-        return list(filter(None, map(parse_size, lines)))
-
-
-def parse_size(line: bytes) -> Size | None:
-    """Return the size a JSON object says, or None if it says none."""
-    if len(line) > MAX_RESIZE_BYTES:
-        return None
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(message, dict):
-        return None
-    width, height = message.get("Width"), message.get("Height")
-    if type(width) is not int or type(height) is not int:
-        return None
-    if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
-        return None
-    return Size(width=width, height=height)

@@ -1,8 +1,8 @@
 """Listening sockets whose clients are many and hostile: a task for each connection, and a limit that strangers share.
 
-Owns: accepting, TLS's handshake, the number of strangers, the kernel's buffers for connections, and their end. Does not
-own: what is spoken, or how many are admitted. Whoever can reach the socket may connect, and must not keep out those who
-are entitled: for a connection above the limit the oldest one is closed that has not been admitted yet.
+Owns: listening, accepting, TLS's handshake, the number of connections, the kernel's buffers for them, and their end.
+Does not own: what is spoken, or who is entitled. Whoever can reach the socket may connect, and must not keep out those
+who are entitled: for a connection above the limit the oldest one is closed that nobody has admitted.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import errno
 import logging
 import socket
 import ssl
+import stat
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
+from podkeep.base.errors import FailedPrecondition
 from podkeep.base.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -31,14 +35,48 @@ RETRY_S = 1.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
+def tcp_socket(address: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an IP address and a port; 0: any that is free.
+
+    :raises OSError: if the port is taken, or the address not this machine's.
+    """
+    return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+
+
+def unix_socket(path: Path) -> socket.socket:
+    """Return a socket that is bound to ``path``, for this user alone. One that nobody serves any more is replaced.
+
+    :raises FailedPrecondition: if something else is there, or another process serves it.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FailedPrecondition(f"{path} exists and is not a socket")
+        with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
+            probe.connect(str(path))
+            raise FailedPrecondition(f"another process serves {path}")
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.bind(str(path))
+        # Nobody can connect before it listens.
+        path.chmod(0o600)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 @dataclass(eq=False, kw_only=True)
 class Connection:
     """A client's connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    admit: Callable[[], None] = field(repr=False)
-    """Called when the client has shown what it wants: it is not closed any more to make room."""
+    admit: Callable[[], bool] = field(repr=False)
+    """Called when the client has shown what it wants: it is not closed any more to make room. False: there are too
+    many of these."""
+    release: Callable[[], None] = field(repr=False)
+    """Undoes ``admit``: the connection may be closed to make room, after those that have waited for longer."""
 
 
 Serve = Callable[[Connection], Awaitable[None]]
@@ -48,27 +86,28 @@ class Listener:
     """Serves the connections of some sockets.
 
     :param limit: connections at a time that are not admitted.
+    :param admitted: connections at a time that are; None: ``serve`` bounds them.
     :param handshake_timeout: seconds that a TLS handshake may take.
     """
 
-    def __init__(
-        self, serve: Serve, *, limit: int, tls: ssl.SSLContext | None = None, handshake_timeout: float = 10.0
-    ) -> None:
-        self._serve, self._limit = serve, limit
-        self._tls, self._handshake_timeout = tls, handshake_timeout
+    def __init__(self, serve: Serve, *, limit: int, admitted: int | None, handshake_timeout: float) -> None:
+        self._serve, self._limit, self._admitted = serve, limit, admitted
+        self._handshake_timeout = handshake_timeout
+        self._tls: ssl.SSLContext | None = None
         self._accepting = Tasks("accepting connections")
         self._connections = Tasks("a connection")
         self._strangers: dict[asyncio.Task[None], None] = {}
         """Those that are not admitted, the oldest first."""
+        self._entitled: set[asyncio.Task[None]] = set()
         self._sockets: Sequence[socket.socket] = ()
 
     def __len__(self) -> int:
         """Return how many connections there are."""
         return len(self._connections)
 
-    def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Listen on ``sockets``, which are bound; they are closed with the listener."""
-        self._sockets = sockets
+    def start(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None) -> None:
+        """Listen on ``sockets``, which are bound; they are closed with the listener, and unix sockets removed."""
+        self._sockets, self._tls = sockets, tls
         for sock in sockets:
             sock.setblocking(False)
             # Connections have these from the socket that accepts them.
@@ -77,11 +116,18 @@ class Listener:
             sock.listen(BACKLOG)
             self._accepting.start(self._accept(sock))
 
-    async def close(self) -> None:
-        """Stop listening, end every connection and wait for that."""
+    async def stop_accepting(self) -> None:
+        """Take no more connections; those that are here go on."""
         await self._accepting.close()
         for sock in self._sockets:
+            if sock.family == socket.AF_UNIX:
+                Path(sock.getsockname()).unlink(missing_ok=True)
             sock.close()
+        self._sockets = ()
+
+    async def close(self) -> None:
+        """Stop listening, end every connection and wait for that."""
+        await self.stop_accepting()
         await self._connections.close()
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -94,21 +140,33 @@ class Listener:
                     log.warning("no connection is accepted for %g s: %s", RETRY_S, error)
                     await asyncio.sleep(RETRY_S)
                 continue
-            self._take(sock)
+            task = self._connections.start(self._run(sock))
+            task.add_done_callback(self._forget)
+            self._add_stranger(task)
             # A flood must not keep out what else there is to do, as the end of those that made room.
             await asyncio.sleep(0)
 
-    def _take(self, sock: socket.socket) -> None:
+    def _add_stranger(self, task: asyncio.Task[None]) -> None:
         if len(self._strangers) >= self._limit:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.cancel()
-        task = self._connections.start(self._run(sock))
         self._strangers[task] = None
-        task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._strangers.pop(task, None)
+        self._entitled.discard(task)
+
+    def _admit(self, task: asyncio.Task[None]) -> bool:
+        if self._admitted is not None and len(self._entitled) >= self._admitted:
+            return False
+        self._forget(task)
+        self._entitled.add(task)
+        return True
+
+    def _release(self, task: asyncio.Task[None]) -> None:
+        self._forget(task)
+        self._add_stranger(task)
 
     async def _run(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -128,7 +186,14 @@ class Listener:
         assert task is not None
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
-            await self._serve(Connection(reader=reader, writer=writer, admit=partial(self._forget, task)))
+            await self._serve(
+                Connection(
+                    reader=reader,
+                    writer=writer,
+                    admit=partial(self._admit, task),
+                    release=partial(self._release, task),
+                )
+            )
         finally:
             # Not close(): it would wait for ever for a client that does not take what was written.
             transport.abort()

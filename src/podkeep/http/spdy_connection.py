@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from podkeep.runtime.streaming import spdy
-from podkeep.runtime.streaming.budget import ClientGone
-from podkeep.runtime.streaming.channels import Inbox
-from podkeep.runtime.streaming.transport import LINGER_S, Transport
+from podkeep.http import spdy
+from podkeep.http.budget import ClientGone
+from podkeep.http.streams import Inbox
+from podkeep.http.transport import LINGER_S, Transport
 
 FRAME_BYTES = 32 * 1024
 """Data in one frame of ours."""

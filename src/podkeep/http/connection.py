@@ -1,0 +1,336 @@
+"""HTTP/1.1 on one connection: reading a request, calling its handler, writing the response, and then the next one.
+
+Owns: the order of these steps, their time limits, and the change from HTTP to another protocol. Does not own: syntax
+and states of HTTP/1.1, which are h11's, or which connections there are (``listener.py``). Requests that a client sends
+ahead are read one after the other. Nothing is read of a client that does not take what was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing, suppress
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import NoReturn
+
+import h11
+
+from podkeep.base import log as request_log
+from podkeep.base.errors import PodkeepError
+from podkeep.http.budget import Account, ClientGone, Pool
+from podkeep.http.listener import Connection
+from podkeep.http.messages import Body, Credentials, Handler, Peer, Refused, Request, Response, Upgrade
+from podkeep.http.transport import Hangup, SocketTransport
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 64 * 1024
+"""What is read at a time, and written before the client has taken some."""
+_EVENTS_PASSED_OVER = 64
+"""Pieces of a body that nobody read: for more of them the connection is closed."""
+_BOTH_DONE = {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
+_WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+_UCRED = struct.Struct("3i")
+"""struct ucred (unix(7))."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What clients may have and take. Times are in seconds."""
+
+    waiting: int = 1024
+    """Connections at a time whose client has not been admitted, or waits between two requests: for one more the oldest
+    of them is closed."""
+    admitted: int | None = None
+    """Connections at a time that are admitted; one more is refused. None: the handler bounds them."""
+    head_bytes: int = 16 * 1024
+    """A request's head; also the head of one chunk, and the trailers."""
+    head_timeout: float = 10.0
+    """For TLS's handshake, and for a request's head."""
+    body_timeout: float = 30.0
+    """For each piece of a request's body, and for one that is read whole."""
+    write_timeout: float = 10.0
+    """For each 64 KiB that the client has to take."""
+    idle_timeout: float = 0.0
+    """How long a connection is kept for another request; 0: each connection has one."""
+
+
+class HttpConnection:
+    """Serves one connection. ``name`` says in the log whose server it is."""
+
+    def __init__(
+        self,
+        name: str,
+        connection: Connection,
+        handler: Handler,
+        *,
+        limits: Limits,
+        pool: Pool,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._name, self._connection, self._handler = name, connection, handler
+        self._limits, self._pool, self._stopping = limits, pool, stopping
+        self._reader, self._writer = connection.reader, connection.writer
+        self._socket: socket.socket = connection.writer.get_extra_info("socket")
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._peer = _peer(self._socket, connection.writer)
+        self._account = Account(pool)
+        """What is kept of the bodies of its requests."""
+        self._method = ""
+        self.is_idle = True
+        """Whether no request is being answered: nothing is lost if it ends."""
+
+    async def serve(self) -> None:
+        """Answer requests until the connection is to be closed."""
+        try:
+            head = await self._read_head(first=True)
+            while head is not None:
+                self.is_idle = False
+                request_log.begin_request()
+                if not await self._answer(head):
+                    return
+                self._h11.start_next_cycle()
+                self._connection.release()
+                self.is_idle = True
+                # Requests that came at once are not answered at once: others have their turn.
+                await asyncio.sleep(0)
+                head = await self._read_head(first=False)
+        except Refused as refusal:
+            log.info("a %s request is refused with %d: %s", self._name, refusal.status, refusal.message)
+            with suppress(OSError, TimeoutError):
+                await self._write_error(refusal)
+                await self._close()
+        except (ClientGone, OSError, TimeoutError) as error:
+            log.debug("a %s session ended: %s", self._name, error)
+        except PodkeepError as error:
+            log.info("a %s session failed: %s", self._name, error)
+
+    async def _answer(self, head: h11.Request) -> bool:
+        """Answer one request; return whether there may be another."""
+        with ExitStack() as at_end:
+            at_end.callback(self._account.close)
+            request = self._request(head, at_end)
+            self._method = request.method
+            answer = await self._ask_handler(request)
+            if isinstance(answer, Upgrade):
+                await self._upgrade(answer, request)
+                return False
+            await self._write_response(answer)
+        if self._input_is_whole() and self._h11.states == _BOTH_DONE and not self._stopping.is_set():
+            return True
+        with suppress(OSError, TimeoutError):
+            await self._close()
+        return False
+
+    def _request(self, head: h11.Request, at_end: ExitStack) -> Request:
+        headers: dict[str, list[str]] = {}
+        for name, value in head.headers:
+            headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # Whoever passes requests on might take the other one for the end of this (RFC 9112, section 6.3).
+            raise Refused(400, "not an HTTP/1.1 request: it has two lengths")
+        # h11 lets only one number through.
+        length = None if "transfer-encoding" in headers else int(headers.get("content-length", ["0"])[0])
+        return Request(
+            method=head.method.decode(),
+            target=head.target.decode("latin-1"),
+            headers=headers,
+            body=Body(self._receive_body, length, self._account, self._limits.body_timeout),
+            peer=self._peer,
+            stopping=self._stopping,
+            at_end=at_end,
+            admit=self._admit,
+        )
+
+    def _admit(self) -> None:
+        if not self._connection.admit():
+            raise Refused(503, "too many requests at a time", [("Retry-After", "1")])
+
+    async def _ask_handler(self, request: Request) -> Response | Upgrade:
+        try:
+            return await self._handler(request)
+        except (Refused, ClientGone):
+            raise
+        except Exception:  # the boundary: whatever happened must become an answer
+            # The target is not logged: it may be a secret.
+            log.exception("the handler of a %s request (%s) failed unexpectedly", self._name, request.method)
+            return _error(Refused(500, f"internal error; the log says more under [{request_log.request_id()}]"))
+
+    # reading
+
+    async def _read_head(self, *, first: bool) -> h11.Request | None:
+        """Return the next request, or None if the connection ended before there was one.
+
+        :raises Refused: if what came is no request.
+        :raises TimeoutError: if it did not come in time.
+        """
+        begun = first or self._h11.trailing_data[0] != b""
+        async with asyncio.timeout(self._limits.head_timeout if begun else self._limits.idle_timeout) as deadline:
+            while True:
+                event = self._next_event()
+                if isinstance(event, h11.Request):
+                    if _size(event) > self._limits.head_bytes:
+                        raise Refused(431, f"the request's head has more than {self._limits.head_bytes} bytes")
+                    return event
+                if isinstance(event, h11.ConnectionClosed):
+                    return None
+                self._h11.receive_data(await self._reader.read(PIECE_BYTES))
+                if not begun:
+                    begun = True
+                    deadline.reschedule(asyncio.get_running_loop().time() + self._limits.head_timeout)
+
+    def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            return self._h11.next_event()
+        except h11.RemoteProtocolError as error:
+            # What came is not repeated, neither to the client nor in the log: the target may be a secret.
+            words = f"not an HTTP/1.1 request: {str(error).partition(':')[0]}"
+            raise Refused(error.error_status_hint, words) from error
+
+    async def _receive_body(self) -> bytes:
+        """Return the next piece of the body; nothing at its end."""
+        while True:
+            event = self._next_event()
+            if event is h11.NEED_DATA:
+                try:
+                    if self._h11.they_are_waiting_for_100_continue:
+                        await self._write(self._h11.send(h11.InformationalResponse(status_code=100, headers=[])))
+                    self._h11.receive_data(await self._reader.read(PIECE_BYTES))
+                except OSError as error:
+                    raise ClientGone(f"the connection broke: {error}") from error
+            elif isinstance(event, h11.Data):
+                await self._account.took(len(event.data))
+                if event.data:
+                    return bytes(event.data)
+            else:
+                return b""
+
+    def _input_is_whole(self) -> bool:
+        """Pass over what has come of a body that the handler did not read; return whether that was all."""
+        with suppress(Refused):
+            for _ in range(_EVENTS_PASSED_OVER):
+                if self._h11.their_state is not h11.SEND_BODY or self._next_event() is h11.NEED_DATA:
+                    break
+        return self._h11.their_state not in {h11.SEND_BODY, h11.ERROR}
+
+    # writing
+
+    async def _write(self, data: bytes | None) -> None:
+        if data:
+            self._writer.write(data)
+            async with asyncio.timeout(self._limits.write_timeout):
+                await self._writer.drain()
+
+    async def _write_response(self, response: Response, *, closes: bool = False) -> None:
+        is_empty = self._method == "HEAD" or response.status in _WITHOUT_BODY
+        if isinstance(response.body, bytes):
+            head = self._head(response, length=len(response.body), closes=closes or not self._input_is_whole())
+            await self._write_whole(head, b"" if is_empty else response.body)
+        else:
+            async with aclosing(response.body) as chunks:
+                await self._write(self._head(response, length=None, closes=False))
+                if not is_empty:
+                    await self._write_chunks(chunks)
+        await self._write(self._h11.send(h11.EndOfMessage()))
+
+    def _head(self, response: Response, *, length: int | None, closes: bool) -> bytes:
+        headers = list(response.headers)
+        if length is not None and response.status not in _WITHOUT_BODY:
+            headers.append(("Content-Length", str(length)))
+        headers.append(("Date", formatdate(usegmt=True)))
+        if closes or not self._limits.idle_timeout or self._stopping.is_set():
+            headers.append(("Connection", "close"))
+        reason = HTTPStatus(response.status).phrase.encode()
+        return self._h11.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
+
+    async def _write_whole(self, head: bytes, body: bytes) -> None:
+        # A short body goes out with its head.
+        for start in range(0, len(body), PIECE_BYTES):
+            piece = self._h11.send(h11.Data(data=body[start : start + PIECE_BYTES]))
+            await self._write(head + (piece or b""))
+            head = b""
+        await self._write(head)
+
+    async def _write_chunks(self, chunks: AsyncGenerator[bytes, None]) -> None:
+        """Send what a generator makes, and end it when the client leaves: it may have nothing to send for long.
+
+        :raises ClientGone: if it left.
+        :raises TimeoutError: if it takes nothing.
+        """
+        gone = asyncio.Event()
+        hangup = Hangup(self._socket, gone.set)
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(_fail_when(gone))
+                async for chunk in chunks:
+                    if chunk:
+                        await self._write(self._h11.send(h11.Data(data=chunk)))
+                watching.cancel()
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+        finally:
+            hangup.close()
+
+    async def _write_error(self, refusal: Refused) -> None:
+        # Not within another response: that is broken off.
+        if self._h11.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            await self._write_response(_error(refusal), closes=True)
+
+    async def _close(self) -> None:
+        """Close the connection when the client has what was written.
+
+        With input unread the kernel would reset the connection, and the client might lose what it has not read.
+        """
+        async with asyncio.timeout(self._limits.write_timeout):
+            if not self._input_is_whole():
+                if self._writer.can_write_eof():
+                    self._writer.write_eof()
+                while await self._reader.read(PIECE_BYTES):
+                    pass
+            self._writer.close()
+            await self._writer.wait_closed()
+
+    async def _upgrade(self, upgrade: Upgrade, request: Request) -> None:
+        await request.body.read(0)
+        switching = h11.InformationalResponse(
+            status_code=101, headers=list(upgrade.headers), reason=b"Switching Protocols"
+        )
+        await self._write(self._h11.send(switching))
+        transport = SocketTransport(
+            self._reader,
+            self._writer,
+            self._h11.trailing_data[0],
+            idle_timeout=upgrade.idle_timeout,
+            account=Account(self._pool, upgrade.owner),
+        )
+        try:
+            await upgrade.session(transport)
+        finally:
+            await transport.dispose()
+
+
+def _error(refusal: Refused) -> Response:
+    headers = [*refusal.headers, ("Content-Type", "text/plain; charset=utf-8")]
+    return Response(status=refusal.status, headers=headers, body=f"{refusal.message}\n".encode())
+
+
+def _size(head: h11.Request) -> int:
+    return len(head.method) + len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
+
+
+async def _fail_when(gone: asyncio.Event) -> NoReturn:
+    await gone.wait()
+    raise ClientGone("the client left")
+
+
+def _peer(sock: socket.socket, writer: asyncio.StreamWriter) -> Peer:
+    if sock.family == socket.AF_UNIX:
+        pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        return Peer(credentials=Credentials(pid=pid, uid=uid, gid=gid))
+    address = writer.get_extra_info("peername")
+    return Peer(address=address[0] if address else "", certificate=writer.get_extra_info("peercert") or None)

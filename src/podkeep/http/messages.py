@@ -1,0 +1,174 @@
+"""What a server and its handler say to each other: a request, and the response or the upgrade that answers it.
+
+A handler is called once for each request. It returns a :class:`Response`, or an :class:`Upgrade` if the client asked
+for another protocol, or raises :class:`Refused`. ``server.py`` says what becomes of other exceptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.http.budget import Account
+from podkeep.http.transport import Transport
+
+Headers: TypeAlias = Sequence[tuple[str, str]]
+
+
+class Refused(InvalidArgument):
+    """The request is answered with an HTTP error; ``status`` is its code, ``headers`` go with it."""
+
+    def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, headers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """``headers`` with names in lower case; a name that comes several times has its values in order."""
+
+    method: str
+    target: str
+    """As the client sent it: neither decoded nor normalised."""
+    headers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The target without its query, still percent-encoded."""
+        return self.target.partition("?")[0]
+
+    def tokens(self, name: str) -> list[str]:
+        """Return the members of a header that is a list, over all its lines."""
+        return [token for line in self.headers.get(name, ()) for item in line.split(",") if (token := item.strip())]
+
+    @property
+    def upgrade(self) -> str:
+        """What the client wants to change to, in lower case; empty if it does not."""
+        if "upgrade" not in {token.lower() for token in self.tokens("connection")}:
+            return ""
+        return ", ".join(self.headers.get("upgrade", ())).lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """The process that connected to a unix socket, when it did (SO_PEERCRED, unix(7))."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """Who is at the other end, as far as the connection itself proves it."""
+
+    address: str = ""
+    """IP address; empty on a unix socket."""
+    certificate: Mapping[str, Any] | None = None
+    """The client's certificate, verified against the server's client CA (form: ``ssl.SSLSocket.getpeercert``); None if
+    it showed none."""
+    credentials: Credentials | None = None
+    """On a unix socket only."""
+
+
+class Body:
+    """A request's body: its pieces as they come (``async for``), or the whole (:meth:`read`); once.
+
+    What a handler does not read is not kept. The connection is closed after the response unless the rest has come.
+
+    :param receive: returns the next piece; nothing at the end.
+    :param length: what the client announced; None: it sends chunks.
+    :param account: what is read whole is counted there.
+    :param timeout: seconds that the next piece may take, and the whole.
+    """
+
+    def __init__(
+        self, receive: Callable[[], Awaitable[bytes]], length: int | None, account: Account, timeout: float
+    ) -> None:
+        self._receive, self._length, self._account, self._timeout = receive, length, account, timeout
+
+    def __aiter__(self) -> Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            async with asyncio.timeout(self._timeout):
+                piece = await self._receive()
+        except TimeoutError as error:
+            raise Refused(408, "the request's body did not come in time") from error
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    async def read(self, limit: int) -> bytes:
+        """Return the whole body.
+
+        :param limit: in bytes; a longer one is refused, if it is announced before anything is read.
+        :raises Refused: if it is longer, takes too long, or all bodies together are more than the server keeps.
+        """
+        if self._length is not None and self._length > limit:
+            raise Refused(413, f"the request's body has {self._length} bytes; at most {limit} are taken")
+        data = bytearray()
+        try:
+            async with asyncio.timeout(self._timeout):
+                async for piece in self:
+                    data += piece
+                    if len(data) > limit:
+                        raise Refused(413, f"the request's body has more than {limit} bytes")
+                    self._account.keep(len(piece))
+                    if self._account.is_above_share:
+                        raise Refused(503, "too many requests with large bodies at a time", [("Retry-After", "1")])
+        except TimeoutError as error:
+            raise Refused(408, "the request's body did not come in time") from error
+        return bytes(data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Head):
+    """A request whose head has come."""
+
+    body: Body
+    peer: Peer
+    stopping: asyncio.Event
+    """Set when the server is being stopped: what would go on for long ends by itself then, as a watch does."""
+    at_end: ExitStack
+    """Closed when the request has been answered, or cannot be. A response's generator that was never started runs none
+    of its ``finally``: what must be given back is registered here."""
+    admit: Callable[[], None]
+    """Call it when the client has shown that it is entitled: its connection is not closed any more to make room for
+    another until the response is complete. Raises :class:`Refused` if that are too many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    """An answer with a whole body, or with one that is made while it is sent, chunk by chunk.
+
+    The next chunk is asked for when the client has taken enough of those before; each is held whole, so 64 KiB are
+    plenty. The generator is closed when the client leaves, or takes nothing for the server's ``write_timeout``.
+    """
+
+    status: int = 200
+    headers: Headers = ()
+    """Without those that frame the body, which the server adds."""
+    body: bytes | AsyncGenerator[bytes, None] = b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upgrade:
+    """``101 Switching Protocols``, and then a session on the connection, with what the client sent early."""
+
+    headers: Headers
+    """With ``connection`` and ``upgrade``."""
+    session: Callable[[Transport], Awaitable[None]]
+    """The connection is closed when it returns."""
+    idle_timeout: float
+    """Seconds without a byte in either direction after which the connection is closed."""
+    owner: str = ""
+    """Whose session it is: sessions of one owner take turns (``budget.py``)."""
+
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response | Upgrade]]

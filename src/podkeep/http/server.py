@@ -1,0 +1,74 @@
+"""An HTTP/1.1 server: listening sockets, a handler, and limits.
+
+Owns: the life of a server. Does not own: connections (``listener.py``), HTTP on one of them (``connection.py``), or
+what is served, which is the handler's. What a client sees if that raises:
+
+| raised | the client sees |
+|---|---|
+| ``Refused`` | its status, headers and message as plain text; the connection is closed |
+| anything else before a response | 500, with the ID under which the log has the exception |
+| anything in a response's generator | the connection is broken off, so that the client sees that it has not all |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+
+from podkeep.http.budget import Pool
+from podkeep.http.connection import HttpConnection, Limits
+from podkeep.http.listener import Connection, Listener
+from podkeep.http.messages import Handler
+
+
+class Server:
+    """Start it and close it on one event loop.
+
+    :param name: what it is called in the log.
+    :param pool: what all connections together keep of their clients' bytes.
+    """
+
+    def __init__(self, name: str, handler: Handler, limits: Limits, pool: Pool | None = None) -> None:
+        self._name, self._handler, self._limits = name, handler, limits
+        self._pool = pool or Pool()
+        self._stopping = asyncio.Event()
+        self._serving: dict[asyncio.Task[None], HttpConnection] = {}
+        self._listener = Listener(
+            self._serve, limit=limits.waiting, admitted=limits.admitted, handshake_timeout=limits.head_timeout
+        )
+
+    def __len__(self) -> int:
+        """Return how many connections there are."""
+        return len(self._listener)
+
+    def start(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None) -> None:
+        """Listen on ``sockets``, which are bound; the server closes them, and removes unix sockets."""
+        self._listener.start(sockets, tls)
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Stop listening, end every connection and wait for that.
+
+        :param grace: seconds that requests may take to be answered. ``Request.stopping`` is set; no connection has
+            another request.
+        """
+        self._stopping.set()
+        await self._listener.stop_accepting()
+        for task, connection in self._serving.items():
+            if connection.is_idle:
+                task.cancel()
+        if grace and self._serving:
+            await asyncio.wait(list(self._serving), timeout=grace)
+        await self._listener.close()
+
+    async def _serve(self, connection: Connection) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving[task] = serving = HttpConnection(
+            self._name, connection, self._handler, limits=self._limits, pool=self._pool, stopping=self._stopping
+        )
+        try:
+            await serving.serve()
+        finally:
+            del self._serving[task]

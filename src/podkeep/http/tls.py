@@ -1,0 +1,40 @@
+"""What a server proves itself with, and which clients' certificates it verifies."""
+
+from __future__ import annotations
+
+import ssl
+
+from podkeep.base.errors import FailedPrecondition
+
+
+def server_context(name: str, certificate: str, key: str, client_ca: str = "") -> ssl.SSLContext:
+    """Return the TLS settings of a server: TLS 1.2 or newer, HTTP/1.1.
+
+    :param name: what the server is called in errors.
+    :param certificate: PEM file with its certificate and the chain; ``key``: PEM file with the key.
+    :param client_ca: PEM file of the authorities that clients' certificates are verified against. A client may show
+        none; one that does not verify ends the handshake (ssl.CERT_OPTIONAL). Empty: no client is asked for one.
+    :raises FailedPrecondition: if the files cannot be read, are no PEM, do not belong together, or want a password.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client that prefers HTTP/2 is told in the handshake.
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        # Without a password at hand OpenSSL would ask for it on the terminal, and wait.
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ssl.SSLError) as error:
+        raise FailedPrecondition(
+            f"{name}'s certificate {certificate} with key {key} cannot be used: {error}",
+            hint="name the PEM files of a certificate and its key, which has no password",
+        ) from error
+    if client_ca:
+        try:
+            context.load_verify_locations(client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise FailedPrecondition(
+                f"{name}'s authorities for clients in {client_ca} cannot be used: {error}",
+                hint="name a PEM file of certificates",
+            ) from error
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context

@@ -1,0 +1,974 @@
+"""The HTTP server core with real sockets: what a client may do, what it gets, and what is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import ssl
+import struct
+import subprocess
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.http.budget import Pool
+from podkeep.http.connection import PIECE_BYTES, Limits
+from podkeep.http.listener import tcp_socket, unix_socket
+from podkeep.http.messages import Handler, Refused, Request, Response, Upgrade
+from podkeep.http.server import Server
+from podkeep.http.tls import server_context
+from podkeep.http.transport import Transport
+from support.timeout import TIMEOUT_S
+
+KEPT = Limits(idle_timeout=TIMEOUT_S)
+GET = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
+SWITCH = b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+
+
+@dataclass
+class Client:
+    """A client that says and reads bytes."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def response(self, *, body: bool = True) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and body of the next response."""
+        line, *fields = (await self.reader.readuntil(b"\r\n\r\n")).decode().rstrip().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in fields)}
+        content = b""
+        if body and "content-length" in headers:
+            content = await self.reader.readexactly(int(headers["content-length"]))
+        elif body and headers.get("transfer-encoding") == "chunked":
+            while size := int(await self.reader.readline(), 16):
+                content += (await self.reader.readexactly(size + 2))[:-2]
+            await self.reader.readline()
+        return int(line.split()[1]), headers, content
+
+    async def rest(self) -> bytes:
+        """Return all that comes until the connection ends, in whatever way."""
+        found = b""
+        with suppress(ConnectionResetError):
+            while part := await self.reader.read(65536):
+                found += part
+        return found
+
+    def leave(self) -> None:
+        self.writer.transport.abort()
+
+
+@dataclass
+class Serving:
+    """A server that runs, and its clients."""
+
+    server: Server
+    pool: Pool
+    address: tuple[str, int] | str
+    clients: list[Client]
+
+    async def connect(self, tls: ssl.SSLContext | None = None) -> Client:
+        if isinstance(self.address, str):
+            client = Client(*await asyncio.open_unix_connection(self.address))
+        else:
+            client = Client(*await asyncio.open_connection(*self.address, ssl=tls, limit=4096))
+        self.clients.append(client)
+        return client
+
+    async def ask(self, data: bytes) -> Client:
+        client = await self.connect()
+        client.send(data)
+        return client
+
+
+@asynccontextmanager
+async def serving(
+    handler: Handler, limits: Limits = KEPT, *, tls: ssl.SSLContext | None = None, path: Path | None = None
+) -> AsyncIterator[Serving]:
+    """Serve, within a time. Nothing is left of it at the end."""
+    pool = Pool(100_000)
+    server = Server("test", handler, limits, pool)
+    sock = tcp_socket("127.0.0.1", 0) if path is None else unix_socket(path)
+    started = Serving(server, pool, sock.getsockname(), [])
+    server.start([sock], tls)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            yield started
+            await server.close()
+        assert (len(server), pool.kept, pool.used) == (0, 0, 0)
+    finally:
+        await server.close()
+        for client in started.clients:
+            client.leave()
+
+
+@pytest.fixture
+def run(caplog: pytest.LogCaptureFixture) -> Callable[[Awaitable[None]], None]:
+    """Run a scenario; nothing may fail in the background."""
+
+    def run_it(scenario: Awaitable[None]) -> None:
+        failures: list[dict[str, Any]] = []
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+            before = asyncio.all_tasks()
+            descriptors = len(os.listdir("/proc/self/fd"))
+            await scenario
+            await until(lambda: asyncio.all_tasks() == before)
+            await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
+            gc.collect()
+
+        asyncio.run(main())
+        assert failures == []
+        assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+    return run_it
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not true():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+
+
+async def answer_path(request: Request) -> Response:
+    return Response(headers=[("Content-Type", "text/plain")], body=request.target.encode())
+
+
+# requests and whole responses
+
+
+def test_requests_on_one_connection_are_answered_in_turn(run: Any) -> None:
+    async def scenario() -> None:
+        async with serving(answer_path) as given:
+            client = await given.ask(b"GET /a?b=%20c HTTP/1.1\r\nHost: x\r\n\r\n")
+            status, headers, body = await client.response()
+            assert (status, body) == (200, b"/a?b=%20c")
+            assert headers["content-type"] == "text/plain"
+            assert "date" in headers
+            assert "connection" not in headers
+            client.send(b"HEAD /1234 HTTP/1.1\r\nHost: x\r\n\r\n")
+            status, headers, _ = await client.response(body=False)
+            assert (status, headers["content-length"]) == (200, "5")
+            client.send(b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert (await client.response())[2] == b"/last"
+            assert await client.rest() == b""
+
+    run(scenario())
+
+
+def test_requests_sent_ahead_are_answered_in_their_order(run: Any) -> None:
+    running = 0
+
+    async def handler(request: Request) -> Response:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0)
+        running -= 1
+        return await answer_path(request)
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            requests = [b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(200)]
+            client = await given.ask(b"".join(requests))
+            assert [(await client.response())[2] for _ in requests] == [b"/%d" % number for number in range(200)]
+
+    run(scenario())
+
+
+def test_a_request_in_single_bytes_is_read(run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(body=await request.body.read(10))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.connect()
+            for byte in b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody":
+                client.send(bytes((byte,)))
+                await client.writer.drain()
+                await asyncio.sleep(0)
+            assert (await client.response())[2] == b"body"
+
+    run(scenario())
+
+
+def test_a_large_response_is_written_in_pieces(run: Any) -> None:
+    body = os.urandom(5_000_001)
+
+    async def handler(_: Request) -> Response:
+        return Response(body=body)
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(GET + GET)
+            for _ in range(2):
+                assert (await client.response())[2] == body
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n a: folded\r\n\x00: y\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nbody", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -4\r\n\r\nbody", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (b"GET /" + b"x" * 16_400 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
+        (b"GET /" + b"x" * 1_000_000, 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 100_000, 431),
+    ],
+)
+def test_what_is_no_request_is_refused_and_the_connection_closed(head: bytes, status: int, run: Any) -> None:
+    async def handler(_: Request) -> Response:
+        raise AssertionError
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(head)
+            found, headers, body = await client.response()
+            assert (found, headers["connection"]) == (status, "close")
+            assert b"xxx" not in body
+            assert await client.rest() == b""
+
+    run(scenario())
+
+
+def test_a_client_of_http_1_0_gets_a_body_without_chunks(run: Any) -> None:
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"one "
+        yield b"two"
+
+    async def handler(_: Request) -> Response:
+        return Response(body=chunks())
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(b"GET / HTTP/1.0\r\n\r\n")
+            _, headers, _ = await client.response(body=False)
+            assert "transfer-encoding" not in headers
+            assert await client.rest() == b"one two"
+
+    run(scenario())
+
+
+# time
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /x HTTP/1.1\r\nHost: "])
+def test_a_request_that_does_not_come_ends_the_connection(said: bytes, run: Any) -> None:
+    async def scenario() -> None:
+        async with serving(answer_path, Limits(head_timeout=0.1)) as given:
+            client = await given.ask(said)
+            assert await client.rest() == b""
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_second_request_that_has_begun_has_no_more_time_than_the_first(together: bool, run: Any) -> None:
+    limits = Limits(idle_timeout=TIMEOUT_S)
+
+    async def scenario() -> None:
+        async with serving(answer_path, limits) as given:
+            client = await given.ask(GET + b"GET" if together else GET)
+            # Only from now on: on a busy machine the first request would be too late, too.
+            object.__setattr__(limits, "head_timeout", 0.1)
+            assert (await client.response())[2] == b"/x"
+            client.send(b" /half" if together else b"GET /half")
+            assert await client.rest() == b""
+
+    run(scenario())
+
+
+def test_a_head_that_comes_slowly_has_no_more_time_than_another(run: Any) -> None:
+    async def scenario() -> None:
+        async with serving(answer_path, Limits(head_timeout=0.2)) as given:
+            client = await given.ask(b"GET /")
+            ended = asyncio.ensure_future(client.rest())
+            while not ended.done():
+                client.send(b"x")
+                await asyncio.sleep(0.01)
+            assert await ended == b""
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("idle", [0.0, 0.1])
+def test_a_connection_is_kept_for_as_long_as_the_server_likes(idle: float, run: Any) -> None:
+    async def scenario() -> None:
+        async with serving(answer_path, Limits(idle_timeout=idle)) as given:
+            client = await given.ask(GET)
+            _, headers, _ = await client.response()
+            assert headers.get("connection") == (None if idle else "close")
+            assert await client.rest() == b""
+
+    run(scenario())
+
+
+# bodies of requests
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("length", "status"), [(0, 200), (1000, 200), (1001, 413), (300_000, 413)])
+def test_a_body_is_read_up_to_the_limit_of_its_handler(length: int, status: int, chunked: bool, run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(body=await request.body.read(1000))
+
+    async def scenario() -> None:
+        body = os.urandom(length)
+        head, sent = b"Content-Length: %d" % length, body
+        if chunked:
+            head = b"Transfer-Encoding: chunked"
+            parts = [body[start : start + 7] for start in range(0, length, 7)]
+            sent = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+        async with serving(handler) as given:
+            client = await given.ask(b"POST / HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % head + sent)
+            found, headers, answer = await client.response()
+            assert found == status
+            if status == 200:
+                assert answer == body
+                client.send(b"GET /again HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await client.response())[0] == 200
+            else:
+                assert headers["connection"] == "close"
+                assert await client.rest() == b""
+
+    run(scenario())
+
+
+def test_a_client_that_asks_first_is_told_to_go_on_or_refused(run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(body=await request.body.read(10))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+            client = await given.ask(head % 4)
+            assert (await client.response(body=False))[0] == 100
+            client.send(b"body")
+            assert (await client.response())[2] == b"body"
+            client.send(head % 11)
+            assert (await client.response())[0] == 413
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("expects", [b"", b"Expect: 100-continue\r\n"])
+def test_a_client_that_left_before_its_body_is_nothing_unexpected(expects: bytes, run: Any) -> None:
+    asked, left, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handler(request: Request) -> Response:
+        request.at_end.callback(ended.set)
+        asked.set()
+        await left.wait()
+        return Response(body=await request.body.read(10))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(b"POST / HTTP/1.1\r\nHost: x\r\n%bContent-Length: 4\r\n\r\n" % expects)
+            await asked.wait()
+            sock = client.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            client.leave()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            left.set()
+            await ended.wait()
+
+    run(scenario())
+
+
+def test_a_body_in_pieces_is_not_kept(run: Any) -> None:
+    sizes: list[int] = []
+
+    async def handler(request: Request) -> Response:
+        async for piece in request.body:
+            sizes.append(len(piece))
+        return Response(body=b"%d" % sum(sizes))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n\r\n")
+            for _ in range(50):
+                client.send(bytes(100_000))
+                await client.writer.drain()
+            assert (await client.response())[2] == b"5000000"
+            assert max(sizes) <= 2 * PIECE_BYTES
+            assert given.pool.kept == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_body_that_does_not_come_is_not_waited_for(read: bool, run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(body=await request.body.read(1000) if read else b"not read")
+
+    async def scenario() -> None:
+        async with serving(handler, Limits(body_timeout=0.1, write_timeout=0.1, idle_timeout=TIMEOUT_S)) as given:
+            client = await given.ask(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\nhalf")
+            status, headers, _ = await client.response()
+            assert (status, headers["connection"]) == (408 if read else 200, "close")
+            assert await client.rest() == b""
+
+    run(scenario())
+
+
+def test_a_body_that_comes_in_single_bytes_has_no_more_time_than_another(run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(body=await request.body.read(1000_000))
+
+    async def scenario() -> None:
+        async with serving(handler, Limits(body_timeout=0.2, write_timeout=0.1)) as given:
+            client = await given.ask(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+            answered = asyncio.ensure_future(client.response())
+            while not answered.done():
+                client.send(b"x")
+                await asyncio.sleep(0.01)
+            assert (await answered)[0] == 408
+
+    run(scenario())
+
+
+def test_what_was_not_read_of_a_body_does_not_become_a_request(run: Any) -> None:
+    async def scenario() -> None:
+        async with serving(answer_path) as given:
+            inner = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+            head = b"POST /first HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(inner)
+            client = await given.ask(head + inner + GET)
+            assert (await client.response())[2] == b"/first"
+            assert (await client.response())[2] == b"/x"
+
+    run(scenario())
+
+
+def test_bodies_of_all_clients_together_are_bounded(run: Any) -> None:
+    """Each has 64 KiB in any case; above that 100,000 bytes are for all (``serving``)."""
+    go_on = asyncio.Event()
+
+    async def handler(request: Request) -> Response:
+        await request.body.read(1_000_000)
+        await go_on.wait()
+        return Response()
+
+    def post(length: int) -> bytes:
+        return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length + bytes(length)
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            first = await given.ask(post(160_000))
+            await until(lambda: given.pool.kept == 160_000)
+            second = await given.ask(post(160_000))
+            status, headers, _ = await second.response()
+            assert (status, headers["retry-after"]) == (503, "1")
+            small = await given.ask(post(60_000))
+            await until(lambda: given.pool.kept == 220_000)
+            go_on.set()
+            for client in (first, small):
+                assert (await client.response())[0] == 200
+            assert given.pool.kept == 0
+
+    run(scenario())
+
+
+# what handlers raise
+
+
+def test_a_handler_refuses(run: Any) -> None:
+    async def handler(_: Request) -> Response:
+        raise Refused(403, "not here", [("X-Why", "because")])
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(GET)
+            status, headers, body = await client.response()
+            assert (status, headers["x-why"], headers["connection"], body) == (403, "because", "close", b"not here\n")
+            assert await client.rest() == b""
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("error", [ValueError("secret"), OSError("secret"), InvalidArgument("secret")])
+def test_a_handler_that_fails_is_an_internal_error(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(_: Request) -> Response:
+        raise error
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(b"GET /path HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
+            for _ in range(2):
+                status, _, body = await client.response()
+                assert status == 500
+                assert b"secret" not in body
+
+    asyncio.run(scenario())
+    failed = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.getMessage() for record in failed] == ["the handler of a test request (GET) failed unexpectedly"] * 2
+    assert failed[0].exc_info is not None
+    assert failed[0].exc_info[1] is error
+
+
+# chunked responses
+
+
+def test_chunks_are_sent_as_they_are_made(run: Any) -> None:
+    go_on = asyncio.Queue[bytes]()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        while chunk := await go_on.get():
+            yield chunk
+            yield b""
+
+    async def handler(_: Request) -> Response:
+        return Response(headers=[("Content-Type", "x/y")], body=chunks())
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(GET)
+            _, headers, _ = await client.response(body=False)
+            assert (headers["transfer-encoding"], headers["content-type"]) == ("chunked", "x/y")
+            for chunk in (b"one", b"2" * 100_000):
+                go_on.put_nowait(chunk)
+                assert await client.reader.readline() == b"%x\r\n" % len(chunk)
+                assert await client.reader.readexactly(len(chunk) + 2) == chunk + b"\r\n"
+            go_on.put_nowait(b"")
+            assert await client.reader.readexactly(5) == b"0\r\n\r\n"
+            go_on.put_nowait(b"")
+            client.send(GET)
+            assert (await client.response())[2] == b""
+
+    run(scenario())
+
+
+@dataclass
+class Watch:
+    """A response that has nothing to say, and what became of it."""
+
+    started: asyncio.Event
+    closed: asyncio.Event
+    at_end: asyncio.Event
+
+    @classmethod
+    def new(cls) -> Watch:
+        return cls(asyncio.Event(), asyncio.Event(), asyncio.Event())
+
+    async def chunks(self, wait: Awaitable[Any] | None = None) -> AsyncGenerator[bytes, None]:
+        try:
+            self.started.set()
+            yield b"first"
+            await (wait or asyncio.Event().wait())
+        finally:
+            self.closed.set()
+
+    async def __call__(self, request: Request) -> Response:
+        request.admit()
+        request.at_end.callback(self.at_end.set)
+        return Response(body=self.chunks(request.stopping.wait()))
+
+
+@pytest.mark.parametrize("end", ["abort", "half", "flood"])
+def test_a_response_ends_with_its_client_also_when_it_has_nothing_to_say(end: str, run: Any) -> None:
+    async def scenario() -> None:
+        watch = Watch.new()
+        async with serving(watch) as given:
+            client = await given.ask(GET)
+            await client.response(body=False)
+            assert await client.reader.readexactly(10) == b"5\r\nfirst\r\n"
+            if end == "half":
+                client.writer.write_eof()
+            elif end == "flood":
+                client.send(GET * 1000)
+                await client.writer.drain()
+                client.writer.close()
+            else:
+                client.leave()
+            await watch.closed.wait()
+            await watch.at_end.wait()
+            await until(lambda: len(given.server) == 0)
+
+    run(scenario())
+
+
+def test_a_generator_is_closed_also_when_nothing_of_it_is_sent(run: Any) -> None:
+    async def scenario() -> None:
+        watch = Watch.new()
+        async with serving(watch) as given:
+            client = await given.ask(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+            _, headers, _ = await client.response(body=False)
+            assert headers["transfer-encoding"] == "chunked"
+            await watch.at_end.wait()
+            assert not watch.started.is_set()
+            watch.at_end.clear()
+            client.send(b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            await client.response(body=False)
+            assert await client.rest() == b""
+            assert watch.at_end.is_set()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_client_that_takes_nothing_is_cut_off(whole: bool, run: Any) -> None:
+    made = 0
+    ended = asyncio.Event()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        nonlocal made
+        while True:
+            made += PIECE_BYTES
+            yield bytes(PIECE_BYTES)
+
+    async def handler(request: Request) -> Response:
+        request.at_end.callback(ended.set)
+        return Response(body=bytes(50_000_000) if whole else chunks())
+
+    async def scenario() -> None:
+        async with serving(handler, Limits(write_timeout=0.2)) as given:
+            await given.ask(GET)
+            await ended.wait()
+            await until(lambda: len(given.server) == 0)
+            # What buffers between us hold.
+            assert made < 5_000_000
+
+    run(scenario())
+
+
+def test_a_client_that_takes_slowly_gets_all(run: Any) -> None:
+    ahead = 0
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        nonlocal ahead
+        for number in range(200):
+            ahead += 1
+            yield bytes((number,)) * 50_000
+
+    async def handler(_: Request) -> Response:
+        return Response(body=chunks())
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(GET)
+            await client.response(body=False)
+            for number in range(200):
+                assert await client.reader.readline() == b"c350\r\n"
+                assert await client.reader.readexactly(50_002) == bytes((number,)) * 50_000 + b"\r\n"
+                assert ahead - number < 100
+            assert await client.reader.readexactly(5) == b"0\r\n\r\n"
+
+    run(scenario())
+
+
+def test_a_response_that_fails_is_broken_off(caplog: pytest.LogCaptureFixture) -> None:
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"first"
+        raise ValueError("broken")
+
+    async def handler(_: Request) -> Response:
+        return Response(body=chunks())
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(GET)
+            await client.response(body=False)
+            assert await client.rest() == b"5\r\nfirst\r\n"
+
+    asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
+        "a connection failed unexpectedly"
+    ]
+
+
+# upgrades
+
+
+async def echo(transport: Transport) -> None:
+    while data := await transport.receive():
+        await transport.send(data)
+    await transport.close()
+
+
+def switching(session: Callable[[Transport], Awaitable[None]], idle_timeout: float = TIMEOUT_S) -> Handler:
+    async def handler(request: Request) -> Upgrade:
+        assert request.upgrade == "echo"
+        headers = [("connection", "Upgrade"), ("upgrade", "echo")]
+        return Upgrade(headers=headers, session=session, idle_timeout=idle_timeout)
+
+    return handler
+
+
+@pytest.mark.parametrize("unix", [False, True])
+def test_what_a_client_sends_with_its_upgrade_belongs_to_the_session(unix: bool, run: Any, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(switching(echo), path=tmp_path / "socket" if unix else None) as given:
+            client = await given.ask(SWITCH + b"early ")
+            status, headers, _ = await client.response(body=False)
+            assert (status, headers["upgrade"], "date" in headers) == (101, "echo", False)
+            client.send(b"late")
+            assert await client.reader.readexactly(10) == b"early late"
+            client.writer.write_eof()
+            assert await client.rest() == b""
+
+    run(scenario())
+
+
+def test_an_upgrade_may_follow_another_request(run: Any) -> None:
+    switch = switching(echo)
+
+    async def handler(request: Request) -> Response | Upgrade:
+        return await (switch(request) if request.upgrade else answer_path(request))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(GET + SWITCH + b"early")
+            assert (await client.response())[2] == b"/x"
+            assert (await client.response(body=False))[0] == 101
+            assert await client.reader.readexactly(5) == b"early"
+
+    run(scenario())
+
+
+def test_a_client_that_asks_for_an_upgrade_may_get_a_response(run: Any) -> None:
+    async def scenario() -> None:
+        async with serving(answer_path) as given:
+            client = await given.ask(SWITCH + GET)
+            for _ in range(2):
+                assert (await client.response())[2] == b"/x"
+
+    run(scenario())
+
+
+def test_an_upgrade_has_no_body(run: Any) -> None:
+    async def scenario() -> None:
+        async with serving(switching(echo)) as given:
+            client = await given.ask(SWITCH.replace(b"\r\n\r\n", b"\r\nContent-Length: 4\r\n\r\nbody"))
+            assert (await client.response())[0] == 413
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("end", ["idle", "returns", "leaves", "stop"])
+def test_a_session_ends(end: str, run: Any) -> None:
+    async def scenario() -> None:
+        ended = asyncio.Event()
+
+        async def session(transport: Transport) -> None:
+            try:
+                if end == "leaves":
+                    # Nothing is read; the kernel says that the client has left.
+                    await transport.account.hangup.wait()
+                elif end != "returns":
+                    await echo(transport)
+            finally:
+                ended.set()
+
+        async with serving(switching(session, 0.1 if end == "idle" else TIMEOUT_S)) as given:
+            client = await given.ask(SWITCH)
+            assert (await client.response(body=False))[0] == 101
+            if end == "leaves":
+                client.writer.close()
+            elif end == "stop":
+                await given.server.close()
+            else:
+                assert await client.rest() == b""
+            await ended.wait()
+            await until(lambda: len(given.server) == 0)
+
+    run(scenario())
+
+
+# numbers of connections
+
+
+def test_for_one_more_connection_the_oldest_goes_that_has_no_request(run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return await watch(request) if request.target == "/watch" else await answer_path(request)
+
+    watch = Watch.new()
+
+    async def scenario() -> None:
+        async with serving(handler, Limits(waiting=3, idle_timeout=TIMEOUT_S)) as given:
+            watching = await given.ask(b"GET /watch HTTP/1.1\r\nHost: x\r\n\r\n")
+            await watching.response(body=False)
+            clients = [await given.ask(GET) for _ in range(3)]
+            for client in clients:
+                await client.response()
+            # Who has been answered last is the last to go.
+            clients[0].send(GET)
+            await clients[0].response()
+            newcomer = await given.ask(GET)
+            assert (await newcomer.response())[0] == 200
+            assert await clients[1].rest() == b""
+            for client in (clients[0], clients[2], newcomer):
+                client.send(GET)
+                assert (await client.response())[0] == 200
+            assert not watch.closed.is_set()
+
+    run(scenario())
+
+
+def test_requests_that_are_admitted_are_bounded(run: Any) -> None:
+    watch = Watch.new()
+
+    async def scenario() -> None:
+        async with serving(watch, Limits(admitted=2, idle_timeout=TIMEOUT_S)) as given:
+            clients = [await given.ask(GET) for _ in range(2)]
+            for client in clients:
+                assert (await client.response(body=False))[0] == 200
+            third = await given.ask(GET)
+            status, headers, _ = await third.response()
+            assert (status, headers["retry-after"]) == (503, "1")
+            clients[0].leave()
+            await watch.at_end.wait()
+            await until(lambda: len(given.server) == 1)
+            fourth = await given.ask(GET)
+            assert (await fourth.response(body=False))[0] == 200
+
+    run(scenario())
+
+
+# stopping
+
+
+def test_a_server_that_stops_lets_requests_end(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: Request) -> Response:
+        if request.target == "/x":
+            begun.set()
+            await go_on.wait()
+        return await answer_path(request)
+
+    async def scenario() -> None:
+        async with serving(handler, path=path) as given:
+            idle = await given.ask(b"GET /idle HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await idle.response())[2] == b"/idle"
+            busy = await given.ask(GET)
+            await begun.wait()
+            closing = asyncio.ensure_future(given.server.close(grace=TIMEOUT_S))
+            assert await idle.rest() == b""
+            with pytest.raises(FileNotFoundError):
+                await given.connect()
+            go_on.set()
+            _, headers, body = await busy.response()
+            assert (headers["connection"], body) == ("close", b"/x")
+            assert await busy.rest() == b""
+            await closing
+
+    run(scenario())
+
+
+def test_a_server_that_stops_waits_no_longer_than_it_was_told(run: Any) -> None:
+    cancelled = asyncio.Event()
+
+    async def handler(_: Request) -> Response:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        raise AssertionError
+
+    async def scenario() -> None:
+        for grace in (0.0, 0.1):
+            cancelled.clear()
+            async with serving(handler) as given:
+                client = await given.ask(GET)
+                await until(lambda given=given: len(given.server) == 1)  # type: ignore[misc]
+                await given.server.close(grace)
+                assert await client.rest() == b""
+        assert cancelled.is_set()
+
+    run(scenario())
+
+
+def test_a_watch_ends_whole_when_the_server_stops(run: Any) -> None:
+    async def scenario() -> None:
+        async with serving(Watch.new()) as given:
+            client = await given.ask(GET)
+            await client.response(body=False)
+            assert await client.reader.readexactly(10) == b"5\r\nfirst\r\n"
+            await given.server.close(grace=TIMEOUT_S)
+            assert await client.rest() == b"0\r\n\r\n"
+
+    run(scenario())
+
+
+# who is there
+
+
+def certificate(directory: Path, name: str) -> tuple[str, str]:
+    """Make a certificate that signs itself, and its key."""
+    cert, key = directory / f"{name}.pem", directory / f"{name}.key"
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    argv += ["-subj", f"/O=system:masters/CN={name}", "-days", "1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(argv, check=True, capture_output=True)
+    return str(cert), str(key)
+
+
+async def answer_peer(request: Request) -> Response:
+    return Response(body=repr((request.peer.address, request.peer.certificate, request.peer.credentials)).encode())
+
+
+def test_who_connects_to_a_unix_socket_is_known(run: Any, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(answer_peer, path=tmp_path / "socket") as given:
+            client = await given.ask(GET)
+            wanted = f"('', None, Credentials(pid={os.getpid()}, uid={os.getuid()}, gid={os.getgid()}))"
+            assert (await client.response())[2] == wanted.encode()
+
+    run(scenario())
+
+
+def test_a_client_may_show_a_certificate(run: Any, tmp_path: Path) -> None:
+    server, known, other = (certificate(tmp_path, name) for name in ("server", "known", "other"))
+    tls = server_context("the server", *server, client_ca=known[0])
+
+    def client_context(pair: tuple[str, str] | None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=server[0])
+        context.check_hostname = False
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        if pair is not None:
+            context.load_cert_chain(*pair)
+        return context
+
+    async def ask_with(given: Serving, context: ssl.SSLContext) -> bytes:
+        client = await given.connect(context)
+        client.send(GET)
+        return (await client.response())[2]
+
+    async def scenario() -> None:
+        async with serving(answer_peer, tls=tls) as given:
+            client = await given.connect(client_context(None))
+            assert client.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+            client.send(GET)
+            assert (await client.response())[2] == b"('127.0.0.1', None, None)"
+            body = await ask_with(given, client_context(known))
+            assert b"(('organizationName', 'system:masters'),), (('commonName', 'known'),)" in body
+            with pytest.raises((OSError, EOFError)):
+                await ask_with(given, client_context(other))
+
+    run(scenario())
+
+
+def test_certificates_that_cannot_be_used_are_said(tmp_path: Path) -> None:
+    pair = certificate(tmp_path, "server")
+    with pytest.raises(FailedPrecondition, match="the API's certificate /no/cert"):
+        server_context("the API", "/no/cert", "/no/key")
+    with pytest.raises(FailedPrecondition, match="the API's authorities for clients in /no/ca"):
+        server_context("the API", *pair, client_ca="/no/ca")

@@ -254,7 +254,7 @@ class Claim:
     def __init__(self, run: Path) -> None:
         path = run.with_name(f"{run.name}.claims")
         _require_writable("runtime.run", path.parent)
-        self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self.share()
 
     def share(self) -> None:
@@ -368,7 +368,7 @@ def _start(global_options: Sequence[str], log_path: Path) -> tuple[subprocess.Po
     """Start a runtime in the background; return it and where in the log it begins."""
     argv = [*program(), *global_options, "runtime", "--idle-exit", str(BACKGROUND_IDLE_EXIT_S)]
     # It names what pods have on this machine; users pass its directory.
-    with open(log_path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+    with open(log_path, "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as log:
         os.fchmod(log.fileno(), 0o600)
         start = log.tell()
         process = subprocess.Popen(

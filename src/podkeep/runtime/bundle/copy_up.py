@@ -101,7 +101,7 @@ class _Copy:
             raise Cancelled("the copy of what the image has at its VOLUME was given up")
 
     def _require_room(self, count: int) -> None:
-        """Check that the copy is wanted, and that a file and ``count`` bytes more leave enough of the disk to others."""
+        """Check that the copy is wanted, and that a file of ``count`` bytes leaves enough of the disk to others."""
         self._require_wanted()
         space = os.fstatvfs(self._target)
         kept = min(space.f_blocks * space.f_frsize // _KEPT_SHARE, _KEPT_BYTES)

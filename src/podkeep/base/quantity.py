@@ -6,7 +6,7 @@ Exact arithmetic (Decimal); rounding is always up, as Kubernetes does when it ne
 from __future__ import annotations
 
 import re
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_UP, Decimal, localcontext
 
 _SUFFIXES = {
     "n": Decimal("1e-9"),
@@ -31,6 +31,9 @@ _QUANTITY = re.compile(
     r"(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?"
 )
 _MAX = Decimal(2**63 - 1)
+_NANO = Decimal("1e-9")
+_DECIMAL_SUFFIXES = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_BINARY_SUFFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 def parse(text: str) -> Decimal:
@@ -56,3 +59,29 @@ def units(text: str) -> int:
 def milli(text: str) -> int:
     """Return the quantity in thousandths (millicores), rounded up."""
     return int((parse(text) * 1000).to_integral_value(rounding=ROUND_CEILING))
+
+
+def canonical(text: str) -> str:
+    """Return the quantity as Kubernetes writes it: no fraction, the largest suffix that allows that, the kind of
+    suffix that was given (``1000m`` is ``1``, ``1.5Gi`` is ``1536Mi``, ``1500e0`` is ``1500``, ``0.5`` is ``500m``).
+
+    :raises ValueError: as :func:`parse`.
+    """
+    value = parse(text)
+    with localcontext() as context:
+        context.prec = 150  # of what the pattern takes nothing is rounded but what is smaller than a nano
+        value = value.quantize(_NANO, rounding=ROUND_UP)
+        if value == 0:
+            return "0"
+        if text.endswith("i") and abs(value) >= 1024:
+            whole = int(value.to_integral_value(rounding=ROUND_UP))
+            power = 0
+            while whole % 1024 == 0 and power < len(_BINARY_SUFFIXES) - 1:
+                whole, power = whole // 1024, power + 1
+            return f"{whole}{_BINARY_SUFFIXES[power]}"
+        whole, thousands = int(value.scaleb(9)), -3
+        while whole % 1000 == 0 and thousands < 6:
+            whole, thousands = whole // 1000, thousands + 1
+    if re.search("[eE][+-]?[0-9]", text):
+        return f"{whole}e{3 * thousands}" if thousands else str(whole)
+    return f"{whole}{_DECIMAL_SUFFIXES[thousands + 3]}"

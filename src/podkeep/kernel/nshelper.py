@@ -242,6 +242,8 @@ def _locked_copies(place: int, userns: int, trees: Sequence[int]) -> list[int]:
     for name, tree in zip(names, trees, strict=True):
         mounts.attach(tree, name)
     libc.setns(userns, CloneFlag.NEWUSER)
+    # As the pod's root: the kernel counts the descriptors that are sent by user, and any pod may use up root's.
+    _become_root()
     libc.unshare(CloneFlag.NEWNS, "sysctl user.max_mnt_namespaces limits their number")
     return [mounts.open_tree(name, clone=True, recursive=True) for name in names]
 
@@ -292,7 +294,14 @@ def _do(helper: socket.socket, action: Callable[[], list[int]]) -> NoReturn:
             result = _error_message(error)
         except OSError as error:
             result = _error_message(KernelCallError("namespace helper", error.errno or 0))
-        socket.send_fds(helper, [json.dumps(result).encode()], fds)
+        try:
+            socket.send_fds(helper, [json.dumps(result).encode()], fds)
+        except OSError as error:
+            hint = (
+                "too many descriptors are on their way between processes: raise the limit of open files (LimitNOFILE=)"
+            )
+            refused = KernelCallError(f"sendmsg({len(fds)} descriptors)", error.errno or 0, hint=hint)
+            helper.send(json.dumps(_error_message(refused)).encode())
         status = 0
     finally:
         os._exit(status)
@@ -321,9 +330,7 @@ def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
         helper.send(b"{}")
         if not helper.recv(MAX_PACKET_BYTES):
             os._exit(1)
-        _call("setgroups([])", os.setgroups, [])
-        _call("setresgid(0, 0, 0)", os.setresgid, 0, 0, 0)
-        _call("setresuid(0, 0, 0)", os.setresuid, 0, 0, 0)
+        _become_root()
     others = CloneFlag(0)
     for kind in kinds:
         if kind != "USER":
@@ -336,6 +343,13 @@ def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
         _loopback_up()
     for path, value in sysctls:
         write_sysctl(path, value)
+
+
+def _become_root() -> None:
+    """Become the root of the user namespace that this process is in."""
+    _call("setgroups([])", os.setgroups, [])
+    _call("setresgid(0, 0, 0)", os.setresgid, 0, 0, 0)
+    _call("setresuid(0, 0, 0)", os.setresuid, 0, 0, 0)
 
 
 def _call(call: str, function: Any, *arguments: Any) -> None:

@@ -9,9 +9,13 @@ belongs to somebody else. Called by whoever removes a directory. :func:`unmount_
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import count, repeat
 from pathlib import Path
 
@@ -22,6 +26,11 @@ SMALL_ENTRIES = 200
 SMALL_DEPTH = 8
 """What has no more is looked at entry by entry, for mounts in it. The table of mounts has some lines for each pod, so
 that reading it for each pod costs the square of their number."""
+
+_FS_IOC_GETFLAGS = 0x80086601
+_FS_IOC_SETFLAGS = 0x40086602
+_KEPT_FLAGS = 0x10 | 0x20
+"""FS_IMMUTABLE_FL and FS_APPEND_FL: a container with CAP_LINUX_IMMUTABLE may set them (chattr(1), ``i`` and ``a``)."""
 
 _AT_ONCE = 1000
 """Directories whose names are in memory: whoever made the tree may have made millions of them."""
@@ -146,7 +155,7 @@ def remove_entry(parent: int, name: bytes | str, *, most: int | None = None) -> 
     """
     try:
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            os.unlink(name, dir_fd=parent)
+            _insist(parent, name, partial(os.unlink, name, dir_fd=parent))
             return
         mount = libc.mount_id(parent)
         top = _open(parent, name, mount)
@@ -156,7 +165,37 @@ def remove_entry(parent: int, name: bytes | str, *, most: int | None = None) -> 
         _empty(top, mount, _counted(most))
     finally:
         os.close(top)
-    os.rmdir(name, dir_fd=parent)
+    _insist(parent, name, partial(os.rmdir, name, dir_fd=parent))
+
+
+def _insist(directory: int, name: bytes | str, remove: Callable[[], None], *, into: int | None = None) -> None:
+    """Remove an entry, or move it to another directory; if that is refused, again without the flags that forbid it."""
+    try:
+        remove()
+    except PermissionError as error:
+        if error.errno != errno.EPERM:
+            raise
+        for parent in (directory, into):
+            if parent is not None:
+                _clear_flags(parent)
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):  # nothing else can have them
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+            try:
+                _clear_flags(fd)
+            finally:
+                os.close(fd)
+        remove()
+
+
+def _clear_flags(fd: int) -> None:
+    """Let a file or directory be changed again; what fails shows when it is."""
+    flags = bytearray(8)
+    with suppress(OSError):
+        fcntl.ioctl(fd, _FS_IOC_GETFLAGS, flags)
+        value = int.from_bytes(flags, sys.byteorder)
+        if value & _KEPT_FLAGS:
+            fcntl.ioctl(fd, _FS_IOC_SETFLAGS, (value & ~_KEPT_FLAGS).to_bytes(8, sys.byteorder))
 
 
 def _counted(most: int | None) -> Iterator[None]:
@@ -182,12 +221,12 @@ def _empty(top: int, mount: int, allowed: Iterator[None]) -> None:
                     found_all = len(lifted) < _AT_ONCE
             finally:
                 os.close(inner)
-            os.rmdir(name, dir_fd=top)
+            _insist(top, name, partial(os.rmdir, name, dir_fd=top))
 
 
 def _lift(directory: int, name: str, top: int, new: str) -> None:
     try:
-        os.rename(name, new, src_dir_fd=directory, dst_dir_fd=top)
+        _insist(directory, name, partial(os.rename, name, new, src_dir_fd=directory, dst_dir_fd=top), into=top)
     except OSError as error:
         if error.errno == errno.EBUSY:  # the kernel renames no mount points
             raise _refused(f"{_path(directory, '')}/{name}") from error
@@ -208,7 +247,7 @@ def _unlink_files(directory: int, allowed: Iterator[None]) -> list[str]:
                 if len(directories) == _AT_ONCE:
                     break
             else:
-                os.unlink(entry.name, dir_fd=directory)
+                _insist(directory, entry.name, partial(os.unlink, entry.name, dir_fd=directory))
     return directories
 
 

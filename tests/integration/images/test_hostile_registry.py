@@ -28,6 +28,7 @@ from podkeep.base.errors import (
     Unimplemented,
 )
 from podkeep.images.formats.image import RegistryAuth
+from podkeep.images.store.workers import WORKERS_A_REGISTRY
 from support.images import Layout, LayoutBuilder, busybox_layout, digest, file, tar
 from support.registry import Answer, Decide, HostileRegistry, free_port
 
@@ -354,6 +355,34 @@ def test_five_pulls_of_one_name_are_one(busybox: Layout, open_store: OpenStore) 
         assert len(set(map(id, images))) == 1
         assert len([path for path, _ in registry.requests if "/manifests/" in path]) == 1
         assert len([path for path, _ in registry.requests if busybox.layer_digests[0] in path]) == 1
+
+
+def test_a_registry_that_is_slow_has_a_share_of_the_workers(busybox: Layout, open_store: OpenStore) -> None:
+    """Each pull has a process: a registry that makes them last would have as many as somebody asks for."""
+    gate = threading.Event()
+
+    def wait_at_manifests(path: str, headers: Mapping[str, str]) -> Answer | None:
+        return Answer(body=b"{}", gate=gate) if "/manifests/" in path else None
+
+    with HostileRegistry(busybox, wait_at_manifests) as slow, HostileRegistry(busybox) as other:
+        store = open_store(slow.host, other.host)
+
+        def asked() -> set[str]:
+            return {path for path, _ in slow.requests}
+
+        async def pull() -> None:
+            names = [f"{slow.host}/app{number}:v1" for number in range(WORKERS_A_REGISTRY + 4)]
+            pulls = [asyncio.ensure_future(store.pull(name)) for name in names]
+            while len(asked()) < WORKERS_A_REGISTRY:
+                await asyncio.wait(pulls, timeout=0.01)
+            assert (await store.pull(f"{other.host}/app:v1")).id == busybox.image_id
+            assert len(asked()) == WORKERS_A_REGISTRY
+            gate.set()
+            failed = await asyncio.gather(*pulls, return_exceptions=True)
+            assert all(isinstance(error, PodkeepError) for error in failed)
+            assert len(asked()) == len(names)
+
+        asyncio.run(pull())
 
 
 @pytest.mark.parametrize(

@@ -43,3 +43,31 @@ def test_thousandths_are_exact(amount: int) -> None:
 def test_only_ascii_digits_and_not_thousands_of_them(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("0", "0"),
+        ("0Ki", "0"),
+        ("1000m", "1"),
+        ("0.5", "500m"),
+        ("1500", "1500"),
+        ("12000", "12k"),
+        ("1.5Gi", "1536Mi"),
+        ("1024Mi", "1Gi"),
+        ("1Ei", "1Ei"),
+        ("1000Ki", "1000Ki"),
+        ("0.5Ki", "512"),
+        ("2e3", "2e3"),
+        ("2000e0", "2e3"),
+        ("1e-3", "1e-3"),
+        ("0.0000000001", "1n"),
+        ("-1500m", "-1500m"),
+        ("-2048Ki", "-2Mi"),
+        ("9223372036854775807", "9223372036854775807"),
+    ],
+)
+def test_canonical(text: str, canonical: str) -> None:
+    assert quantity.canonical(text) == canonical
+    assert quantity.parse(quantity.canonical(canonical)) == quantity.parse(canonical)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -328,6 +329,28 @@ def test_flags_of_a_locked_mount_cannot_be_taken_off(helper: NamespaceHelper, tm
         (tmp_path / "copy/new").touch()
     for fd in (userns, *trees, *locked, *outside):
         os.close(fd)
+
+
+@in_new_namespaces()
+def test_mounts_are_locked_also_if_others_of_root_send_many_descriptors(tmp_path: Path) -> None:
+    """The kernel counts descriptors on their way by user: any container whose root is the machine's can use them up."""
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))  # what the helper starts with is the limit for its children
+    helper = NamespaceHelper()
+    helper.start()
+    try:
+        with sender, receiver:
+            for _ in range(3):
+                socket.send_fds(sender, [b"x"], [sender.fileno()] * 250)
+            userns = helper.user_namespace(block(65536, 65536))
+            tree = detached(tmp_path)
+            (locked,) = helper.lock_mounts(userns, [tree])
+            for fd in (userns, tree, locked):
+                os.close(fd)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        helper.close()
 
 
 @in_new_namespaces()

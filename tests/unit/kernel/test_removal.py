@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from kernel.isolation import in_new_namespaces
 from kernel.tables import tables_read
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import libc, mounts
+from podkeep.kernel import libc, mounts, openat
 from podkeep.kernel.removal import SMALL_DEPTH, SMALL_ENTRIES, remove_entry, remove_tree
 
 
@@ -76,6 +78,30 @@ def _volume(tmp_path: Path) -> tuple[Path, Path]:
     (tmp_path / "tree/file").write_text("x")
     mounts.bind(data, target)
     return data, tmp_path / "tree"
+
+
+def set_flag(path: Path, flag: int) -> None:
+    with openat.closing(os.open(path, os.O_RDONLY)) as fd:
+        before = int.from_bytes(fcntl.ioctl(fd, 0x80086601, bytes(8)), sys.byteorder)  # FS_IOC_GETFLAGS
+        fcntl.ioctl(fd, 0x40086602, (before | flag).to_bytes(8, sys.byteorder))  # FS_IOC_SETFLAGS
+
+
+@pytest.mark.parametrize("flag", [0x10, 0x20], ids=["immutable", "append"])
+def test_what_a_container_made_unchangeable_is_removed(tmp_path: Path, flag: int) -> None:
+    """CAP_LINUX_IMMUTABLE lets a container forbid that its files and directories are changed or removed."""
+    tree = tmp_path / "tree"
+    (tree / "a/b/c").mkdir(parents=True)
+    (tree / "a/file").write_text("x")
+    (tree / "a/b/file").write_text("x")
+    (tree / "a/link").symlink_to("file")
+    for path in (tree / "a/file", tree / "a/b/c", tree / "a/b", tree / "a", tree):
+        set_flag(path, flag)
+    alone = tmp_path / "alone"
+    alone.write_text("x")
+    set_flag(alone, flag)
+    remove_tree(tree)
+    remove_tree(alone)
+    assert list(tmp_path.iterdir()) == []
 
 
 @in_new_namespaces()

@@ -6,6 +6,8 @@ import asyncio
 import os
 import resource
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +28,7 @@ from podkeep.base.errors import (
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel import procfs
 from podkeep.runtime.oci import driver, sealed
 from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.driver import (
@@ -203,9 +206,34 @@ def test_a_runtime_that_refuses(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\necho '2026-01-01T00:00:00.5Z: no such thing' >&2\nexit 1\n")
     program.chmod(0o755)
     with pytest.raises(Internal, match="OCI runtime start failed: no such thing"):
-        handler(str(program), tmp_path).start(ContainerID("c"))
+        handler(str(program), tmp_path).start(ContainerID("c"), procfs.identify(os.getpid()))
     # Without state of its own there is nothing to delete, and the runtime is not asked.
     handler(str(program), tmp_path / "empty").delete(ContainerID("c"))
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["killed before", "killed meanwhile"])
+def test_a_start_of_a_process_that_was_killed_is_not_waited_for(tmp_path: Path, before: bool) -> None:
+    """crun opens a FIFO that the first process is to read: for ever, if that is killed right then."""
+    program, called = tmp_path / "runtime", tmp_path / "called"
+    os.mkfifo(called)
+    program.write_text(f"#!/bin/sh\necho started >{called}\nexec sleep 3600\n")
+    program.chmod(0o755)
+    first = subprocess.Popen(["sleep", "3600"])
+    process = procfs.identify(first.pid)
+    if before:
+        first.kill()
+        first.wait()
+
+    def kill_when_called() -> None:
+        called.read_text()
+        first.kill()
+        first.wait()
+
+    killing = threading.Thread(target=kill_when_called)
+    killing.start()
+    with pytest.raises(DeadlineExceeded, match="start c` did not finish within 2 s and was killed"):
+        handler(str(program), tmp_path).start(ContainerID("c"), process)
+    killing.join()
 
 
 SAID = {

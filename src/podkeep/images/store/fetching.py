@@ -45,7 +45,7 @@ from podkeep.images.store.catalog import Catalog, tag_of
 from podkeep.images.store.database import BlobRecord, LayerRecord, NewImage
 from podkeep.images.store.durability import Durability
 from podkeep.images.store.layer_store import LayerStore
-from podkeep.images.store.workers import run_worker
+from podkeep.images.store.workers import Workers, run_worker
 
 Listener = Callable[[PullProgress], None]
 
@@ -70,6 +70,7 @@ class Fetching:
         self._durability = durability
         self._lock_fd = lock
         self._flights: SingleFlight[Image] = SingleFlight()
+        self._workers = Workers()
         self._listeners: dict[str, list[Listener]] = {}
         self.reconfigure(config, registries)
 
@@ -138,10 +139,10 @@ class Fetching:
             return Pull(source=source, referrers=referrers, known=known, settings=settings)
 
         try:
-            fetched = await self._fetch(key, request, tell)
+            fetched = await self._fetch(key, source.name.host, request, tell)
             if not fetched:  # it is unchanged, and was removed meanwhile
                 known = ()
-                fetched = await self._fetch(key, request, tell)
+                fetched = await self._fetch(key, source.name.host, request, tell)
         except PermissionDenied as error:
             raise PermissionDenied("; ".join((error.message, *problems)), hint=error.hint) from error
         (image,) = fetched
@@ -157,11 +158,19 @@ class Fetching:
         """Do what ``ImageStore.load`` says."""
         return await self._fetch(
             str(archive),
+            "",
             lambda settings: Load(path=str(archive), file=file, settings=settings),
             progress or (lambda _: None),
         )
 
-    async def _fetch(self, name: str, request: Callable[[LayerSettings], Pull | Load], tell: Listener) -> list[Image]:
+    async def _fetch(
+        self, name: str, host: str, request: Callable[[LayerSettings], Pull | Load], tell: Listener
+    ) -> list[Image]:
+        """Run a worker and take over what it made, when there may be one more for ``host``."""
+        async with self._workers.slot(host):
+            return await self._run(name, request, tell)
+
+    async def _run(self, name: str, request: Callable[[LayerSettings], Pull | Load], tell: Listener) -> list[Image]:
         """Run a worker and take over what it made; whatever happens, its staging directory goes."""
         # Not on a thread, which would go on making it after the caller was cancelled; it is one mkdir(2).
         staging = self._layers.driver.stage()
@@ -242,7 +251,8 @@ class Fetching:
         async def handle(event: Event) -> None:
             tell(event)
 
-        await run_worker(request, handle, lock=self._lock_fd)
+        async with self._workers.slot(""):
+            await run_worker(request, handle, lock=self._lock_fd)
 
 
 def _named_first(image: Image, *names: str) -> Image:

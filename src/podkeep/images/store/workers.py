@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 from podkeep.base import errors
 from podkeep.base.errors import Internal, PodkeepError
@@ -17,8 +18,39 @@ from podkeep.images.messages import Available, Done, Event, Failed, Request
 _MAX_LINE = 64 << 20
 """Bytes of one line: one image's documents in base64, with room."""
 _MAX_STDERR = 4096
+MAX_WORKERS = 32
+"""Workers at a time: each takes some 25 MB, and may take its limit of memory."""
+WORKERS_A_REGISTRY = 8
+"""Of them for one registry: who makes its pulls last keeps the others from none of theirs."""
 
 Handle = Callable[[Event], Awaitable[Available | None]]
+
+
+class Workers:
+    """How many workers run at a time; who comes later waits, in the order of asking.
+
+    :param most: in all.
+    :param share: for one owner.
+    """
+
+    def __init__(self, most: int = MAX_WORKERS, share: int = WORKERS_A_REGISTRY) -> None:
+        self._share = share
+        self._all = asyncio.Semaphore(most)
+        self._owners: dict[str, asyncio.Semaphore] = {}
+        self._asking: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def slot(self, owner: str) -> AsyncIterator[None]:
+        """Wait until a worker may run for ``owner``, a registry's host or empty for what needs none, and let it run."""
+        gate = self._owners.setdefault(owner, asyncio.Semaphore(self._share))
+        self._asking[owner] += 1
+        try:
+            async with gate, self._all:
+                yield
+        finally:
+            self._asking[owner] -= 1
+            if not self._asking[owner]:
+                del self._asking[owner], self._owners[owner]
 
 
 async def run_worker(request: Request, handle: Handle, *, lock: int) -> None:

@@ -137,24 +137,25 @@ class ContainerExecutor:
         :raises PodkeepError: if it does not run, or is not in its classes: then nothing of the program has run.
         """
         process = container.status.process
+        assert process is not None
         if container.status.class_resources:
             # Its first process is there, and waits. Afterwards is too late: a short program is done by then.
             target = container_target(self.cgroups, sandbox, container)
             try:
                 self.classes.verify(target, container.status.class_resources)
             except PodkeepError:
-                if process is None or procfs.alive(process):  # what has ended is in no class any more, nor starts
+                if procfs.alive(process):  # what has ended is in no class any more, nor starts
                     raise
         try:
-            driver.start(container.id)
+            driver.start(container.id, process)
         except PodkeepError as error:
             # A daemon that was killed right after it started the program did not come to note it.
-            if process is not None and driver.has_started(process):
+            if driver.has_started(process):
                 return
-            if process is not None and not procfs.alive(process):
+            if not procfs.alive(process):
                 raise FailedPrecondition(
                     f"container {container.id}: its process ended before its program was started",
-                    hint="something killed it: raise its memory limit, or its pod's",
+                    hint="something killed it: who stopped it, or its memory limit or its pod's",
                 ) from error
             raise
 

@@ -351,7 +351,8 @@ class Containers:
         if await _within(ended, KILL_TIMEOUT_S):
             return
         process, monitor = container.status.process, container.status.monitor
-        if process is not None and monitor is not None and not procfs.alive(process):
+        is_starting = container.id in self._starting  # its end is noted after its start
+        if not is_starting and process is not None and monitor is not None and not procfs.alive(process):
             # conmon hangs: somebody has put a pipe in the place of its log. What is lost with it is the exit code.
             log.warning("container %s has ended, and its conmon hangs: it is killed", container.id)
             procfs.kill(monitor, signal.SIGKILL)

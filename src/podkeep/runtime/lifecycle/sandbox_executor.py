@@ -277,7 +277,7 @@ class SandboxExecutor:
         config = self._infra_config(sandbox, str(rootfs), str(self._infra_program()))
         (bundle / "config.json").write_text(json.dumps(config))
         process = driver.create_detached(ContainerID(sandbox.id), bundle)
-        driver.start(ContainerID(sandbox.id))
+        driver.start(ContainerID(sandbox.id), process)
         with open(f"/proc/{process.pid}/ns/pid", "rb") as namespace:  # noqa: PTH123 - a magic link
             if not procfs.alive(process):  # the number may be another process's by now
                 raise Internal(f"the infra process of sandbox {sandbox.id} ended at once")

@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
+_START_AFTER_END_S = 2.0
+"""How long it may take to say that a program was started that has ended: a short one, or one that was killed."""
 END_TIMEOUT_S = 5.0
 """How long a conmon may take to end after it has said that there is no container."""
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
@@ -212,12 +214,29 @@ class Driver:
             os.close(told)
         return Launch(container=container, bundle=bundle, stdio=stdio, process=process, answer=read_end, held=held)
 
-    def start(self, container: ContainerID) -> None:
+    def start(self, container: ContainerID, process: ProcessId) -> None:
         """Let a created container run its program.
 
+        An OCI runtime waits for the first process to take its word, also if that was killed meanwhile.
+
+        :param process: the container's first one.
         :raises Internal: with the OCI runtime's words, if it refuses (the program does not exist, for example).
+        :raises DeadlineExceeded: if it does not end, or not soon after ``process`` did.
         """
-        self._run("start", container)
+        outputs = os.memfd_create("start", os.MFD_CLOEXEC)
+        try:
+            begun = spawn.begin([*self._command(), "start", container], env=_ENVIRONMENT, output=outputs)
+            try:
+                timeout = _START_AFTER_END_S if _ends_first(process, begun) else CREATE_TIMEOUT_S
+            except BaseException:
+                begun.kill()
+                begun.wait()
+                raise
+            done = spawn.finish(begun, timeout=timeout)
+            said = os.pread(outputs, OWN_OUTPUT_BYTES, 0)
+        finally:
+            os.close(outputs)
+        _require_success(done.returncode, "start", said)
 
     def has_started(self, process: ProcessId) -> bool:
         """Return whether a created container's first process runs its program by now.
@@ -322,9 +341,7 @@ class Driver:
 
     def _run(self, *arguments: str) -> None:
         done = spawn.run([*self._command(), *arguments], env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S)
-        if done.returncode != 0:
-            said = _said(done.stderr)
-            raise (of_words(said) or Internal)(f"OCI runtime {arguments[0]} failed: {said}")
+        _require_success(done.returncode, arguments[0], done.stderr)
 
     def _conmon_command(
         self, container: ContainerID, bundle: Path, exits: Path, stdio: Stdio, command: Sequence[str]
@@ -347,6 +364,29 @@ class Driver:
         if stdio.tty:
             argv.append("--terminal")
         return argv
+
+
+def _require_success(returncode: int, command: str, stderr: bytes) -> None:
+    if returncode != 0:
+        said = _said(stderr)
+        raise (of_words(said) or Internal)(f"OCI runtime {command} failed: {said}")
+
+
+def _ends_first(process: ProcessId, other: subprocess.Popen[bytes]) -> bool:
+    """Wait until one of two processes ends, :data:`CREATE_TIMEOUT_S` at most; return whether ``process`` did."""
+    try:
+        first = procfs.pidfd_open(process)
+    except NotFound:
+        return True
+    second = os.pidfd_open(other.pid)
+    try:
+        poll = select.poll()
+        poll.register(first, select.POLLIN)
+        poll.register(second, select.POLLIN)
+        return first in {fd for fd, _ in poll.poll(CREATE_TIMEOUT_S * 1000)}
+    finally:
+        os.close(first)
+        os.close(second)
 
 
 class Launch:

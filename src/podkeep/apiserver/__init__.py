@@ -1,0 +1,1 @@
+"""The embedded Kubernetes API: stores, defaults, validates, admits and watches objects; knows no container."""

@@ -1,0 +1,1 @@
+"""What every object and answer has in common: ``Status`` errors, label and field selectors. Pure."""

@@ -1,0 +1,14 @@
+"""What is wrong with a patch, or with applying it."""
+
+from __future__ import annotations
+
+
+class PatchError(Exception):
+    """A patch that cannot be applied. ``code`` is the HTTP status that says whose fault it is.
+
+    400 for a patch that is wrong by itself, 413 for one that makes too much, 422 for one that does not fit the object.
+    """
+
+    def __init__(self, message: str, *, code: int = 400) -> None:
+        super().__init__(message)
+        self.code = code

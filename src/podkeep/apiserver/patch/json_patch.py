@@ -1,0 +1,180 @@
+"""JSON patch (RFC 6902), with what kube-apiserver adds: negative indices, and bounds on what a patch may make."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from podkeep.apiserver.patch.errors import PatchError
+from podkeep.apiserver.patch.values import copy, equal
+
+MAX_OPERATIONS = 10_000
+"""Operations of a patch (kube-apiserver: ``maxJSONPatchOperations``)."""
+MAX_COPIED_BYTES = 3 << 20
+"""Bytes that the copies of a patch make together."""
+_MAX_POINTER = 4096
+"""Characters of a pointer: far more than any object's depth needs, and little enough to show in an error."""
+_INDEX = re.compile(r"-?(?:0|[1-9][0-9]{0,8})")
+_MEMBERS = {
+    "add": ("value",),
+    "remove": (),
+    "replace": ("value",),
+    "move": ("from",),
+    "copy": ("from",),
+    "test": (),
+}
+
+
+def apply(value: Any, patch: Any) -> Any:
+    """Return ``value`` after every operation of ``patch``, a decoded list of operations.
+
+    :raises PatchError: if the patch is wrong, an operation does not apply, or a test fails.
+    """
+    if not isinstance(patch, list) or not all(isinstance(operation, dict) for operation in patch):
+        raise PatchError("json patch must be a list of operations")
+    if len(patch) > MAX_OPERATIONS:
+        raise PatchError(
+            f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(patch)}", code=413
+        )
+    document = _Document(copy(value))
+    for operation in patch:
+        document.apply(operation)
+    return document.root
+
+
+class _Document:
+    """The value while it is patched."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self._copied = 0
+
+    def apply(self, operation: dict[str, Any]) -> None:
+        kind, path = operation.get("op"), operation.get("path")
+        if not isinstance(kind, str) or kind not in _MEMBERS:
+            raise PatchError(f"Unexpected kind: {str(kind)[:80]}", code=422)
+        for name in ("path", *_MEMBERS[kind]):
+            if name not in operation:
+                raise PatchError(f"{kind} operation has no {name}", code=422)
+        source = _pointer(operation["from"], kind) if "from" in _MEMBERS[kind] else []
+        target = _pointer(path, kind)
+        match kind:
+            case "add":
+                self._add(target, copy(operation["value"]), kind)
+            case "remove":
+                self._remove(target, kind)
+            case "replace":
+                self._replace(target, copy(operation["value"]))
+            case "move":
+                if target[: len(source)] == source and len(target) > len(source):
+                    raise _does_not_apply(kind, target, "a value cannot be moved into itself")
+                self._add(target, self._remove(source, kind), kind)
+            case "copy":
+                self._add(target, self._copy(source), kind)
+            case _:
+                self._test(target, operation.get("value"))
+
+    def _add(self, path: list[str], value: Any, kind: str) -> None:
+        if not path:
+            self.root = value
+            return
+        parent = self._container(path, kind)
+        if isinstance(parent, dict):
+            parent[path[-1]] = value
+        elif path[-1] == "-":
+            parent.append(value)
+        else:
+            parent.insert(_index(path, len(parent) + 1, kind), value)
+
+    def _remove(self, path: list[str], kind: str) -> Any:
+        if not path:
+            raise _does_not_apply(kind, path, "the whole document cannot be removed")
+        parent = self._container(path, kind)
+        if isinstance(parent, list):
+            return parent.pop(_index(path, len(parent), kind))
+        if path[-1] not in parent:
+            raise _does_not_apply(kind, path, "missing value")
+        return parent.pop(path[-1])
+
+    def _replace(self, path: list[str], value: Any) -> None:
+        if not path:
+            self.root = value
+            return
+        parent = self._container(path, "replace")
+        if isinstance(parent, list):
+            parent[_index(path, len(parent), "replace")] = value
+        elif path[-1] in parent:
+            parent[path[-1]] = value
+        else:
+            raise _does_not_apply("replace", path, "missing value")
+
+    def _copy(self, path: list[str]) -> Any:
+        value = self._get(path, "copy")
+        self._copied += len(msgspec.json.encode(value))
+        if self._copied > MAX_COPIED_BYTES:
+            raise PatchError(
+                f"Unable to complete the copy, the accumulated size increase of copy is {self._copied},"
+                f" exceeding the limit {MAX_COPIED_BYTES}",
+                code=413,
+            )
+        return copy(value)
+
+    def _test(self, path: list[str], expected: Any) -> None:
+        try:
+            value = self._get(path, "test")
+        except PatchError:
+            if expected is None:  # as kube-apiserver: what is not there is null
+                return
+            raise
+        if not equal(value, expected):
+            raise PatchError(f"testing value {_shown(path)} failed: test failed", code=422)
+
+    def _get(self, path: list[str], kind: str) -> Any:
+        if not path:
+            return self.root
+        parent = self._container(path, kind)
+        if isinstance(parent, list):
+            return parent[_index(path, len(parent), kind)]
+        if path[-1] not in parent:
+            raise _does_not_apply(kind, path, "missing value")
+        return parent[path[-1]]
+
+    def _container(self, path: list[str], kind: str) -> Any:
+        """Return the list or object that the last token of ``path`` is a place in."""
+        found = self.root
+        for depth, token in enumerate(path[:-1], start=1):
+            if isinstance(found, list):
+                found = found[_index(path[:depth], len(found), kind)]
+            elif isinstance(found, dict) and token in found:
+                found = found[token]
+            else:
+                raise _does_not_apply(kind, path, "missing path")
+        if not isinstance(found, dict | list):
+            raise _does_not_apply(kind, path, "missing path")
+        return found
+
+
+def _pointer(text: object, kind: str) -> list[str]:
+    """Return the tokens of a JSON pointer (RFC 6901)."""
+    if not isinstance(text, str) or len(text) > _MAX_POINTER or (text and not text.startswith("/")):
+        raise PatchError(f"{kind} operation has a path that is not a JSON pointer: {str(text)[:80]}", code=422)
+    return [token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:]]
+
+
+def _index(path: list[str], length: int, kind: str) -> int:
+    if not _INDEX.fullmatch(path[-1]):
+        raise _does_not_apply(kind, path, f"{path[-1][:80]!r} is not an index")
+    index = int(path[-1])
+    if not -length <= index < length:
+        raise _does_not_apply(kind, path, "invalid index referenced")
+    return index + length if index < 0 else index
+
+
+def _shown(path: list[str]) -> str:
+    return "".join("/" + token.replace("~", "~0").replace("/", "~1") for token in path)[:200]
+
+
+def _does_not_apply(kind: str, path: list[str], why: str) -> PatchError:
+    return PatchError(f"{kind} operation does not apply: doc is missing path: {_shown(path)}: {why}", code=422)

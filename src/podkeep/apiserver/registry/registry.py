@@ -1,0 +1,555 @@
+"""Creating, updating, patching, applying and deleting objects of any resource.
+
+Each verb reads the newest revision, computes what is to be stored without waiting for anything, and hands it to the
+store, so that no other write comes between. What it waits for is the disk.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.meta import objects
+from podkeep.apiserver.meta.objects import Object, metadata
+from podkeep.apiserver.meta.status import (
+    MODIFIED,
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    internal,
+    invalid,
+    not_found,
+    too_large,
+    unprocessable,
+)
+from podkeep.apiserver.patch import json_patch, managers, merge_patch, strategic_merge
+from podkeep.apiserver.patch.errors import PatchError
+from podkeep.apiserver.patch.field_set import FieldSet, shown
+from podkeep.apiserver.patch.managers import ApplyConflict, Write
+from podkeep.apiserver.patch.values import copy, equal
+from podkeep.apiserver.registry.resources import Resource
+from podkeep.apiserver.schema.decode import WrongType, decode
+from podkeep.apiserver.storage.records import Key, Stored
+from podkeep.apiserver.storage.store import Store
+from podkeep.base.errors import PodkeepError
+
+MAX_OBJECT_BYTES = 1_536 << 10
+"""Of an object as it is stored (etcd's default)."""
+MAX_GENERATED_BASE = 58
+"""Characters of ``generateName`` that are kept, before five that are random."""
+_GENERATED = "bcdfghjklmnpqrstvwxz2456789"
+_GENERATE_ATTEMPTS = 8
+
+
+class Target(NamedTuple):
+    """What a request is about. ``name`` is empty where it is still to be found; ``subresource`` is mostly."""
+
+    resource: Resource
+    namespace: str
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> Key:
+        """The object's place in the store."""
+        return self.resource.key(self.namespace, self.name)
+
+    def not_found(self) -> StatusError:
+        """The error that there is no such object."""
+        return not_found(self.resource.plural, self.resource.group, self.name)
+
+    def conflict(self, why: str) -> StatusError:
+        """The error that the object is another one by now."""
+        return conflict(self.resource.plural, self.resource.group, self.name, why)
+
+
+class Operation(StrEnum):
+    """What is done, as admission is told."""
+
+    CREATE = "CREATE"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """What admission decides about. ``value`` may be changed by mutating plugins; None for a deletion."""
+
+    operation: Operation
+    target: Target
+    value: Object | None
+    old: Object | None
+    user: str = ""
+    groups: Sequence[str] = ()
+    dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+class Admission(Protocol):
+    """What may change or refuse a write; both raise :class:`StatusError`."""
+
+    def mutate(self, attributes: Attributes) -> None:
+        """Change the object before it is validated."""
+        ...
+
+    def validate(self, attributes: Attributes) -> None:
+        """Refuse a write that is valid by itself."""
+        ...
+
+
+class AdmitAll:
+    """No admission."""
+
+    def mutate(self, attributes: Attributes) -> None:
+        """Change nothing."""
+
+    def validate(self, attributes: Attributes) -> None:
+        """Refuse nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """How a write is asked for: by whom, as which field manager, and whether it is only tried; ``warnings`` go back."""
+
+    field_manager: str = "unknown"
+    user: str = ""
+    groups: Sequence[str] = ()
+    dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """How an object is deleted. ``propagation`` is ``Orphan``, ``Background``, ``Foreground`` or empty."""
+
+    grace_period: int | None = None
+    uid: str = ""
+    resource_version: str = ""
+    propagation: str = ""
+
+
+class PatchType(StrEnum):
+    """How a patch is written, by its media type."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
+
+
+def _ignore(unknown: list[str]) -> None:
+    """Take unknown fields without a word."""
+
+
+class Registry:
+    """The objects of a store, by the rules of their kinds.
+
+    :param now: tells the time; whole seconds of it are kept.
+    """
+
+    def __init__(self, store: Store, admission: Admission | None = None, now: Callable[[], datetime] = _utc) -> None:
+        self._store = store
+        self._admission = admission or AdmitAll()
+        self._now = now
+
+    # reads
+
+    def get(self, target: Target) -> Stored:
+        """Return an object as it is acknowledged.
+
+        :raises StatusError: 404, if there is none.
+        """
+        found = self._store.get(target.key)
+        if found is None:
+            raise target.not_found()
+        return found
+
+    def _newest(self, target: Target) -> tuple[Stored, Object]:
+        found = self._store.newest(target.key)
+        if found is None:
+            raise target.not_found()
+        return found, msgspec.json.decode(found.value)
+
+    # writes
+
+    async def create(self, target: Target, value: Object, request: Request) -> Object:
+        """Create an object; its name is that of ``value``.
+
+        :param value: decoded against its type; not changed.
+        :returns: the object as it is stored, or would be.
+        :raises StatusError: 400, 403, 409, 422 or 500.
+        """
+        created = copy(value)
+        self._place(target, created)
+        if metadata(created).get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        target.resource.strategy.default(created)
+        created = managers.track_update(None, created, self._write(target, request))
+        for _ in range(_GENERATE_ATTEMPTS):
+            attempt = copy(created)
+            generated = self._generate_name(attempt)
+            self._admit_creation(target, attempt, request)
+            target = target._replace(name=metadata(attempt)["name"])
+            if self._store.newest(target.key) is None:
+                return await self._put(target, attempt, None, request)
+            if not generated:
+                break
+        raise already_exists(target.resource.plural, target.resource.group, target.name)
+
+    def _place(self, target: Target, value: Object) -> None:
+        """Put the namespace of the request into an object that does not say it."""
+        fields = value.setdefault("metadata", {})
+        value["apiVersion"], value["kind"] = target.resource.kind.api_version, target.resource.kind.kind
+        if target.resource.namespaced:
+            if fields.setdefault("namespace", target.namespace) != target.namespace:
+                raise bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request"
+                )
+        elif fields.get("namespace"):
+            raise bad_request("namespace may not be set on an object that is not in a namespace")
+
+    def _generate_name(self, value: Object) -> bool:
+        fields = metadata(value)
+        prefix = fields.get("generateName", "")
+        if fields.get("name") or not prefix:
+            return False
+        suffix = "".join(secrets.choice(_GENERATED) for _ in range(5))
+        fields["name"] = prefix[:MAX_GENERATED_BASE] + suffix
+        return True
+
+    def _admit_creation(self, target: Target, value: Object, request: Request) -> None:
+        attributes = self._attributes(Operation.CREATE, target, value, None, request)
+        self._admission.mutate(attributes)
+        strategy = target.resource.strategy
+        objects.initialize(value, uid=str(uuid.uuid4()), now=self._time())
+        if strategy.generation:
+            value["metadata"]["generation"] = 1
+        if strategy.status:
+            value.pop("status", None)
+        strategy.prepare_create(value)
+        errors = FieldErrors()
+        strategy.validate(value, errors)
+        self._validate(target, value, errors)
+        self._admission.validate(attributes)
+
+    async def update(self, target: Target, value: Object, request: Request) -> tuple[Object, bool]:
+        """Replace an object, or of the subresource ``status`` that part of it.
+
+        :param value: decoded against its type; not changed.
+        :returns: the object as it is stored, or would be, and whether it was created.
+        :raises StatusError: 400, 403, 404, 409, 422 or 500.
+        """
+        given = metadata(value).get("name", target.name)
+        if given != target.name:
+            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({target.name})")
+        new = copy(value)
+        new.setdefault("metadata", {})["name"] = target.name
+        if self._store.newest(target.key) is None and target.resource.strategy.create_on_update:
+            return await self.create(target, new, request), True
+        stored, old = self._newest(target)
+        self._place(target, new)
+        target.resource.strategy.default(new)
+        return await self._replace(target, stored, old, self._tracked(target, old, new, request), request), False
+
+    async def patch(
+        self,
+        target: Target,
+        patch: Any,
+        kind: PatchType,
+        request: Request,
+        check: Callable[[list[str]], None] = _ignore,
+    ) -> Object:
+        """Change an object by a patch.
+
+        :param patch: decoded JSON.
+        :param check: told the unknown fields of the result, which are dropped; may raise.
+        :raises StatusError: 400, 403, 404, 409, 413, 422 or 500.
+        """
+        stored, old = self._newest(target)
+        try:
+            decoded = decode(_patched(old, patch, kind, target.resource), target.resource.struct)
+        except PatchError as error:
+            raise _patch_status(error) from None
+        except WrongType as error:
+            raise unprocessable(str(error)) from None
+        check(decoded.unknown)
+        new = decoded.value
+        new.setdefault("metadata", {})
+        self._place(target, new)
+        target.resource.strategy.default(new)
+        return await self._replace(target, stored, old, self._tracked(target, old, new, request), request)
+
+    async def apply(self, target: Target, config: Object, request: Request, *, force: bool) -> tuple[Object, bool]:
+        """Server-side apply.
+
+        :param config: decoded against its type; not changed.
+        :returns: the object as it is stored, or would be, and whether it was created.
+        :raises StatusError: as :meth:`patch`; 409 also if others own what would change.
+        """
+        stored = self._store.newest(target.key)
+        if stored is None and target.subresource:
+            raise target.not_found()
+        old = None if stored is None else msgspec.json.decode(stored.value)
+        applied = copy(config)
+        self._place(target, applied)
+        given = metadata(applied).setdefault("name", target.name)
+        if given != target.name:
+            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({target.name})")
+        try:
+            new = copy(managers.apply(old, applied, self._write(target, request), force=force))
+        except ApplyConflict as error:
+            raise _apply_conflict(error) from None
+        except PatchError as error:
+            raise _patch_status(error) from None
+        target.resource.strategy.default(new)
+        if stored is not None and old is not None:
+            return await self._replace(target, stored, old, new, request), False
+        new["metadata"].pop("resourceVersion", None)
+        self._admit_creation(target, new, request)
+        return await self._put(target, new, None, request), True
+
+    def _tracked(self, target: Target, old: Object, new: Object, request: Request) -> Object:
+        return copy(managers.track_update(old, new, self._write(target, request)))
+
+    async def _replace(self, target: Target, stored: Stored, old: Object, new: Object, request: Request) -> Object:
+        """Store ``new`` in place of ``old``, after everything that may change or refuse it."""
+        self._check_version(target, stored, old, new)
+        new = _kept_apart(target, old, new)
+        objects.keep_identity(new, old)
+        attributes = self._attributes(Operation.UPDATE, target, new, old, request)
+        self._admission.mutate(attributes)
+        strategy = target.resource.strategy
+        errors = FieldErrors()
+        if target.subresource == "status":
+            strategy.prepare_status(new, old)
+            strategy.validate_status(new, old, errors)
+        else:
+            strategy.prepare_update(new, old)
+            if strategy.generation and not equal(_spec(new), _spec(old)):
+                new["metadata"]["generation"] = metadata(old).get("generation", 0) + 1
+            strategy.validate(new, errors)
+            strategy.validate_update(new, old, errors)
+        objects.validate_update(new, old, errors)
+        self._validate(target, new, errors)
+        self._admission.validate(attributes)
+        if _same_but_for_times(new, old):
+            return old
+        fields = metadata(new)
+        if "deletionTimestamp" in fields and not (fields.get("finalizers") or fields.get("deletionGracePeriodSeconds")):
+            return await self._remove(target, stored, new, request)
+        return await self._put(target, new, stored, request)
+
+    def _check_version(self, target: Target, stored: Stored, old: Object, new: Object) -> None:
+        fields = metadata(new)
+        given = fields.get("resourceVersion", "")
+        if not given and not target.resource.strategy.unconditional_update:
+            errors = FieldErrors()
+            errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(target.resource.plural, target.resource.group, target.name, errors.found)
+        if given and not (given.isascii() and given.isdecimal()):
+            raise bad_request(f'invalid resource version "{given[:80]}"')
+        if given and given != str(stored.revision):
+            raise target.conflict(MODIFIED)
+        uid = metadata(old)["uid"]
+        if fields.get("uid", uid) != uid:
+            why = f"Precondition failed: UID in precondition: {fields['uid'][:80]}, UID in object meta: {uid}"
+            raise target.conflict(why)
+
+    async def delete(self, target: Target, options: DeleteOptions, request: Request) -> tuple[Object, bool]:
+        """Delete an object, or begin to.
+
+        :returns: the object as it was last, and whether it is gone.
+        :raises StatusError: 403, 404, 409 or 500.
+        """
+        stored, old = self._newest(target)
+        self._check_preconditions(target, stored, old, options)
+        self._admission.validate(self._attributes(Operation.DELETE, target, None, old, request))
+        new = self._deleting(target, old, options)
+        fields = metadata(new)
+        if not fields.get("finalizers") and not fields["deletionGracePeriodSeconds"]:
+            return await self._remove(target, stored, old, request), True
+        if equal(new, old):
+            return old, False
+        return await self._put(target, new, stored, request), False
+
+    def _deleting(self, target: Target, old: Object, options: DeleteOptions) -> Object:
+        """Return an object as it is once its deletion has begun, or the grace period of that was made shorter."""
+        new = copy(old)
+        fields = new["metadata"]
+        wanted = options.grace_period
+        if wanted is not None and wanted < 0:
+            wanted = 1
+        if "deletionTimestamp" in fields:
+            before = fields.get("deletionGracePeriodSeconds", 0)
+            if before and wanted is not None and wanted < before:
+                self._shorten(fields, before, wanted)
+            return new
+        grace = target.resource.strategy.grace_period(new, wanted) or 0
+        fields["deletionGracePeriodSeconds"], fields["deletionTimestamp"] = grace, self._time(grace)
+        if finalizers := _finalizers(fields.get("finalizers", []), options.propagation):
+            fields["finalizers"] = finalizers
+        else:
+            fields.pop("finalizers", None)
+        if fields.get("generation"):
+            fields["generation"] += 1
+        return new
+
+    def _shorten(self, fields: dict[str, Any], before: int, seconds: int) -> None:
+        begun = datetime.fromisoformat(fields["deletionTimestamp"]) - timedelta(seconds=before)
+        end = begun + timedelta(seconds=seconds)
+        if end < self._now():
+            end, seconds = self._now(), min(seconds, 1)
+        fields["deletionTimestamp"], fields["deletionGracePeriodSeconds"] = _rfc3339(end), seconds
+
+    def _check_preconditions(self, target: Target, stored: Stored, old: Object, options: DeleteOptions) -> None:
+        uid = metadata(old)["uid"]
+        if options.uid and options.uid != uid:
+            raise target.conflict(
+                f"the UID in the precondition ({options.uid[:80]}) does not match the UID in record ({uid}). The object"
+                " might have been deleted and then recreated"
+            )
+        if options.resource_version and options.resource_version != str(stored.revision):
+            raise target.conflict(
+                f"the ResourceVersion in the precondition ({options.resource_version[:80]}) does not match the"
+                f" ResourceVersion in record ({stored.revision}). The object might have been modified"
+            )
+
+    # storing
+
+    async def _put(self, target: Target, value: Object, previous: Stored | None, request: Request) -> Object:
+        size = len(msgspec.json.encode(value))
+        if size > MAX_OBJECT_BYTES:
+            raise too_large(f"limit is {MAX_OBJECT_BYTES}, the object has {size} bytes")
+        if request.dry_run:
+            return value
+        return await self._stored(self._store.put(target.key, value, previous), value)
+
+    async def _remove(self, target: Target, stored: Stored, value: Object, request: Request) -> Object:
+        if request.dry_run:
+            return value
+        return await self._stored(self._store.delete(target.key, value, stored), value)
+
+    async def _stored(self, write: Awaitable[Stored], value: Object) -> Object:
+        try:
+            stored = await write
+        except PodkeepError as error:
+            raise internal(str(error)) from error
+        return {**value, "metadata": {**value["metadata"], "resourceVersion": str(stored.revision)}}
+
+    # helpers
+
+    def _attributes(
+        self, operation: Operation, target: Target, value: Object | None, old: Object | None, request: Request
+    ) -> Attributes:
+        name = target.name or metadata(value or {}).get("name", "")
+        return Attributes(
+            operation=operation,
+            target=target._replace(name=name),
+            value=value,
+            old=old,
+            user=request.user,
+            groups=request.groups,
+            dry_run=request.dry_run,
+            warnings=request.warnings,
+        )
+
+    def _write(self, target: Target, request: Request) -> Write:
+        resource = target.resource
+        ignored = FieldSet()
+        if target.subresource == "status":
+            for name in resource.struct.fields.keys() - {"status", "metadata"}:
+                ignored.insert([f"f:{name}"])
+        elif resource.strategy.status:
+            ignored.insert(["f:status"])
+        version = resource.kind.api_version
+        return Write(request.field_manager, resource.struct, version, self._time(), target.subresource, ignored)
+
+    def _time(self, after: int = 0) -> str:
+        return _rfc3339(self._now() + timedelta(seconds=after))
+
+    def _validate(self, target: Target, value: Object, errors: FieldErrors) -> None:
+        """Add the rules of all metadata to the errors that were found, and raise them."""
+        resource = target.resource
+        objects.validate(value, namespaced=resource.namespaced, name_rule=resource.strategy.name_rule, errors=errors)
+        if errors.found:
+            name = metadata(value).get("name") or metadata(value).get("generateName", "")
+            raise invalid(resource.kind.kind, resource.group, name, errors.found)
+
+
+def _patched(old: Object, patch: Any, kind: PatchType, resource: Resource) -> Any:
+    if kind is PatchType.JSON:
+        return json_patch.apply(old, patch)
+    if kind is PatchType.MERGE:
+        return merge_patch.apply(old, patch)
+    return strategic_merge.apply(old, patch, resource.struct)
+
+
+def _kept_apart(target: Target, old: Object, new: Object) -> Object:
+    """Return ``new`` with what this subresource cannot change as it was."""
+    if target.subresource == "status":
+        status = {"status": new["status"]} if "status" in new else {}
+        return (
+            copy({name: item for name, item in old.items() if name != "status"})
+            | status
+            | {"metadata": new["metadata"]}
+        )
+    if target.resource.strategy.status:
+        status = {"status": copy(old["status"])} if "status" in old else {}
+        return {name: item for name, item in new.items() if name != "status"} | status
+    return new
+
+
+def _rfc3339(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
+
+
+def _spec(value: Object) -> dict[str, Any]:
+    return {name: item for name, item in value.items() if name not in ("metadata", "status")}
+
+
+def _same_but_for_times(new: Object, old: Object) -> bool:
+    """Tell whether an update changes nothing, but the times of managedFields if anything."""
+    return equal(_timeless(new), _timeless(old))
+
+
+def _timeless(value: Object) -> Object:
+    fields = {name: item for name, item in metadata(value).items() if name != "resourceVersion"}
+    if "managedFields" in fields:
+        fields["managedFields"] = [
+            {name: item for name, item in entry.items() if name != "time"} for entry in fields["managedFields"]
+        ]
+    return {**value, "metadata": fields}
+
+
+def _finalizers(finalizers: Sequence[str], propagation: str) -> list[str]:
+    """Return the finalizers of an object that is deleted: those for its dependents as the request says."""
+    if not propagation:
+        return list(finalizers)
+    kept = [name for name in finalizers if name not in (objects.ORPHAN, objects.FOREGROUND)]
+    return kept + {"Orphan": [objects.ORPHAN], "Foreground": [objects.FOREGROUND]}.get(propagation, [])
+
+
+def _patch_status(error: PatchError) -> StatusError:
+    if error.code == 422:
+        return unprocessable(str(error))
+    return too_large(str(error)) if error.code == 413 else bad_request(str(error))
+
+
+def _apply_conflict(error: ApplyConflict) -> StatusError:
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": shown(path)}
+        for manager, path in error.conflicts
+    ]
+    return StatusError(409, "Conflict", str(error), causes=causes)

@@ -1,0 +1,201 @@
+"""Holding decoded JSON against a type: what is unknown is dropped and named, what is wrong is an error.
+
+The texts are those of Kubernetes' decoder, which people search for. What an object looks like afterwards is what
+upstream stores: ``null`` means that a field is not set, empty lists and maps are not kept, quantities and times are
+written in their one canonical form.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from podkeep.apiserver.schema.types import Anything, Format, List, Map, Scalar, Struct, Type
+from podkeep.base import quantity
+
+_TIME = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_LIMITS = {Format.INT32: 1 << 31, Format.INT64: 1 << 63}
+_GO_TYPES = {
+    Format.STRING: "string",
+    Format.INT32: "int32",
+    Format.INT64: "int64",
+    Format.DOUBLE: "float64",
+    Format.BOOLEAN: "bool",
+    Format.BYTES: "[]uint8",
+    Format.TIME: "string",
+    Format.MICROTIME: "string",
+}
+_ZEROS: Mapping[Format, Any] = {
+    Format.INT32: 0,
+    Format.INT64: 0,
+    Format.DOUBLE: 0,
+    Format.BOOLEAN: False,
+    Format.QUANTITY: "0",
+    Format.INT_OR_STRING: 0,
+}
+
+
+class WrongType(Exception):
+    """A value is not of its field's type; the text is the decoder's."""
+
+
+@dataclass(slots=True)
+class Decoded:
+    """An object as it is stored, and the unknown fields that it does not have any more, as paths."""
+
+    value: dict[str, Any]
+    unknown: list[str] = field(default_factory=list)
+
+
+def decode(value: Mapping[str, Any], struct: Struct) -> Decoded:
+    """Return ``value``, the decoded JSON of an object, as ``struct``; ``value`` itself is not changed.
+
+    :raises WrongType: at the first value that is not of its field's type.
+    """
+    decoded = Decoded({})
+    decoded.value = _struct(value, struct, "", decoded.unknown)
+    return decoded
+
+
+def _struct(value: Any, struct: Struct, path: str, unknown: list[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(value, struct, struct, path)
+    kept: dict[str, Any] = {}
+    for name, given in value.items():
+        known = struct.fields.get(name)
+        where = f"{path}.{name}" if path else name
+        if known is None:
+            unknown.append(where)
+        elif given is not None:
+            content = _value(given, known.type, struct, where, unknown)
+            if content or not isinstance(known.type, List | Map) or name in struct.required:
+                kept[name] = content
+    return kept
+
+
+def _value(value: Any, kind: Type, owner: Struct, path: str, unknown: list[str]) -> Any:
+    if isinstance(kind, Scalar):
+        return _scalar(value, kind.format, owner, path)
+    if isinstance(kind, Struct):
+        return _struct(value, kind, path, unknown)
+    if isinstance(kind, List):
+        if not isinstance(value, list):
+            raise _wrong(value, kind, owner, path)
+        return [
+            _zero(kind.items) if item is None else _value(item, kind.items, owner, f"{path}[{index}]", unknown)
+            for index, item in enumerate(value)
+        ]
+    if isinstance(kind, Map):
+        if not isinstance(value, dict):
+            raise _wrong(value, kind, owner, path)
+        return {
+            key: _zero(kind.values) if item is None else _value(item, kind.values, owner, f"{path}.{key}", unknown)
+            for key, item in value.items()
+        }
+    return value
+
+
+def _zero(kind: Type) -> Any:
+    """Return what a decoder in Go makes of ``null`` in a list or map."""
+    if isinstance(kind, Scalar):
+        return _ZEROS.get(kind.format, "")
+    return [] if isinstance(kind, List) else {}
+
+
+def _scalar(value: Any, form: Format, owner: Struct, path: str) -> Any:
+    if form is Format.INT_OR_STRING:
+        if isinstance(value, str) or (_is_integer(value) and abs(value) < _LIMITS[Format.INT32]):
+            return value
+    elif form is Format.QUANTITY:
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            return _quantity(value)
+    elif form in _LIMITS:
+        limit = _LIMITS[form]
+        if _is_integer(value) and -limit <= value < limit:
+            return value
+    elif form is Format.BOOLEAN:
+        if isinstance(value, bool):
+            return value
+    elif form is Format.DOUBLE:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+    elif isinstance(value, str):
+        return _text(value, form)
+    raise _wrong(value, Scalar(form), owner, path)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _quantity(value: str | float) -> str:
+    text = value.strip() if isinstance(value, str) else repr(value)
+    try:
+        return quantity.canonical(text or "0")
+    except ValueError:
+        raise WrongType(
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        ) from None
+
+
+def _text(value: str, form: Format) -> str:
+    if form is Format.BYTES:
+        try:
+            raw = base64.b64decode(value.replace("\n", "").replace("\r", ""), validate=True)
+        except (ValueError, binascii.Error):
+            raise WrongType("illegal base64 data at input byte 0") from None
+        return base64.b64encode(raw).decode()
+    if form in (Format.TIME, Format.MICROTIME):
+        return _time(value, form)
+    return value
+
+
+def _time(value: str, form: Format) -> str:
+    match = _TIME.fullmatch(value)
+    try:
+        if match is None:
+            raise ValueError(value)
+        moment = datetime.fromisoformat(match[1] + match[3]).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise WrongType(f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse') from None
+    micro = f".{(match[2] or '0')[:6]:0<6}" if form is Format.MICROTIME else ""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{micro}Z"
+
+
+def _wrong(value: object, kind: Type, owner: Struct, path: str) -> WrongType:
+    word = _json_word(value)
+    if isinstance(kind, Scalar) and kind.format in _LIMITS and _is_integer(value):
+        word = f"number {value}"
+    where = re.sub(r"\[[0-9]+\]", "", path)
+    into = f"Go struct field {owner.short_name}.{where}" if where else "Go value"
+    return WrongType(f"json: cannot unmarshal {word} into {into} of type {_go_type(kind)}")
+
+
+def _json_word(value: object) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object" if isinstance(value, dict) else "null"
+
+
+def _go_type(kind: Type) -> str:
+    if isinstance(kind, Scalar):
+        return _GO_TYPES.get(kind.format, str(kind.format))
+    if isinstance(kind, List):
+        return f"[]{_go_type(kind.items)}"
+    if isinstance(kind, Map):
+        return f"map[string]{_go_type(kind.values)}"
+    if isinstance(kind, Anything):
+        return "runtime.RawExtension"
+    version, short = kind.name.rsplit(".", 2)[-2:]
+    return f"{version}.{short}"

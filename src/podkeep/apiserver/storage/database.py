@@ -1,0 +1,239 @@
+"""The log of revisions on disk: SQLite in WAL mode, one connection, used by one thread.
+
+A row of ``log`` is one revision of one object; ``current`` names the newest of each object that exists. ``compacted``
+is the revision up to which rows that have a successor are gone, so that any later state of any object can be told.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from podkeep.base.errors import DataLoss, PodkeepError, ResourceExhausted, Unavailable
+
+SCHEMA_VERSION = 1
+_MODE = 0o600
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE log (
+    revision INTEGER PRIMARY KEY, resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+    type TEXT NOT NULL CHECK (type IN ('ADDED', 'MODIFIED', 'DELETED')), previous INTEGER NOT NULL, value BLOB NOT NULL
+) STRICT;
+CREATE INDEX log_by_object ON log (resource, namespace, name, revision);
+CREATE TABLE current (
+    resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL,
+    PRIMARY KEY (resource, namespace, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE compacted (revision INTEGER NOT NULL) STRICT;
+INSERT INTO compacted VALUES (0);
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+"""What SQLite says when it cannot get at a database, whatever is in it."""
+_COLUMNS = "log.revision, log.resource, log.namespace, log.name, log.value"
+
+
+class Database:
+    """The file. Every method blocks; one thread at a time may call them."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the database, and check all of it.
+
+        :raises DataLoss: if it is damaged, another program's, or of a newer podkeep; it is left as it is.
+        :raises ResourceExhausted: if its disk is full.
+        :raises Unavailable: if it cannot be opened for another reason that is not in the file: a lock, the disk.
+        """
+        self._path = path
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE))
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+                raise self._refusal("opened", error) from error
+            raise self._damaged(str(error)) from error
+
+    def _prepare(self) -> None:
+        # No other process may use the file while this one does; the index of the journal is in memory then.
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if version not in (0, SCHEMA_VERSION):
+            raise DataLoss(
+                f"the API's database {self._path} has version {version}; this podkeep reads up to {SCHEMA_VERSION}",
+                hint="run the podkeep that wrote it",
+            )
+        if version == 0 and tables:
+            raise DataLoss(f"{self._path} is another program's database", hint="move it away")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        if version == 0:
+            self._db.executescript(_SCHEMA)
+        (verdict,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise self._damaged(" ".join(verdict.split()))
+
+    def _damaged(self, why: str) -> DataLoss:
+        return DataLoss(
+            f"the API's database {self._path} is damaged: {why}",
+            hint="restore a backup of it, or move it away to begin with an empty one",
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def current(self) -> Iterator[Stored]:
+        """Yield the newest revision of each object that exists."""
+        query = f"SELECT {_COLUMNS} FROM current JOIN log USING (revision)"
+        yield from map(_stored, self._db.execute(query))
+
+    def revision(self) -> int:
+        """Return the newest revision; 0 if nothing was ever written."""
+        (newest,) = self._db.execute("SELECT coalesce(max(revision), 0) FROM log").fetchone()
+        return max(int(newest), self.compacted())  # the newest of all may be a deletion that was compacted
+
+    def compacted(self) -> int:
+        """Return the oldest revision from which on each state can be told."""
+        (revision,) = self._db.execute("SELECT revision FROM compacted").fetchone()
+        return int(revision)
+
+    def commit(self, events: Iterable[Event]) -> None:
+        """Write revisions, all or none; they are on the disk when this returns.
+
+        :raises ResourceExhausted: if the disk is full.
+        :raises Unavailable: if the disk fails otherwise.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for event in events:
+                    self._write(event)
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise self._refusal("written", error) from error
+
+    def _write(self, event: Event) -> None:
+        key, revision, value = event.stored
+        previous = event.previous.revision if event.previous else 0
+        self._db.execute(
+            "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", (revision, *key, str(event.type), previous, value)
+        )
+        if event.type is EventType.DELETED:
+            self._db.execute("DELETE FROM current WHERE resource = ? AND namespace = ? AND name = ?", key)
+        else:
+            self._db.execute("INSERT OR REPLACE INTO current VALUES (?, ?, ?, ?)", (*key, revision))
+
+    def events(self, resource: str, after: int, upto: int, limit: int) -> list[Event]:
+        """Return the first ``limit`` writes of a resource after a revision, up to another."""
+        rows = self._db.execute(
+            f"SELECT {_COLUMNS}, log.type, log.previous, before.value FROM log LEFT JOIN log AS before"
+            " ON before.revision = log.previous WHERE log.revision > ? AND log.revision <= ? AND log.resource = ?"
+            " ORDER BY log.revision LIMIT ?",
+            (after, upto, resource, limit),
+        )
+        return [_event(row) for row in rows]
+
+    def snapshot(
+        self, resource: str, namespace: str, revision: int, after: tuple[str, str], limit: int
+    ) -> list[Stored]:
+        """Return the objects that a resource had at a revision, by namespace and name.
+
+        :param namespace: of the objects; empty: any.
+        :param after: the namespace and name that the first of them comes after.
+        :param limit: how many at most.
+        """
+        rows = self._db.execute(
+            "SELECT revision, resource, namespace, name, value FROM"
+            " (SELECT max(revision) AS revision, resource, namespace, name, value, type FROM log"
+            "  WHERE resource = ? AND revision <= ? AND (? = '' OR namespace = ?) AND (namespace, name) > (?, ?)"
+            "  GROUP BY namespace, name)"
+            " WHERE type <> 'DELETED' ORDER BY namespace, name LIMIT ?",
+            (resource, revision, namespace, namespace, *after, limit),
+        )
+        return [_stored(row) for row in rows]
+
+    def compact(self, revision: int, batch: int) -> int:
+        """Remove what nobody can ask for any more once states before ``revision`` are not told.
+
+        :param batch: how many revisions to look at; more are left for the next call.
+        :returns: up to which revision that is done.
+        """
+        start = self.compacted()
+        end = min(revision, start + batch)
+        if end <= start:
+            return start
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                span = "revision > ? AND revision <= ?"
+                superseded = f"DELETE FROM log WHERE revision IN (SELECT previous FROM log WHERE {span})"
+                self._db.execute(superseded, (start, end))
+                self._db.execute(f"DELETE FROM log WHERE {span} AND type = 'DELETED'", (start, end))
+                self._db.execute("UPDATE compacted SET revision = ?", (end,))
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise self._refusal("written", error) from error
+        return end
+
+    def backup(self, path: Path) -> None:
+        """Write a copy of the whole database to a new file.
+
+        :raises ResourceExhausted: if the disk there is full.
+        :raises Unavailable: if it cannot be written otherwise.
+        """
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _MODE))
+        try:
+            self._db.execute("VACUUM INTO ?", (str(path),))
+            copy = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(copy)
+            finally:
+                os.close(copy)
+        except (sqlite3.Error, OSError) as error:
+            path.unlink(missing_ok=True)
+            raise self._refusal(f"copied to {path}", error) from error
+
+    def _refusal(self, what: str, error: Exception) -> PodkeepError:
+        where = f"the API's database {self._path} cannot be {what}"
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            return ResourceExhausted(f"{where}: its disk is full", hint="free space there")
+        return Unavailable(f"{where}: {error}", hint="look at its disk, then try again")
+
+
+def _stored(row: tuple[int, str, str, str, bytes]) -> Stored:
+    revision, resource, namespace, name, value = row
+    return Stored(Key(resource, namespace, name), revision, value)
+
+
+def _event(row: tuple[int, str, str, str, bytes, str, int, bytes | None]) -> Event:
+    *fields, kind, previous, value = row
+    stored = _stored(fields)  # type: ignore[arg-type]
+    return Event(EventType(kind), stored, None if value is None else Stored(stored.key, previous, value))

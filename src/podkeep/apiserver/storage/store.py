@@ -1,0 +1,373 @@
+"""The store: reads from memory, writes in groups, watches in the order of revisions.
+
+Used on one event loop's thread. A write is checked and given its revision at once, and acknowledged when its group is
+on the disk: what was acknowledged survives a crash and the loss of power. Reads and watchers see a write when it is
+acknowledged; later writes are checked against it as soon as it has its revision (:meth:`Store.newest`).
+
+If a group cannot be written, it fails with all writes that were queued after it, since those may have been computed
+from it, and none of them is ever seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from podkeep.apiserver.storage.database import Database
+from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.tasks import Tasks, finished
+
+HISTORY_EVENTS = 10_000
+"""Newest writes that are kept in memory for watches that begin in the past; older ones come from the disk."""
+HISTORY_BYTES = 16 << 20
+WATCHER_EVENTS = 1_000
+"""Events that may wait for a watcher; one that is slower is ended, and has to list again."""
+WATCHER_BYTES = 8 << 20
+_COMPACT_BATCH = 500
+_GROUP_EVENTS = 500
+"""Writes that one transaction holds at most, so that the first of a burst do not wait for the last."""
+_DISK_EVENTS = 500
+_encode = msgspec.json.Encoder().encode
+_Write: TypeAlias = tuple[Event, asyncio.Future[Stored]]
+_Past: TypeAlias = Callable[[str, int], Awaitable[tuple[list[Event], int | None]]]
+_Result = TypeVar("_Result")
+
+
+class Compacted(FailedPrecondition):
+    """The revision that was asked for is not kept any more."""
+
+
+class Conflict(FailedPrecondition):
+    """The object is not at the revision that the write was computed from, but at ``newest``; None: there is none."""
+
+    def __init__(self, key: Key, newest: Stored | None) -> None:
+        super().__init__(f"{key.resource} {key.name} has changed")
+        self.newest = newest
+
+
+class Slow(Unavailable):
+    """A watcher did not take its events; it has to list again."""
+
+
+class Watcher:
+    """The events of one resource, from a revision on. An asynchronous iterator that ends when the watch is ended.
+
+    :raises Slow: from the iterator, if it was not read fast enough.
+    :raises Compacted: from the iterator, if what it was to begin with is not kept any more.
+    """
+
+    def __init__(
+        self, resource: str, namespace: str, after: int, past: _Past, close: Callable[[Watcher], None]
+    ) -> None:
+        self.resource = resource
+        self.namespace = namespace
+        self._after: int | None = after
+        self._past = past
+        self._close = close
+        self._events: deque[Event] = deque()
+        self._older: deque[Event] = deque()
+        self._bytes = 0
+        self._ready = asyncio.Event()
+        self._error: PodkeepError | None = None
+        self._ended = False
+
+    def _is_ours(self, event: Event) -> bool:
+        return not self.namespace or event.stored.key.namespace == self.namespace
+
+    def put(self, event: Event) -> None:
+        """Hand over an event that was just acknowledged."""
+        if not self._is_ours(event):
+            return
+        self._events.append(event)
+        self._bytes += len(event.stored.value)
+        if len(self._events) > WATCHER_EVENTS or self._bytes > WATCHER_BYTES:
+            self.end(Slow("the watch was ended: its events were not read fast enough", hint="list, then watch again"))
+        self._ready.set()
+
+    def end(self, error: PodkeepError | None = None) -> None:
+        """End the watch. With an error, what waits is dropped and the iterator raises it."""
+        if not self._ended:
+            self._ended, self._error, self._after = True, error, None
+            if error is not None:
+                self._older.clear()
+                self._events.clear()
+            self._ready.set()
+            self._close(self)
+
+    def __aiter__(self) -> Watcher:
+        return self
+
+    async def __anext__(self) -> Event:
+        while self._after is not None and not self._older:
+            events, after = await self._past(self.resource, self._after)
+            if not self._ended:
+                self._older.extend(filter(self._is_ours, events))
+                self._after = after
+        if self._older:
+            return self._older.popleft()
+        while not self._events:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                raise StopAsyncIteration
+            self._ready.clear()
+            await self._ready.wait()
+        event = self._events.popleft()
+        self._bytes -= len(event.stored.value)
+        return event
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Objects of a resource at one revision. ``more`` tells whether there are some after the last."""
+
+    items: list[Stored]
+    revision: int
+    more: bool = False
+
+
+class Store:
+    """The objects of one database. An asynchronous context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the database and read what is in it; blocks.
+
+        :raises DataLoss: as :class:`Database`; likewise ResourceExhausted and Unavailable.
+        """
+        self._database = Database(path)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="storage")
+        self._tasks = Tasks("storage")
+        self._revision = self._assigned = self._database.revision()
+        self._compacted = self._database.compacted()
+        self._objects: dict[str, dict[tuple[str, str], Stored]] = {}
+        for stored in self._database.current():
+            _, namespace, name = stored.key
+            self._objects.setdefault(stored.key.resource, {})[namespace, name] = stored
+        self._names = {resource: sorted(objects) for resource, objects in self._objects.items()}
+        self._pending: dict[Key, Event] = {}
+        self._queue: list[_Write] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._history: deque[Event] = deque()
+        self._history_bytes = 0
+        self._history_start = self._revision
+        self._watchers: dict[str, set[Watcher]] = {}
+
+    async def __aenter__(self) -> Store:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every watch, wait for what is being written, and close the database."""
+        for watchers in list(self._watchers.values()):
+            for watcher in list(watchers):
+                watcher.end()
+        if self._writer is not None:
+            await finished(self._writer)
+        await self._on_thread(self._database.close)
+        self._thread.shutdown()
+
+    async def _on_thread(self, work: Callable[[], _Result]) -> _Result:
+        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        await finished(future)
+        return future.result()
+
+    # reads
+
+    @property
+    def revision(self) -> int:
+        """The newest revision that is acknowledged."""
+        return self._revision
+
+    @property
+    def compacted(self) -> int:
+        """The oldest revision that a watch or a list may ask for."""
+        return self._compacted
+
+    def get(self, key: Key) -> Stored | None:
+        """Return an object as it is acknowledged; None if there is none."""
+        return self._objects.get(key.resource, {}).get((key.namespace, key.name))
+
+    def newest(self, key: Key) -> Stored | None:
+        """Return an object as the next write to it finds it, which may not be acknowledged yet."""
+        queued = self._pending.get(key)
+        if queued is None:
+            return self.get(key)
+        return None if queued.type is EventType.DELETED else queued.stored
+
+    def count(self, resource: str) -> int:
+        """Return how many objects a resource has."""
+        return len(self._objects.get(resource, {}))
+
+    def snapshot(self, resource: str, namespace: str = "") -> Page:
+        """Return every object of a resource, by namespace and name; in one namespace if that is not empty."""
+        objects, names = self._objects.get(resource, {}), self._names.get(resource, [])
+        first = bisect_left(names, (namespace, ""))
+        last = bisect_left(names, (f"{namespace}\0", "")) if namespace else len(names)
+        return Page([objects[name] for name in names[first:last]], self._revision)
+
+    async def page(self, resource: str, namespace: str, revision: int, after: tuple[str, str], limit: int) -> Page:
+        """Return at most ``limit`` objects as they were at ``revision``, after a namespace and name.
+
+        :raises Compacted: if that revision is not kept any more.
+        """
+        query = partial(self._database.snapshot, resource, namespace, revision, after, limit + 1)
+        found = await self._on_thread(query)
+        self._require_kept(revision)
+        return Page(found[:limit], revision, len(found) > limit)
+
+    def _require_kept(self, revision: int) -> None:
+        if revision < self._compacted:
+            raise Compacted(f"too old resource version: {revision} ({self._compacted})")
+
+    # writes
+
+    def put(self, key: Key, value: Mapping[str, Any], previous: Stored | None) -> asyncio.Future[Stored]:
+        """Create an object, or replace one.
+
+        :param value: the object; ``metadata.resourceVersion`` is put into it.
+        :param previous: what it was computed from, as :meth:`newest` told; None: it must not exist.
+        :returns: what is stored, when it is on the disk.
+        :raises Conflict: if the object is another one by now.
+        """
+        kind = EventType.MODIFIED if previous else EventType.ADDED
+        return self._enqueue(kind, key, value, previous)
+
+    def delete(self, key: Key, value: Mapping[str, Any], previous: Stored) -> asyncio.Future[Stored]:
+        """Remove an object; ``value`` is its last state, which watchers get. Otherwise as :meth:`put`."""
+        return self._enqueue(EventType.DELETED, key, value, previous)
+
+    def _enqueue(
+        self, kind: EventType, key: Key, value: Mapping[str, Any], previous: Stored | None
+    ) -> asyncio.Future[Stored]:
+        newest = self.newest(key)
+        if (newest.revision if newest else 0) != (previous.revision if previous else 0):
+            raise Conflict(key, newest)
+        revision = self._assigned + 1
+        metadata = {**value.get("metadata", {}), "resourceVersion": str(revision)}
+        event = Event(kind, Stored(key, revision, _encode({**value, "metadata": metadata})), newest)
+        self._assigned = revision
+        self._pending[key] = event
+        future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
+        self._queue.append((event, future))
+        if self._writer is None:
+            self._writer = self._tasks.start(self._write())
+        return future
+
+    async def _write(self) -> None:
+        """Write what is queued, a group after the other, until nothing is."""
+        try:
+            while self._queue:
+                group, self._queue = self._queue[:_GROUP_EVENTS], self._queue[_GROUP_EVENTS:]
+                try:
+                    await self._on_thread(partial(self._database.commit, [event for event, _ in group]))
+                except PodkeepError as error:
+                    self._fail(group, error)
+                else:
+                    self._acknowledge(group)
+        finally:
+            self._writer = None
+
+    def _fail(self, group: list[_Write], error: PodkeepError) -> None:
+        queued, self._queue = self._queue, []
+        self._pending.clear()
+        for _, future in (*group, *queued):
+            if not future.done():
+                future.set_exception(error)
+
+    def _acknowledge(self, group: list[_Write]) -> None:
+        for event, future in group:
+            key, revision, _ = event.stored
+            if self._pending[key] is event:
+                del self._pending[key]
+            if event.type is EventType.DELETED:
+                self._forget(key)
+            else:
+                self._remember(event.stored)
+            self._revision = revision
+            self._keep_in_history(event)
+            for watcher in list(self._watchers.get(key.resource, ())):
+                watcher.put(event)
+            if not future.done():
+                future.set_result(event.stored)
+
+    def _remember(self, stored: Stored) -> None:
+        resource, namespace, name = stored.key
+        objects = self._objects.setdefault(resource, {})
+        if (namespace, name) not in objects:
+            insort(self._names.setdefault(resource, []), (namespace, name))
+        objects[namespace, name] = stored
+
+    def _forget(self, key: Key) -> None:
+        resource, *name = key
+        del self._objects[resource][key.namespace, key.name]
+        names = self._names[resource]
+        del names[bisect_left(names, tuple(name))]
+
+    # watches
+
+    def watch(self, resource: str, after: int, namespace: str = "") -> Watcher:
+        """Return the events of a resource after a revision; of one namespace if that is not empty.
+
+        :raises Compacted: if that revision is not kept any more.
+        """
+        self._require_kept(after)
+        watcher = Watcher(resource, namespace, after, partial(self._past, self._revision), self._unwatch)
+        self._watchers.setdefault(resource, set()).add(watcher)
+        return watcher
+
+    def _unwatch(self, watcher: Watcher) -> None:
+        self._watchers[watcher.resource].discard(watcher)
+
+    async def _past(self, upto: int, resource: str, after: int) -> tuple[list[Event], int | None]:
+        """Return events of a resource after a revision and up to another, and after which revision more of them are.
+
+        They come from memory, and older ones from the disk.
+        """
+        self._require_kept(after)
+        if after >= self._history_start or after >= upto:
+            past = (event for event in self._history if after < event.stored.revision <= upto)
+            return [event for event in past if event.stored.key.resource == resource], None
+        events = await self._on_thread(partial(self._database.events, resource, after, upto, _DISK_EVENTS))
+        self._require_kept(after)
+        return events, events[-1].stored.revision if len(events) == _DISK_EVENTS else None
+
+    def _keep_in_history(self, event: Event) -> None:
+        self._history.append(event)
+        self._history_bytes += len(event.stored.value)
+        while len(self._history) > HISTORY_EVENTS or self._history_bytes > HISTORY_BYTES:
+            oldest = self._history.popleft()
+            self._history_bytes -= len(oldest.stored.value)
+            self._history_start = oldest.stored.revision
+
+    # keeping it small, and safe
+
+    async def compact(self, revision: int) -> None:
+        """Give up every state before ``revision``, in small steps between which others are written.
+
+        :raises ResourceExhausted: if the disk is full; likewise Unavailable if it fails.
+        """
+        revision = min(revision, self._revision)
+        while self._compacted < revision:
+            # Told before it is done: what is asked for meanwhile must not find half of it.
+            self._compacted = min(revision, self._compacted + _COMPACT_BATCH)
+            await self._on_thread(partial(self._database.compact, self._compacted, _COMPACT_BATCH))
+
+    async def backup(self, path: Path) -> None:
+        """Write a copy of everything that is acknowledged to a new file.
+
+        :raises ResourceExhausted: if the disk there is full; likewise Unavailable if it fails.
+        :raises FileExistsError: if there is such a file.
+        """
+        await self._on_thread(partial(self._database.backup, path))

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podkeep.apiserver.meta import selectors
+from podkeep.apiserver.meta.status import StatusError
+
+
+@pytest.mark.parametrize(
+    ("text", "matching", "others"),
+    [
+        ("", [{}, {"a": "b"}], []),
+        ("a=b", [{"a": "b", "c": "d"}], [{}, {"a": "c"}]),
+        ("a==b", [{"a": "b"}], [{"a": ""}]),
+        ("a=", [{"a": ""}], [{}, {"a": "b"}]),
+        ("a!=b", [{}, {"a": "c"}], [{"a": "b"}]),
+        ("a,b", [{"a": "", "b": "x"}], [{"a": ""}]),
+        ("!a", [{}, {"b": ""}], [{"a": ""}]),
+        ("a in (b, c)", [{"a": "b"}, {"a": "c"}], [{}, {"a": "d"}]),
+        ("a in (,c)", [{"a": ""}, {"a": "c"}], [{}]),
+        ("a notin (b,c)", [{}, {"a": "d"}], [{"a": "b"}]),
+        (" x.io/a in ( b ) , c != d ", [{"x.io/a": "b"}], [{"x.io/a": "b", "c": "d"}]),
+        ("a>1", [{"a": "2"}], [{"a": "1"}, {"a": "x"}, {}]),
+        ("a<-1", [{"a": "-2"}], [{"a": "0"}]),
+        ("in=notin", [{"in": "notin"}], [{}]),
+    ],
+)
+def test_label_selectors(text: str, matching: list[dict[str, str]], others: list[dict[str, str]]) -> None:
+    selector = selectors.parse_labels(text)
+    assert all(map(selector.matches, matching))
+    assert not any(map(selector.matches, others))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=",
+        "a=b,",
+        ",a",
+        "a b",
+        "a in b",
+        "a in (b",
+        "a in (b c)",
+        "a in ((b))",
+        "a=b=c",
+        "!",
+        "!=a",
+        "-a=b",
+        "a=-b",
+        "a>x",
+        "a in",
+        "a=(b)",
+        "a" * 70_000,
+        "a=b c",
+        "!a=b",
+    ],
+)
+def test_label_selectors_that_are_not_ones(text: str) -> None:
+    with pytest.raises(StatusError, match="unable to parse requirement") as caught:
+        selectors.parse_labels(text)
+    assert caught.value.code == 400
+    assert len(caught.value.message) < 600
+
+
+@given(st.text(alphabet="ab=!,() <>in", max_size=30))
+def test_any_text_is_a_selector_or_a_bad_request(text: str) -> None:
+    for parse in (selectors.parse_labels, selectors.parse_fields):
+        code = 400
+        try:
+            parse(text).matches({"a": "b"})
+        except StatusError as error:
+            code = error.code
+        assert code == 400
+
+
+@pytest.mark.parametrize(
+    ("selector", "matching", "others"),
+    [
+        ({}, [{}, {"a": "b"}], []),
+        ({"matchLabels": {"a": "b"}}, [{"a": "b"}], [{}]),
+        (
+            {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}, {"key": "c", "operator": "Exists"}]},
+            [{"a": "b", "c": ""}],
+            [{"a": "b"}],
+        ),
+        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}, [{}, {"a": "c"}], [{"a": "b"}]),
+        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, [{}], [{"a": "b"}]),
+    ],
+)
+def test_selectors_of_objects(selector: dict[str, Any], matching: list[Any], others: list[Any]) -> None:
+    found = selectors.of_object(selector)
+    assert found is not None
+    assert all(map(found.matches, matching))
+    assert not any(map(found.matches, others))
+    assert selectors.of_object(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "matching", "others"),
+    [
+        ("", [{}], []),
+        ("metadata.name=web", [{"metadata.name": "web"}], [{}, {"metadata.name": "x"}]),
+        (
+            "status.phase!=Running,spec.nodeName==n",
+            [{"spec.nodeName": "n"}],
+            [{"status.phase": "Running", "spec.nodeName": "n"}],
+        ),
+        ("spec.nodeName=", [{}, {"spec.nodeName": ""}], [{"spec.nodeName": "n"}]),
+        (r"a=b\,c\=d\\", [{"a": "b,c=d\\"}], [{"a": "b"}]),
+    ],
+)
+def test_field_selectors(text: str, matching: list[dict[str, str]], others: list[dict[str, str]]) -> None:
+    selector = selectors.parse_fields(text)
+    assert all(map(selector.matches, matching))
+    assert not any(map(selector.matches, others))
+
+
+@pytest.mark.parametrize("text", ["a", "a=b,c", "a=b=c", "a" * 70_000])
+def test_field_selectors_that_are_not_ones(text: str) -> None:
+    with pytest.raises(StatusError, match="invalid selector"):
+        selectors.parse_fields(text)
+
+
+def test_the_value_that_a_field_must_have() -> None:
+    selector = selectors.parse_fields("metadata.name=web,spec.nodeName!=n")
+    assert selector.value("metadata.name") == "web"
+    assert selector.value("spec.nodeName") is None

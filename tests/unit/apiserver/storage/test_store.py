@@ -1,0 +1,406 @@
+"""The store, with a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from podkeep.apiserver.storage import store as storage
+from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from podkeep.apiserver.storage.store import Compacted, Conflict, Slow, Store, Watcher
+from podkeep.base.errors import DataLoss, Unavailable
+
+WRITER = Path(__file__).with_name("writer.py")
+
+
+def key(name: str, namespace: str = "default", resource: str = "pods") -> Key:
+    return Key(resource, namespace, name)
+
+
+def value(name: str, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, **more}
+
+
+def decoded(stored: Stored) -> Any:
+    return msgspec.json.decode(stored.value)
+
+
+def names(page: storage.Page) -> list[str]:
+    return [stored.key.name for stored in page.items]
+
+
+def run(path: Path, steps: Callable[[Store], Awaitable[None]]) -> None:
+    async def within() -> None:
+        async with Store(path) as opened:
+            await steps(opened)
+
+    asyncio.run(within())
+
+
+async def some(watcher: Watcher, count: int) -> list[tuple[str, str, int]]:
+    return [shown(await anext(watcher)) for _ in range(count)]
+
+
+def shown(event: Event) -> tuple[str, str, int]:
+    return str(event.type), event.stored.key.name, event.previous.revision if event.previous else 0
+
+
+def test_what_is_written_is_there_also_after_a_restart(tmp_path: Path) -> None:
+    async def write(store: Store) -> None:
+        first = await store.put(key("a"), value("a"), None)
+        second = await store.put(key("b"), value("b"), None)
+        third = await store.put(key("a"), value("a", spec=1), first)
+        assert [first.revision, second.revision, third.revision] == [1, 2, 3]
+        assert decoded(third) == {"metadata": {"name": "a", "resourceVersion": "3"}, "spec": 1}
+        await store.delete(key("b"), value("b"), second)
+
+    async def read(store: Store) -> None:
+        assert store.revision == 4
+        assert names(store.snapshot("pods")) == ["a"]
+        found = store.get(key("a"))
+        assert found is not None
+        assert decoded(found)["spec"] == 1
+        assert store.get(key("b")) is None
+
+    path = tmp_path / "api.db"
+    run(path, write)
+    run(path, read)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_lists_are_by_namespace_and_name(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        for namespace, name in (("b", "x"), ("a", "z"), ("a.b", "y"), ("a", "y"), ("", "node")):
+            await store.put(key(name, namespace), value(name), None)
+        assert [stored.key[1:] for stored in store.snapshot("pods").items] == [
+            ("", "node"),
+            ("a", "y"),
+            ("a", "z"),
+            ("a.b", "y"),
+            ("b", "x"),
+        ]
+        assert names(store.snapshot("pods", "a")) == ["y", "z"]
+        assert names(store.snapshot("pods", "c")) == []
+        assert names(store.snapshot("nodes")) == []
+        assert store.count("pods") == 5
+
+    run(tmp_path / "db", steps)
+
+
+def test_a_write_from_an_old_revision_is_a_conflict(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        first = await store.put(key("a"), value("a"), None)
+        with pytest.raises(Conflict):
+            store.put(key("a"), value("a"), None)
+        second = await store.put(key("a"), value("a"), first)
+        with pytest.raises(Conflict) as caught:
+            store.put(key("a"), value("a"), first)
+        assert caught.value.newest == second
+        with pytest.raises(Conflict):
+            store.delete(key("a"), value("a"), first)
+        await store.delete(key("a"), value("a"), second)
+        with pytest.raises(Conflict) as caught:
+            store.put(key("a"), value("a"), second)
+        assert caught.value.newest is None
+
+    run(tmp_path / "db", steps)
+
+
+def test_writes_are_checked_against_those_that_wait_for_the_disk(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        writes = [store.put(key("a"), value("a"), None)]
+        assert store.get(key("a")) is None
+        for _ in range(50):
+            writes.append(store.put(key("a"), value("a"), store.newest(key("a"))))
+        newest = store.newest(key("a"))
+        assert newest is not None
+        writes.append(store.delete(key("a"), value("a"), newest))
+        assert store.newest(key("a")) is None
+        writes.append(store.put(key("a"), value("a"), None))
+        assert [stored.revision for stored in await asyncio.gather(*writes)] == list(range(1, 54))
+        found = store.get(key("a"))
+        assert found is not None
+        assert found.revision == 53
+
+    run(tmp_path / "db", steps)
+
+
+def test_watchers_get_every_write_once_in_order(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        watcher, elsewhere = store.watch("pods", 0), store.watch("pods", 0, "other")
+        first = await store.put(key("a"), value("a"), None)
+        await store.put(key("n", "", "nodes"), value("n"), None)
+        second = await store.put(key("a"), value("a"), first)
+        await store.delete(key("a"), value("a"), second)
+        await store.put(key("b", "other"), value("b"), None)
+        expected = [("ADDED", "a", 0), ("MODIFIED", "a", 1), ("DELETED", "a", 3), ("ADDED", "b", 0)]
+        assert await some(watcher, 4) == expected
+        assert await some(elsewhere, 1) == [("ADDED", "b", 0)]
+        for after, rest in ((0, expected), (1, expected[1:]), (3, expected[2:]), (4, expected[3:])):
+            assert await some(store.watch("pods", after), len(rest)) == rest
+        watcher.end()
+        with pytest.raises(StopAsyncIteration):
+            await anext(watcher)
+
+    run(tmp_path / "db", steps)
+
+
+def test_a_watch_from_before_a_restart_reads_the_disk(tmp_path: Path) -> None:
+    async def write(store: Store) -> None:
+        writes = [store.put(key("a"), value("a"), store.newest(key("a"))) for _ in range(1201)]
+        await asyncio.gather(*writes)
+
+    async def read(store: Store) -> None:
+        watcher = store.watch("pods", 1)
+        newest = store.get(key("a"))
+        assert newest is not None
+        await store.put(key("a"), value("a"), newest)
+        assert await some(watcher, 1201) == [("MODIFIED", "a", revision) for revision in range(1, 1202)]
+
+    run(tmp_path / "db", write)
+    run(tmp_path / "db", read)
+
+
+def test_a_cancelled_read_of_a_watch_loses_nothing(tmp_path: Path) -> None:
+    async def write(store: Store) -> None:
+        for name in "abc":
+            await store.put(key(name), value(name), None)
+
+    async def read(store: Store) -> None:
+        watcher = store.watch("pods", 0)
+        reading = asyncio.ensure_future(anext(watcher))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait({reading})
+        assert reading.cancelled()
+        assert [name for _, name, _ in await some(watcher, 3)] == ["a", "b", "c"]
+
+    run(tmp_path / "db", write)
+    run(tmp_path / "db", read)
+
+
+def test_a_watcher_that_does_not_read_is_ended(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        slow, quick = store.watch("pods", 0), store.watch("pods", 0)
+        reading = asyncio.ensure_future(some(quick, storage.WATCHER_EVENTS + 1))
+        for start in range(0, storage.WATCHER_EVENTS + 1, 91):
+            names = [str(number) for number in range(start, start + 91)]
+            await asyncio.gather(*(store.put(key(name), value(name), None) for name in names))
+        with pytest.raises(Slow):
+            await anext(slow)
+        assert len(await reading) == storage.WATCHER_EVENTS + 1
+
+    run(tmp_path / "db", steps)
+
+
+def test_a_watcher_of_large_objects_is_ended_sooner(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        slow = store.watch("pods", 0)
+        large = "x" * (1 << 20)
+        for number in range(9):
+            await store.put(key(str(number)), value(str(number), data=large), None)
+        with pytest.raises(Slow):
+            await anext(slow)
+
+    run(tmp_path / "db", steps)
+
+
+def test_pages_are_of_one_revision(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        for name in "abcde":
+            await store.put(key(name), value(name), None)
+        at = store.revision
+        for name in ("b", "d"):
+            newest = store.newest(key(name))
+            assert newest is not None
+            await store.delete(key(name), value(name), newest)
+        await store.put(key("bb"), value("bb"), None)
+        page = await store.page("pods", "default", at, ("", ""), 2)
+        assert (names(page), page.more, page.revision) == (["a", "b"], True, at)
+        page = await store.page("pods", "", at, ("default", "b"), 3)
+        assert (names(page), page.more) == (["c", "d", "e"], False)
+        assert names(await store.page("pods", "", store.revision, ("", ""), 9)) == ["a", "bb", "c", "e"]
+        assert names(await store.page("pods", "other", at, ("", ""), 9)) == []
+
+    run(tmp_path / "db", steps)
+
+
+def test_compaction_keeps_what_can_still_be_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+
+    async def steps(store: Store) -> None:
+        await store.put(key("a"), value("a"), None)
+        await store.put(key("b"), value("b"), None)
+        writes = [store.put(key("a"), value("a"), store.newest(key("a"))) for _ in range(700)]
+        latest = (await asyncio.gather(*writes))[-1]
+        gone = await store.put(key("c"), value("c"), None)
+        await store.delete(key("c"), value("c"), gone)
+        at = store.revision
+        await store.compact(at)
+        assert store.compacted == at
+        latest = await store.put(key("a"), value("a"), latest)
+        assert names(await store.page("pods", "", at, ("", ""), 9)) == ["a", "b"]
+        with pytest.raises(Compacted, match="too old resource version: 3"):
+            store.watch("pods", 3)
+        with pytest.raises(Compacted):
+            await store.page("pods", "", at - 1, ("", ""), 9)
+        assert await some(store.watch("pods", at), 1) == [("MODIFIED", "a", 702)]
+
+    async def again(store: Store) -> None:
+        assert (names(store.snapshot("pods")), store.compacted) == (["a", "b"], 704)
+
+    run(path, steps)
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM log").fetchone() == (3,)
+    run(path, again)
+
+
+def test_a_revision_is_never_used_again(tmp_path: Path) -> None:
+    async def remove(store: Store) -> None:
+        await store.delete(key("a"), value("a"), await store.put(key("a"), value("a"), None))
+        await store.compact(store.revision)
+
+    async def again(store: Store) -> None:
+        assert (await store.put(key("a"), value("a"), None)).revision == 3
+
+    run(tmp_path / "db", remove)
+    run(tmp_path / "db", again)
+
+
+def test_a_group_that_cannot_be_written_fails_with_what_came_after_it(tmp_path: Path) -> None:
+    """A file that grows past its limit is one of the ways in which a disk refuses."""
+
+    async def steps(store: Store) -> None:
+        kept = await store.put(key("a"), value("a"), None)
+        watcher = store.watch("pods", store.revision)
+        limits = resource_limit(200_000)
+        try:
+            writes = [store.put(key("a"), value("a", data="x" * 1_000_000), kept)]
+            writes.append(store.put(key("a"), value("a", small=True), store.newest(key("a"))))
+            failures = await asyncio.gather(*writes, return_exceptions=True)
+        finally:
+            resource_limit(limits)
+        assert all(isinstance(failure, Unavailable) for failure in failures), failures
+        assert store.get(key("a")) == store.newest(key("a")) == kept
+        after = await store.put(key("a"), value("a"), kept)
+        assert shown(await anext(watcher)) == ("MODIFIED", "a", kept.revision)
+        assert store.get(key("a")) == after
+
+    run(tmp_path / "db", steps)
+
+
+def resource_limit(size: int) -> int:
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    return before
+
+
+def test_a_backup_is_a_database(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        for name in "abc":
+            await store.put(key(name), value(name), None)
+        await store.backup(tmp_path / "copy")
+        await store.put(key("d"), value("d"), None)
+        with pytest.raises(FileExistsError):
+            await store.backup(tmp_path / "copy")
+
+    async def restored(store: Store) -> None:
+        assert names(store.snapshot("pods")) == ["a", "b", "c"]
+        assert store.revision == 3
+
+    run(tmp_path / "db", steps)
+    assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o600
+    run(tmp_path / "copy", restored)
+
+
+def test_a_damaged_database_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+
+    async def steps(store: Store) -> None:
+        await asyncio.gather(*(store.put(key(str(number)), value("x" * 200), None) for number in range(500)))
+
+    run(path, steps)
+    content = bytearray(path.read_bytes())
+    content[8192:40000] = random.Random(1).randbytes(40000 - 8192)
+    path.write_bytes(content)
+    with pytest.raises(DataLoss, match=r"is damaged: .*restore a backup"):
+        Store(path)
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_is_not_a_database(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    path.write_bytes(b"hello " * 1000)
+    with pytest.raises(DataLoss, match="file is not a database"):
+        Store(path)
+
+
+def test_another_programs_database(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "db")) as database:
+        database.execute("CREATE TABLE mine (x)")
+    with pytest.raises(DataLoss, match="another program's database"):
+        Store(tmp_path / "db")
+
+
+def test_a_newer_database(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "db")) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(DataLoss, match="has version 99"):
+        Store(tmp_path / "db")
+
+
+def test_a_database_has_one_process(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        await store.put(key("a"), value("a"), None)
+        with pytest.raises(Unavailable, match="locked"):
+            Store(tmp_path / "db")
+
+    run(tmp_path / "db", steps)
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    acknowledged: dict[str, int] = {}
+    chance = random.Random(14)
+    for _ in range(20):
+        writer = subprocess.Popen([sys.executable, WRITER, path], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        for _ in range(chance.randrange(1, 200)):
+            name, revision = writer.stdout.readline().split()
+            acknowledged[name] = int(revision)
+        os.kill(writer.pid, signal.SIGKILL)
+        for line in writer.stdout.read().splitlines(keepends=True):
+            if line.endswith("\n"):
+                name, revision = line.split()
+                acknowledged[name] = int(revision)
+        writer.stdout.close()
+        writer.wait()
+
+        async def check(store: Store) -> None:
+            for name, revision in acknowledged.items():
+                found = store.get(key(name))
+                assert found is not None, name
+                assert found.revision >= revision
+            watcher = store.watch("pods", 0)
+            seen = [event.stored.revision for event in [await anext(watcher) for _ in range(store.revision)]]
+            assert seen == list(range(1, store.revision + 1))
+
+        run(path, check)
+
+
+def test_types_of_events_are_those_of_the_api() -> None:
+    assert [str(item) for item in EventType] == ["ADDED", "MODIFIED", "DELETED"]

@@ -1,0 +1,56 @@
+"""How many image workers run at a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from podkeep.images.store.workers import Workers
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_owners_have_shares_of_what_all_have() -> None:
+    async def steps() -> None:
+        workers = Workers(most=3, share=2)
+        running: list[str] = []
+        ends = {name: asyncio.Event() for name in ("a1", "a2", "a3", "b1", "c1")}
+
+        async def work(name: str) -> None:
+            async with workers.slot(name[0]):
+                running.append(name)
+                await ends[name].wait()
+                running.remove(name)
+
+        tasks = {name: asyncio.ensure_future(work(name)) for name in ends}
+        await settled()
+        assert running == ["a1", "a2", "b1"]
+        tasks["a3"].cancel()
+        ends["a1"].set()
+        await settled()
+        assert running == ["a2", "b1", "c1"]
+        for end in ends.values():
+            end.set()
+        await asyncio.wait(tasks.values())
+        assert running == []
+        assert not workers._owners
+
+    asyncio.run(steps())
+
+
+def test_who_waits_is_served_in_order() -> None:
+    async def steps() -> None:
+        workers = Workers(most=1, share=1)
+        order: list[int] = []
+
+        async def work(number: int) -> None:
+            async with workers.slot(str(number % 2)):
+                order.append(number)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(work(number) for number in range(6)))
+        assert order == list(range(6))
+
+    asyncio.run(steps())

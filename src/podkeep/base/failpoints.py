@@ -2,7 +2,8 @@
 
 ``PODKEEP_FAILPOINTS`` holds ``name=action`` pairs separated by commas; actions: ``kill`` (SIGKILL to this process),
 ``error`` (raise Internal), ``stop`` (SIGSTOP to this process, so that a test can look around), ``time`` (write the time
-to standard error, so that a benchmark can tell steps apart). Unset, a failpoint costs one dictionary look-up.
+to standard error, so that a benchmark can tell steps apart), ``open:PATH`` (open a named pipe for reading, which holds
+this thread until the test opens it for writing). Unset, a failpoint costs one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -34,5 +35,7 @@ def reach(name: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif action == "time":
         print(f"failpoint {name} {time.monotonic_ns()}", file=sys.stderr, flush=True)
+    elif action.startswith("open:"):
+        os.close(os.open(action.removeprefix("open:"), os.O_RDONLY | os.O_CLOEXEC))
     elif action == "error":
         raise Internal(f"failpoint {name} reached")

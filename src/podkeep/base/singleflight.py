@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -18,6 +19,7 @@ class SingleFlight(Generic[Result]):
 
     def __init__(self) -> None:
         self._running: dict[Hashable, asyncio.Task[Result]] = {}
+        self._callers: Counter[Hashable] = Counter()
 
     async def do(self, key: Hashable, operation: Callable[[], Awaitable[Result]]) -> Result:
         """Run ``operation`` under ``key``, or join the one that already runs, and return its result."""
@@ -26,7 +28,13 @@ class SingleFlight(Generic[Result]):
             task = asyncio.ensure_future(self._run(operation))
             self._running[key] = task
             task.add_done_callback(lambda ended: self._end(key, ended))
-        return await asyncio.shield(task)
+        self._callers[key] += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._callers[key] -= 1
+            if not self._callers[key]:
+                del self._callers[key]
 
     @staticmethod
     async def _run(operation: Callable[[], Awaitable[Result]]) -> Result:
@@ -36,6 +44,10 @@ class SingleFlight(Generic[Result]):
         self._running.pop(key, None)
         if not ended.cancelled():
             ended.exception()  # seen, also when every caller left before: asyncio would report it as lost
+
+    def is_wanted(self, key: Hashable) -> bool:
+        """Return whether a caller waits for the operation of ``key``."""
+        return key in self._callers
 
     def keys(self) -> frozenset[Hashable]:
         """Return the keys of the operations that are running now."""

@@ -2,13 +2,16 @@
 
 Programs are started with exec and nothing between fork and exec (no ``preexec_fn``: the server has threads),
 every descriptor closed except those passed, and the command line kept in a form that can be pasted into a shell.
+A program is never looked for in the working directory, whatever ``PATH`` says: anybody may have put one there.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -52,6 +55,28 @@ def command_line(argv: Sequence[str]) -> str:
     return shlex.join(argv)
 
 
+def find(name: str, path: str | None) -> str | None:
+    """Return where program ``name`` is, or None; what is no bare name is looked for as it is.
+
+    :param path: directories as in ``PATH``; those that are not absolute are passed over (as Go's ``exec.ErrDot``).
+    """
+    directories = (os.defpath if path is None else path).split(os.pathsep)
+    return shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, directories)))
+
+
+def _executable(argv: Sequence[str], env: Mapping[str, str] | None) -> str:
+    """Return the file to execute for a command line.
+
+    :raises FileNotFoundError: if its program is a bare name that is in no directory of ``PATH``.
+    """
+    if os.sep in argv[0]:
+        return argv[0]
+    found = find(argv[0], (os.environ if env is None else env).get("PATH"))
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
+    return found
+
+
 def run(
     argv: Sequence[str],
     *,
@@ -88,7 +113,14 @@ def begin(
     outputs = subprocess.PIPE if output is None else output
     try:
         return subprocess.Popen(
-            list(argv), stdin=subprocess.PIPE, stdout=outputs, stderr=outputs, env=env, cwd=cwd, pass_fds=pass_fds
+            list(argv),
+            executable=_executable(argv, env),
+            stdin=subprocess.PIPE,
+            stdout=outputs,
+            stderr=outputs,
+            env=env,
+            cwd=cwd,
+            pass_fds=pass_fds,
         )
     except FileNotFoundError as error:
         raise NotFound(
@@ -143,6 +175,7 @@ def run_foreign(
         os.pwrite(source, stdin, 0)
         process = subprocess.Popen(
             list(argv),
+            executable=_executable(argv, env),
             stdin=source,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -220,6 +253,7 @@ def start(argv: Sequence[str], *, pass_fds: Sequence[int] = (), cwd: str = "/") 
     try:
         return subprocess.Popen(
             list(argv),
+            executable=_executable(argv, None),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             cwd=cwd,

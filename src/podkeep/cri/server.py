@@ -191,8 +191,8 @@ def _unary(rpc: _Rpc, handler: Any) -> Any:
             if _logger.isEnabledFor(logging.DEBUG):
                 _logger.debug("%s took %.1f ms", rpc.name, _milliseconds(started))
             return answer
-        await context.abort(status.code_of(failure), status.details_of(failure))
-        raise failure  # not reached: abort raises
+        await _abort(context, failure)
+        raise failure  # not reached: _abort raises
 
     return serve
 
@@ -215,7 +215,7 @@ def _stream(rpc: _Rpc, handler: Any) -> Any:
             failure = _failure(rpc, error, started)
         else:
             return
-        await context.abort(status.code_of(failure), status.details_of(failure))
+        await _abort(context, failure)
 
     return serve
 
@@ -231,11 +231,25 @@ async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) ->
         raise _ReaderGoneError from error
 
 
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], failure: PodkeepError) -> None:
+    """Answer with an error; always raises.
+
+    :raises grpc.aio.AbortError: with which a handler ends then.
+    :raises asyncio.CancelledError: if it cannot be sent: the caller went, and gRPC did not come to cancel the handler.
+    """
+    try:
+        await context.abort(status.code_of(failure), status.details_of(failure))
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError as error:
+        raise asyncio.CancelledError from error
+
+
 def _unimplemented(rpc: _Rpc) -> Any:
     async def serve(_data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         log.begin_request()
         failure = _failure(rpc, Unimplemented(f"{rpc.name} is not implemented by this version of podkeep"), 0.0)
-        await context.abort(status.code_of(failure), status.details_of(failure))
+        await _abort(context, failure)
 
     return serve
 

@@ -143,7 +143,7 @@ def _arguments(directory: Path) -> list[str]:
 
 def podkeep_daemon(argv: Sequence[str]) -> str:
     """Return which daemon of podkeep's a command line starts: :data:`RUNTIME`, :data:`AGENT`, or an empty text."""
-    words = [PurePath(word).name for word in argv[:3]]
+    words = [PurePath(word).name for word in argv[:4]]  # python -P -m podkeep
     if "podkeep" not in words or (words[0] != "podkeep" and not words[0].startswith("python")):
         return ""
     rest = list(argv[words.index("podkeep") + 1 :])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import InvalidArgument, ResourceExhausted, Unavailable
+from podkeep.base.errors import Cancelled, InvalidArgument, ResourceExhausted, Unavailable
+from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
+from support import tarmaker
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
-from support.images import busybox_layout, directory, file, hardlink, symlink
+from support.images import LayoutBuilder, busybox_layout, busybox_members, directory, file, hardlink, symlink, tar
 from support.mortal import Mortal
 from support.registry import Registry
 
@@ -172,8 +176,72 @@ def test_disk_that_is_full(mortal: Mortal, registry: Registry, tmp_path: Path) -
         pull(pods, image)
         sandbox = pods.run()
         before = daemon.resources()
-        assert "No space left" in error_of(lambda: pods.create(sandbox, image=image), ResourceExhausted)
+        assert "does not fit on the disk" in error_of(lambda: pods.create(sandbox, image=image), ResourceExhausted)
         assert daemon.resources() == before
     finally:
         mortal.close()
         subprocess.run(["umount", "-l", daemon.layout.root], check=True)
+
+
+def hole(name: bytes, size: int) -> bytes:
+    """Return the entries of a file that is one hole (GNU tar manual, Storing Sparse Files, format 1.0)."""
+    sparse = {b"major": b"1", b"minor": b"0", b"name": name, b"realsize": b"%d" % size}
+    records = {b"GNU.sparse." + key: value for key, value in sparse.items()}
+    return tarmaker.pax(records) + tarmaker.entry(b"GNUSparseFile.0/x", data=(b"1\n%d\n0\n" % size).ljust(512, b"\0"))
+
+
+def test_a_hole_of_the_image_takes_no_disk(daemon: Daemon, pods: Pods, registry: Registry, tmp_path: Path) -> None:
+    """EROFS reports blocks for it; a layer of some hundred bytes filled the disk of the node."""
+    builder, size = LayoutBuilder(tmp_path), 1 << 30
+    layers = [tar(busybox_members()), tarmaker.directory(b"data/") + hole(b"data/hole", size) + tarmaker.END]
+    config = {"Env": ["PATH=/bin"], "Volumes": {"/data": {}}}
+    image = registry.push(builder.finish(builder.image(layers, config=config), "hole:1"), "hole:1")
+    pull(pods, image)
+    container = pods.launch(pods.run(), image=image)
+    assert pods.read(container, "stat -c %s /data/hole") == str(size)
+    found = volumes_of(daemon, container)[0] / "hole"
+    assert found.stat().st_blocks * 512 < 1 << 20
+
+
+def test_a_copy_ends_when_its_pod_is_stopped(mortal: Mortal, registry: Registry, tmp_path: Path) -> None:
+    """Its thread could not be stopped, and the pod not before all was copied."""
+    layers = [[directory("data"), *(directory(f"data/{number}") for number in range(500))]]
+    image = registry.push(busybox_layout(tmp_path, config={"Volumes": {"/data": {}}}, layers=layers), "many:1")
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    pods = mortal.start(failpoints=f"volume.directory=open:{gate}")
+    pull(pods, image)
+    sandbox = pods.run()
+    before = mortal.daemon.resources()
+
+    def let_on() -> bool:
+        """Let the copy go on by one directory, if it waits for that."""
+        try:
+            os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+
+    async def scenario() -> tuple[BaseException | None, int]:
+        async with CriClient(mortal.daemon.socket) as client:
+            creating = asyncio.ensure_future(client.runtime.CreateContainer(pods.create_request(sandbox, image=image)))
+            while not list((mortal.daemon.layout.root / "containers").glob("*/volumes/*/*")):
+                await client.runtime.Version(api.VersionRequest())
+            stop = api.StopPodSandboxRequest(pod_sandbox_id=sandbox)
+            stopping = asyncio.ensure_future(client.runtime.StopPodSandbox(stop))
+            await client.runtime.Version(api.VersionRequest())
+            steps = 0
+            while not creating.done():
+                steps += let_on()
+                await client.runtime.Version(api.VersionRequest())
+            await stopping
+            return creating.exception(), steps
+
+    error, steps = asyncio.run(scenario())
+    assert isinstance(error, Cancelled)
+    assert "VOLUME was given up" in error.message
+    assert steps < 250, "not all the directories"
+    assert pods.containers() == []
+    pods.remove(sandbox)
+    assert list((mortal.daemon.layout.root / "containers").iterdir()) == []
+    assert set(mortal.daemon.resources().mounts) <= set(before.mounts)

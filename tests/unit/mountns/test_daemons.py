@@ -175,6 +175,7 @@ def test_finds_podkeep_itself() -> None:
     assert (
         daemons.podkeep_daemon([sys.executable, "-m", "podkeep", "--set", "a=b", "--config", "x", "runtime"]) == RUNTIME
     )
+    assert daemons.podkeep_daemon(["python3", "-P", "-m", "podkeep", "--debug", "runtime"]) == RUNTIME
     assert daemons.podkeep_daemon(["python3", "/usr/bin/podkeep", "--debug", "runtime", "--idle-exit", "60"]) == RUNTIME
     assert daemons.podkeep_daemon(["/usr/bin/podkeep", "run", "pod.yaml"]) == AGENT
     for other in (["podkeep", "runtime", "stop"], ["vi", "podkeep", "runtime"], ["podkeep", "ps"], ["podkeep"], []):

@@ -7,11 +7,13 @@ import socket
 import stat
 import struct
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import InvalidArgument, KernelCallError
+from podkeep.base.errors import Cancelled, InvalidArgument, KernelCallError, ResourceExhausted
+from podkeep.kernel import mounts
 from podkeep.kernel.idmap import block
 from podkeep.runtime.bundle import anonymous_volumes
 from podkeep.runtime.bundle.anonymous_volumes import wanted
@@ -33,12 +35,24 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def copy(source: Path, target: Path) -> None:
+class After(threading.Event):
+    """Set from the given time on that somebody looks at it."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def is_set(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def copy(source: Path, target: Path, given_up: threading.Event | None = None) -> None:
     target.mkdir(exist_ok=True)
     descriptors = len(os.listdir("/proc/self/fd"))
     fds = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (source, target)]
     try:
-        copy_directory(fds[0], fds[1])
+        copy_directory(fds[0], fds[1], given_up or threading.Event())
     finally:
         for fd in fds:
             os.close(fd)
@@ -127,6 +141,52 @@ def test_holes_stay_holes(source: Path, tmp_path: Path) -> None:
     assert (tmp_path / "target/hole").stat().st_blocks == 0
 
 
+def test_a_hole_with_blocks_stays_a_hole(source: Path, tmp_path: Path) -> None:
+    """Blocks without data, as EROFS reports them for every hole."""
+    with (source / "allocated").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 26)
+    assert (source / "allocated").stat().st_blocks * 512 >= 1 << 26
+    copy(source, tmp_path / "target")
+    copied = (tmp_path / "target/allocated").stat()
+    assert (copied.st_size, copied.st_blocks) == (1 << 26, 0)
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 4])
+def test_a_copy_that_is_given_up_ends(source: Path, tmp_path: Path, looks: int) -> None:
+    """Within a file, too: looks are for the directory, the file, its first piece and its second."""
+    with (source / "large").open("wb") as file:
+        for _ in range(3):
+            file.write(bytes(16 << 20))
+    with pytest.raises(Cancelled, match="was given up"):
+        copy(source, tmp_path / "target", After(looks))
+    found = tmp_path / "target/large"
+    assert (found.stat().st_blocks * 512 if found.exists() else 0) == max(looks - 2, 0) * (16 << 20)
+
+
+def test_a_copy_leaves_a_part_of_the_disk_free(source: Path, tmp_path: Path) -> None:
+    (source / "data").write_bytes(bytes(1 << 20))
+    small = tmp_path / "small"
+    small.mkdir()
+    mounts.tmpfs(small, "size=16m,nr_inodes=1000")
+    try:
+        for number in range(15):
+            copy(source, small / f"{number}")
+        with pytest.raises(ResourceExhausted, match="does not fit on the disk"):
+            copy(source, small / "more")
+        (small / "more/data").unlink()
+        (source / "data").write_bytes(b"")
+        copy(source, small / "more")
+        for number in range(1000):
+            (source / f"{number}").touch()
+        with pytest.raises(ResourceExhausted, match="does not fit on the disk"):
+            copy(source, small / "inodes")
+        left = os.statvfs(small)
+        assert left.f_favail >= left.f_files // 20 - 1
+        assert left.f_bavail * left.f_frsize >= (16 << 20) // 20
+    finally:
+        mounts.unmount(small)
+
+
 def test_to_another_file_system(source: Path) -> None:
     (source / "file").write_bytes(os.urandom(3_000_000))
     target = Path("/dev/shm") / f"podkeep-copy-{os.getpid()}"
@@ -195,7 +255,8 @@ def make(tmp_path: Path, *paths: str) -> dict[str, str]:
     descriptors = len(os.listdir("/proc/self/fd"))
     try:
         volumes = anonymous_volumes.placed(paths, tmp_path / "volumes")
-        anonymous_volumes.make(volumes, rootfs=tmp_path / "rootfs", idmap=block(65536, 65536))
+        idmap = block(65536, 65536)
+        anonymous_volumes.make(volumes, rootfs=tmp_path / "rootfs", idmap=idmap, given_up=threading.Event())
         return volumes
     finally:
         assert len(os.listdir("/proc/self/fd")) == descriptors

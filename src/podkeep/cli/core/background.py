@@ -35,9 +35,12 @@ _REPLACEMENTS = 3
 
 
 def program() -> list[str]:
-    """Return the command that starts this very installation."""
+    """Return the command that starts this very installation, whatever lies in the directory it is started in."""
     script = Path(sys.argv[0])
-    return [str(script.resolve())] if script.name == "podkeep" else [sys.executable, "-m", "podkeep"]
+    if script.name == "podkeep" and os.sep in sys.argv[0]:
+        return [str(script.resolve())]
+    # Without -P, Python imports from the working directory first, which may be one that everybody can write to.
+    return [sys.executable, "-P", "-m", "podkeep"]
 
 
 def require_writable(key: str, path: Path) -> None:
@@ -68,7 +71,7 @@ class Claim:
     def __init__(self, run: Path) -> None:
         path = run.with_name(f"{run.name}.claims")
         require_writable("runtime.run", path.parent)
-        self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self.share()
 
     def share(self) -> None:
@@ -125,7 +128,8 @@ def _replace_idle(held: Claim, global_options: Sequence[str]) -> bool:
         return False
     # In another process: gRPC starts threads, and this one has to change its mount namespace yet.
     done = subprocess.run(
-        [sys.executable, "-m", "podkeep", *global_options, "runtime", "stop", "--if-idle"],
+        [*program(), *global_options, "runtime", "stop", "--if-idle"],
+        cwd="/",
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
@@ -179,9 +183,9 @@ def ensure_running(config: Config, global_options: Sequence[str]) -> bool:
 
 def _start(global_options: Sequence[str], log_path: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Start a runtime in the background; return it and where in the log it begins."""
-    argv = [sys.executable, "-m", "podkeep", *global_options, "runtime", "--idle-exit", str(BACKGROUND_IDLE_EXIT_S)]
+    argv = [*program(), *global_options, "runtime", "--idle-exit", str(BACKGROUND_IDLE_EXIT_S)]
     # It names what pods have on this machine; users pass its directory.
-    with open(log_path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+    with open(log_path, "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as log:
         os.fchmod(log.fileno(), 0o600)
         start = log.tell()
         process = subprocess.Popen(

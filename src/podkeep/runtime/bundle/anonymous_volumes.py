@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -57,14 +58,16 @@ def placed(paths: Iterable[str], directory: Path) -> dict[str, str]:
     return {path: str(directory / str(number)) for number, path in enumerate(paths)}
 
 
-def make(volumes: Mapping[str, str], *, rootfs: Path, idmap: IdMap | None) -> None:
+def make(volumes: Mapping[str, str], *, rootfs: Path, idmap: IdMap | None, given_up: threading.Event) -> None:
     """Make and fill volumes.
 
     :param volumes: path in the container to host path, as of :func:`placed`; the directory must not exist.
     :param rootfs: the container's root file system, in which no process runs yet.
     :param idmap: the mappings of the pod; files in ``rootfs`` have the IDs of the machine.
+    :param given_up: set by another thread when they are not wanted any more.
     :raises InvalidArgument: if the image has a file there.
-    :raises OSError: if the file system refuses; what was made until then is left.
+    :raises PodkeepError: as :func:`copy_directory`; what was made until then is left.
+    :raises OSError: if the file system refuses; likewise.
     """
     for path, volume in volumes.items():
         directory = Path(volume).parent
@@ -72,15 +75,15 @@ def make(volumes: Mapping[str, str], *, rootfs: Path, idmap: IdMap | None) -> No
         directory.chmod(0o755)
         Path(volume).mkdir()
         Path(volume).chmod(0o755)
-        _fill(rootfs, path, Path(volume), idmap)
+        _fill(rootfs, path, Path(volume), idmap, given_up)
 
 
-def _fill(rootfs: Path, path: str, volume: Path, idmap: IdMap | None) -> None:
+def _fill(rootfs: Path, path: str, volume: Path, idmap: IdMap | None, given_up: threading.Event) -> None:
     with openat.closing(os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
         found = _open_inside(root, path)
     if found is not None:
         with openat.closing(found) as source, openat.closing(openat.open_directory(volume)) as target:
-            copy_directory(source, target)
+            copy_directory(source, target, given_up)
     elif idmap is not None:
         os.chown(volume, idmap.host_uid(0), idmap.host_gid(0))
 

@@ -1,8 +1,11 @@
 """Copying a directory of an image into a volume, as it is: owners, modes, times, extended attributes, links, holes.
 
-Owns: the copy. Does not own: which directory, and where to (``anonymous_volumes.py``). Both trees are reached by
-descriptors and resolved by the kernel below them, so that no symbolic link of the image leads out. Sockets are left
-out: nobody listens on them. A label of SELinux is the volume's own and is not copied.
+Owns: the copy, its bound and its end. Does not own: which directory, and where to (``anonymous_volumes.py``). Both
+trees are reached by descriptors and resolved by the kernel below them, so that no symbolic link of the image leads out.
+Sockets are left out: nobody listens on them. A label of SELinux is the volume's own and is not copied.
+
+Of a file only its data is copied, as SEEK_DATA finds it, whatever ``st_blocks`` says: EROFS counts holes there. An
+image may have as much data as the disk has room for, but a copy leaves a part of the disk to everybody else.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from podkeep.base import failpoints
-from podkeep.base.errors import KernelCallError
+from podkeep.base.errors import Cancelled, KernelCallError, ResourceExhausted
 from podkeep.kernel import openat
 from podkeep.kernel.openat import Resolve
 
@@ -22,29 +26,37 @@ _CONFINED = Resolve.BENEATH | Resolve.NO_SYMLINKS
 _NOT_COPIED = ("security.selinux", "security.ima", "security.evm", "trusted.overlay.")
 """Extended attributes that belong to the file system a file is on, not to its content."""
 _NO_RANGE_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
-_CHUNK = 1 << 30
+_CHUNK = 16 << 20
+"""Bytes that are copied between two looks at the space that is left, and at whether the copy is still wanted."""
+_KEPT_SHARE = 20
+_KEPT_BYTES = 1 << 30
+"""What a copy leaves free: a twentieth of the file system, or a gibibyte if that is less."""
 
 
-def copy_directory(source: int, target: int) -> None:
+def copy_directory(source: int, target: int, given_up: threading.Event) -> None:
     """Copy what is in the directory behind descriptor ``source``, and its own attributes, into the empty ``target``.
 
     The owners are copied by their numbers on the machine. Nobody else may change the trees meanwhile.
 
-    :raises OSError: if the file system refuses; what was copied until then is left.
+    :param given_up: set by another thread when the copy is not wanted any more.
+    :raises OSError: if the file system refuses; what was copied until then is left, as with all errors.
     :raises KernelCallError: if a path in the tree is longer than the kernel takes (4095 bytes).
+    :raises ResourceExhausted: if it would leave less than a twentieth of the file system's space or inodes.
+    :raises Cancelled: if it was given up.
     """
-    _Copy(source, target).run()
+    _Copy(source, target, given_up).run()
 
 
 class _Copy:
-    def __init__(self, source: int, target: int) -> None:
-        self._source, self._target = source, target
+    def __init__(self, source: int, target: int, given_up: threading.Event) -> None:
+        self._source, self._target, self._given_up = source, target, given_up
         self._linked: dict[tuple[int, int], bytes] = {}
         """Device and inode of a file with several names to its first name in the target."""
 
     def run(self) -> None:
         waiting, done = [b"."], []
         while waiting:
+            self._require_wanted()
             path = waiting.pop()
             done.append(path)
             with self._directories(path) as (source, target):
@@ -67,6 +79,7 @@ class _Copy:
         """Copy everything but directories, which are only made; return the paths of those."""
         directories = []
         for name in sorted(os.listdir(source)):
+            self._require_room(0)
             found = os.stat(name, dir_fd=source, follow_symlinks=False)
             inner = os.path.normpath(os.path.join(path, os.fsencode(name)))
             if stat.S_ISDIR(found.st_mode):
@@ -77,23 +90,45 @@ class _Copy:
             elif not stat.S_ISSOCK(found.st_mode):
                 if found.st_nlink > 1:
                     self._linked[found.st_dev, found.st_ino] = inner
-                _copy_file(source, target, name, found)
+                if stat.S_ISREG(found.st_mode):
+                    self._copy_regular(source, target, name, found.st_size)
+                else:
+                    _copy_special(source, target, name, found)
         return directories
 
+    def _require_wanted(self) -> None:
+        if self._given_up.is_set():
+            raise Cancelled("the copy of what the image has at its VOLUME was given up")
 
-def _copy_file(source: int, target: int, name: str, found: os.stat_result) -> None:
-    if stat.S_ISREG(found.st_mode):
+    def _require_room(self, count: int) -> None:
+        """Check that the copy is wanted, and that a file of ``count`` bytes leaves enough of the disk to others."""
+        self._require_wanted()
+        space = os.fstatvfs(self._target)
+        kept = min(space.f_blocks * space.f_frsize // _KEPT_SHARE, _KEPT_BYTES)
+        # Some file systems have no number of inodes; they say 0.
+        if (count and space.f_bavail * space.f_frsize < kept + count) or space.f_favail < space.f_files // _KEPT_SHARE:
+            raise ResourceExhausted(
+                "what the image has at its VOLUME does not fit on the disk: a twentieth of it, or 1 GiB, is left free",
+                hint="free space where runtime.root is, or mount a volume there, which is not filled",
+            )
+
+    def _copy_regular(self, source: int, target: int, name: str, size: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with (
             openat.closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)) as old,
             openat.closing(os.open(name, flags, 0o600, dir_fd=target)) as new,
         ):
-            if found.st_blocks * 512 >= found.st_size:
-                _copy_range(old, new, 0, found.st_size)
-            else:
-                _copy_data(old, new, found.st_size)
+            os.ftruncate(new, size)
+            for start, end in _data(old, size):
+                for at in range(start, end, _CHUNK):
+                    count = min(_CHUNK, end - at)
+                    self._require_room(count)
+                    _copy_range(old, new, at, count)
             _copy_attributes(old, new)
-        return
+
+
+def _copy_special(source: int, target: int, name: str, found: os.stat_result) -> None:
+    """Copy what is neither a file nor a directory nor a socket."""
     if stat.S_ISLNK(found.st_mode):
         os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
     else:
@@ -115,28 +150,18 @@ def _copy_attributes(source: int, target: int) -> None:
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def _copy_data(source: int, target: int, size: int) -> None:
-    """Copy a file's data, leaving its holes."""
-    os.ftruncate(target, size)
-    offset = 0
-    with suppress(_NoMoreData):
-        while offset < size:
-            start = _seek_data(source, offset)
-            offset = os.lseek(source, start, os.SEEK_HOLE)
-            _copy_range(source, target, start, offset - start)
-
-
-class _NoMoreData(Exception):
-    """Only a hole is left."""
-
-
-def _seek_data(source: int, offset: int) -> int:
-    try:
-        return os.lseek(source, offset, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            raise _NoMoreData from error
-        raise
+def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield where the data of a file of ``size`` bytes begins and ends; between is what it has no data for."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                return
+            raise
+        end = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, end
 
 
 def _copy_range(source: int, target: int, start: int, length: int) -> None:
@@ -145,7 +170,7 @@ def _copy_range(source: int, target: int, start: int, length: int) -> None:
         count = 0
         if share:
             try:
-                count = os.copy_file_range(source, target, min(end - start, _CHUNK), start, start)
+                count = os.copy_file_range(source, target, end - start, start, start)
             except OSError as error:
                 if error.errno not in _NO_RANGE_COPY:
                     raise
@@ -153,7 +178,7 @@ def _copy_range(source: int, target: int, start: int, length: int) -> None:
         if count == 0:
             share = False
             os.lseek(target, start, os.SEEK_SET)
-            count = os.sendfile(target, source, start, min(end - start, _CHUNK))
+            count = os.sendfile(target, source, start, end - start)
         if count == 0:
             raise KernelCallError(f"copy of {length} bytes", errno.EIO, hint="the file became shorter meanwhile")
         start += count

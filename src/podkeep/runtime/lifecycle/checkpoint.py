@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from podkeep.base import spawn
 from podkeep.base.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -122,7 +123,7 @@ class CheckpointMaker:
 
     def make(self, plan: CheckpointPlan, driver: Driver) -> None:
         """Make a checkpoint; nothing is left of one that fails."""
-        criu = shutil.which(self.criu)
+        criu = spawn.find(self.criu, os.environ.get("PATH"))
         if criu is None:
             raise Unimplemented(
                 f"CheckpointContainer: {self.criu} is not there", hint="install CRIU, or set runtime.criu to its path"

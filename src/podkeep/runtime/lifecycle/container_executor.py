@@ -321,7 +321,7 @@ class ContainerExecutor:
         """Make the volumes, copies of mounts and mounted images of a plan."""
         container, sandbox = request.container, request.sandbox
         rootfs, idmap = self.layout.rootfs(container.id), sandbox.config.namespaces.userns
-        anonymous_volumes.make(plan.volumes, rootfs=rootfs, idmap=idmap)
+        anonymous_volumes.make(plan.volumes, rootfs=rootfs, idmap=idmap, given_up=request.given_up)
         self.staging.stage(container, sandbox, plan.staged)
         self.image_volumes.stage(container, sandbox, request.volume_images, plan.staged, label=plan.label)
         self.staging.stage_sources(container, sandbox, plan.devices)

@@ -6,6 +6,7 @@ Owns: what a plan holds, and making it. Does not own: looking up what it depends
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ class ContainerRequest:
     """The process whose PID namespace it joins (NamespaceMode TARGET)."""
     volume_images: Mapping[int, Image] = field(default_factory=dict)
     """The images among its volumes, by the number of the mount."""
+    given_up: threading.Event = field(default_factory=threading.Event)
+    """Set when nobody wants it any more: what takes long in its making ends."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +22,7 @@ import msgspec
 from podkeep.base import failpoints
 from podkeep.base.errors import (
     AlreadyExists,
+    Cancelled,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -42,6 +44,7 @@ from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor, exit_code_of
 from podkeep.runtime.lifecycle.container_plan import ContainerRequest
+from podkeep.runtime.lifecycle.creations import Creations
 from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes, require_ready
 from podkeep.runtime.model import stop_signal
@@ -98,7 +101,7 @@ class Containers:
         self._images = images
         self._classes = classes
         self._layout = layout
-        self._creating: SingleFlight[ContainerID] = SingleFlight()
+        self._creations = Creations()
         self._changing: SingleFlight[None] = SingleFlight()
         self._exec_threads = ThreadPoolExecutor(EXEC_THREADS, thread_name_prefix="exec")
         self._commands: dict[SandboxID, PodCommands] = {}
@@ -122,7 +125,11 @@ class Containers:
                 self._watch(container)
 
     def close(self) -> None:
-        """Stop watching, and end the commands that ExecSync runs; containers run on. Blocks until they ended."""
+        """Stop watching, give up creations, and end the commands that ExecSync runs, which is waited for.
+
+        Containers run on.
+        """
+        self._creations.give_up()
         self._monitor.close()
         os.eventfd_write(self._stop_execs, 1)
         self._exec_threads.shutdown(cancel_futures=True)
@@ -133,17 +140,26 @@ class Containers:
 
         :raises NotFound: if the image is not here.
         :raises AlreadyExists: if a different container has this name.
+        :raises Cancelled: if its sandbox is stopped meanwhile, or its callers left and did not come back.
         :raises PodkeepError: if it cannot be made; nothing is left.
         """
         key = container_key(sandbox.id, config)
-        container_id = await self._creating.do(key, lambda: self._create(key, sandbox.id, config))
+        container_id = await self._creations.do(key, sandbox.id, partial(self._create, key, sandbox.id, config))
         if self._state.container(container_id).config != config:
             # It joined the making of another container.
             raise _name_taken(key, container_id)
         return container_id
 
-    async def _create(self, key: str, sandbox_id: SandboxID, config: ContainerConfig) -> ContainerID:
+    def give_up(self, sandbox_id: SandboxID) -> None:
+        """Have creations in a sandbox that is to be stopped end soon."""
+        self._creations.give_up(sandbox_id)
+
+    async def _create(
+        self, key: str, sandbox_id: SandboxID, config: ContainerConfig, given_up: threading.Event
+    ) -> ContainerID:
         async with self._sandboxes.lock(sandbox_id):
+            if given_up.is_set():
+                raise Cancelled(f"the creation of container {key} was given up before it began")
             sandbox = self._state.sandbox(sandbox_id)
             require_ready(sandbox)
             if any(mount.idmap is not None for mount in config.mounts):
@@ -178,6 +194,7 @@ class Containers:
                 log=log_file(sandbox, config),
                 target=self._target(sandbox, config),
                 volume_images=volume_images,
+                given_up=given_up,
             )
             self._state.add_container(container)
             return await self._make(request)

@@ -54,6 +54,10 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class ContainersOfSandboxes(Protocol):
     """What a sandbox needs of the containers in it: that they end, and that they go."""
 
+    def give_up(self, sandbox_id: SandboxID) -> None:
+        """Have creations in a sandbox that is to be stopped end soon."""
+        ...
+
     async def end_all(self, sandbox_id: SandboxID) -> None:
         """Kill what still runs in a sandbox and wait for it."""
         ...
@@ -250,6 +254,7 @@ class Sandboxes:
             await self._ending.do(("stop", sandbox.id), lambda: self._stop(sandbox.id, containers))
 
     async def _stop(self, sandbox_id: SandboxID, containers: ContainersOfSandboxes) -> None:
+        containers.give_up(sandbox_id)
         async with self._locks[sandbox_id]:
             sandbox = self._state.find_sandbox(sandbox_id)
             if sandbox is None:

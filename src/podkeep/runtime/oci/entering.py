@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
+
+from podkeep.base import spawn
 
 Enter: TypeAlias = Callable[[int], None]
 """Puts the process of this ID where it belongs, or raises."""
@@ -34,7 +35,7 @@ def popen(argv: Sequence[str], enter: Enter | None, **options: Any) -> subproces
     """
     if enter is None:
         return subprocess.Popen(argv, **options)
-    if shutil.which(argv[0], path=options.get("env", os.environ).get("PATH")) is None:
+    if spawn.find(argv[0], options.get("env", os.environ).get("PATH")) is None:
         # Later it would be the exit code of a command that never was.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
     told, tell = os.pipe2(os.O_CLOEXEC)

@@ -54,9 +54,9 @@ def neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_idle_runtime_is_ended_by_this_podkeep(neighbours: Path, tmp_path: Path) -> None:
-    held = runtime.Claim(tmp_path / "run")
+    held = background.Claim(tmp_path / "run")
     try:
-        assert not runtime._replace_idle(held, ["--set", f"runtime.socket={tmp_path / 'none.sock'}"]), "none serves"
+        assert not background._replace_idle(held, ["--set", f"runtime.socket={tmp_path / 'none.sock'}"]), "none serves"
     finally:
         held.close()
     assert not (tmp_path / "ran").exists()

@@ -21,8 +21,7 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound
 from podkeep.kernel import mountinfo, procfs
 from podkeep.mountns import pin as pins
 from podkeep.mountns.membership import Membership, Publication, published
-from podkeep.mountns.pin import HostRoot
-from podkeep.mountns.sync import label
+from podkeep.mountns.pin import HostRoot, label
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Sandbox, SandboxState
 from podkeep.runtime.model.state import State

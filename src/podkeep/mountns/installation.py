@@ -28,6 +28,10 @@ from podkeep.mountns.namespace_ref import UNIT
 HOST = Path("/")
 CONTAINERD = "containerd.service"
 _PROGRAM_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_WITHOUT_SYSTEMD = (
+    "without systemd, have `podkeep mountns start` run before the daemons, and start them with "
+    "`podkeep mountns exec -- COMMAND`; podkeep's own finds the namespace by itself"
+)
 _SERVICE = unitfiles.ADMINISTRATOR / UNIT
 _MARK = "# Written by `podkeep mountns install`; `podkeep mountns uninstall` removes it, if it is not changed. sha256:"
 _MARKED = re.compile(re.escape(_MARK) + r"([0-9a-f]{64})\n")
@@ -113,7 +117,7 @@ def install(request: Request) -> Report:
     :raises FailedPrecondition: if a unit cannot be wrapped, or a file in the way is not ours; nothing is written then.
     :raises OSError: if a file cannot be written.
     """
-    _require_systemd(request.root)
+    _program(request.root, "systemctl", hint=_WITHOUT_SYSTEMD)
     todo = plan(request)
     pending = [file for file in todo.files if not _is_there(request.root, file)]
     for file in pending:
@@ -376,23 +380,12 @@ def _write(root: Path, file: File) -> None:
 
 
 def _program(root: Path, name: str, *, hint: str) -> Path:
+    """:raises NotFound: if the machine at ``root`` does not have this program."""
     for directory in _PROGRAM_DIRECTORIES:
         path = PurePath(directory) / name
         if os.access(unitfiles.inside(root, path), os.X_OK):
             return Path(path)
     raise NotFound(f"there is no program {name} in {root}", hint=hint)
-
-
-def _require_systemd(root: Path) -> None:
-    """:raises NotFound: if the machine has no systemd."""
-    try:
-        _program(root, "systemctl", hint="")
-    except NotFound as error:
-        raise NotFound(
-            f"there is no systemd in {root}: no program systemctl",
-            hint="without systemd, have `podkeep mountns start` run before the daemons, and start them with "
-            "`podkeep mountns exec -- COMMAND`; podkeep's own finds the namespace by itself",
-        ) from error
 
 
 def _reload(root: Path) -> bool:

@@ -17,7 +17,8 @@ import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.base.undo import UndoStack
-from podkeep.kernel.cgroups import GONE, Cgroups
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.tables import GONE
 
 ATTRIBUTE = "trusted.podkeep.class-resources"
 """Of the cgroup; see :meth:`podkeep.kernel.cgroups.Cgroups.set_attribute`."""

@@ -116,7 +116,7 @@ def _by_pin(last: Publication, host: HostRoot) -> Elsewhere | None:
 def _has_mounts(pid: int, ready: list[Sandbox], layout: Layout) -> bool:
     directories = {str(layout.sandbox_run(sandbox.id)) for sandbox in ready}
     try:
-        entries = mountinfo.under(layout.run / "sandboxes", pid)
+        entries = mountinfo.under(layout.sandboxes_run, pid)
     except NotFound:
         return False
     return any(str(parent) in directories for entry in entries for parent in Path(entry.mount_point).parents)

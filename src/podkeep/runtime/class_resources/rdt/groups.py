@@ -19,7 +19,8 @@ from functools import cached_property, partial
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, PodkeepError, ResourceExhausted
 from podkeep.base.undo import UndoStack
-from podkeep.kernel.resctrl import GONE, Group, Resctrl, ResctrlError
+from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.tables import GONE
 from podkeep.runtime.class_resources.rdt import schemata, tasks
 from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 from podkeep.runtime.class_resources.rdt.notes import Notes

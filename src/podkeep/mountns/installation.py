@@ -117,7 +117,7 @@ def install(request: Request) -> Report:
     :raises FailedPrecondition: if a unit cannot be wrapped, or a file in the way is not ours; nothing is written then.
     :raises OSError: if a file cannot be written.
     """
-    _program(request.root, "systemctl", hint=_WITHOUT_SYSTEMD)
+    _program(request.root, "systemctl", package="systemd", hint=_WITHOUT_SYSTEMD)
     todo = plan(request)
     pending = [file for file in todo.files if not _is_there(request.root, file)]
     for file in pending:
@@ -262,8 +262,8 @@ def _drop_ins(request: Request, notes: list[str]) -> Iterator[tuple[PurePath, st
     """Yield the drop-in of each unit; its text is empty if the unit needs none."""
     entry = Entry(
         pin=request.pin,
-        nsenter=_program(request.root, "nsenter", hint="install util-linux"),
-        env=_program(request.root, "env", hint="install coreutils"),
+        nsenter=_program(request.root, "nsenter", package="util-linux"),
+        env=_program(request.root, "env", package="coreutils"),
     )
     known = _wrapped(request.root)
     wanted = request.units or tuple(dict.fromkeys((*_default(request.root, known, notes), *known)))
@@ -379,13 +379,13 @@ def _write(root: Path, file: File) -> None:
     atomicfile.write(here, file.text.encode(errors="surrogateescape"), mode=file.mode)
 
 
-def _program(root: Path, name: str, *, hint: str) -> Path:
+def _program(root: Path, name: str, *, package: str, hint: str = "") -> Path:
     """:raises NotFound: if the machine at ``root`` does not have this program."""
     for directory in _PROGRAM_DIRECTORIES:
         path = PurePath(directory) / name
         if os.access(unitfiles.inside(root, path), os.X_OK):
             return Path(path)
-    raise NotFound(f"there is no program {name} in {root}", hint=hint)
+    raise NotFound(f"there is no {package} in {root}: no program {name}", hint=hint or f"install {package}")
 
 
 def _reload(root: Path) -> bool:

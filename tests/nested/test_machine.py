@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.kernel import procfs
+from support import processes
 from support.nested.build import REPOSITORY, NestedError, image
 from support.nested.machine import Machine
 
@@ -153,7 +153,7 @@ def test_a_killed_test_run_leaves_no_process(short_path: Path) -> None:
         assert b"qemu-system" in Path(f"/proc/{pid}/cmdline").read_bytes()
         run.kill()
     deadline = time.monotonic() + TIMEOUT_S
-    while left := [item.pid for item in procfs.find_by_argument(f"{short_path}/")]:
+    while left := [item.pid for item in processes.find_by_argument(f"{short_path}/")]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 

@@ -18,12 +18,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from podkeep.kernel import mountinfo, netlink, procfs
+from podkeep.kernel import mountinfo, netlink
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.namespaces import NamespaceKind
 from podkeep.mountns import lifecycle
 from podkeep.runtime.model.layout import Layout
-from support import container_mounts, scratch
+from support import container_mounts, processes, scratch
 from support.container_mounts import ContainerMounts
 from support.timeout import TIMEOUT_S
 
@@ -278,7 +278,7 @@ def _settled_processes(run: str) -> tuple[str, ...]:
     """
 
     def named() -> tuple[str, ...]:
-        return tuple(sorted(_name(item.pid) for item in procfs.find_by_argument(f"{run}/")))
+        return tuple(sorted(_name(item.pid) for item in processes.find_by_argument(f"{run}/")))
 
     return _settled(named, str.isdigit)
 

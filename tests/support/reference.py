@@ -18,7 +18,7 @@ from pathlib import Path
 from podkeep.kernel import mountinfo, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.kernel.mounts import unmount
-from support import scratch
+from support import processes, scratch
 from support.images import Layout, LayoutBuilder, file, tar
 
 PROGRAMS = {
@@ -116,7 +116,7 @@ class Containerd:
 
     def _shims(self) -> list[procfs.ProcessId]:
         own = None if self._process is None else self._process.pid
-        return [item for item in procfs.find_by_argument(self.socket) if item.pid != own]
+        return [item for item in processes.find_by_argument(self.socket) if item.pid != own]
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _START_SECONDS

@@ -18,7 +18,8 @@ import msgspec
 from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel import cgroup_files as files
 from podkeep.kernel.cgroup_files import DeviceIo, Psi, Table
-from podkeep.kernel.cgroups import GONE, CgroupLayout
+from podkeep.kernel.cgroups import CgroupLayout
+from podkeep.kernel.tables import GONE
 
 _READ_BYTES = 16 << 10
 """More than any file here holds, but the lists of processes and devices."""

@@ -21,14 +21,12 @@ from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.kernel import mountinfo, procfs
-from podkeep.kernel.tables import read_text
+from podkeep.kernel.tables import GONE, read_text
 
 DEFAULT_ROOT = Path("/sys/fs/cgroup")
 TIMEOUT_S = 2.0
 """How long removing and killing wait for the kernel to let go of processes that are ending."""
 _PAUSE_S = 0.002
-GONE = frozenset({errno.ENOENT, errno.ENODEV})
-"""The cgroup was removed, before or while a file of it was open."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,6 +123,19 @@ def holding(path: Path | str) -> MountEntry:
     raise NotFound(f"{path} is on a mount that is not in this process's mount namespace")
 
 
+def is_self_bind(directory: Path) -> bool:
+    """Return whether the mount at ``directory``, a path without links, shows the very directory that it covers.
+
+    :raises NotFound: if there is no such directory.
+    """
+    top, table = holding(directory), read()
+    below = next((entry for entry in table if entry.mount_id == top.parent_id), None)
+    if top.mount_point != str(directory) or below is None:
+        return False
+    covered = os.path.normpath(os.path.join(below.root, os.path.relpath(top.mount_point, below.mount_point)))
+    return (top.device, top.root) == (below.device, covered)
+
+
 def _mentioning(path: str, pid: int | None) -> list[MountEntry]:
     """Return the entries in whose line ``path`` stands; a machine with many pods has thousands of others."""
     needle = _ESCAPED.sub(lambda match: b"\\%03o" % match[0][0], os.fsencode(path))

@@ -49,7 +49,7 @@ CONFINED = Resolve.BENEATH | Resolve.NO_SYMLINKS | Resolve.NO_MAGICLINKS
 """No link is followed at all."""
 INSIDE = Resolve.IN_ROOT | Resolve.NO_MAGICLINKS
 """Links are followed as in a chroot: absolute ones start at the descriptor."""
-GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
+NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 """What the kernel says if a file is missing, or something else is in its place, or in that of a directory above."""
 
 MAX_ENTRIES = 5_000_000
@@ -235,7 +235,7 @@ def open_regular(dirfd: int, path: str | bytes, *, rules: Resolve = CONFINED) ->
     try:
         fd = openat2(dirfd, os.fsencode(path), os.O_PATH, rules)
     except KernelCallError as error:
-        if error.errno in GONE:
+        if error.errno in NOT_THERE:
             return None
         raise
     with closing(fd):
@@ -394,7 +394,7 @@ class _Walk(msgspec.Struct):
         try:
             fd = openat2(base, path, _LIST, self.rules)
         except KernelCallError as error:
-            if self.tolerant or error.errno in GONE:
+            if self.tolerant or error.errno in NOT_THERE:
                 return
             raise
         far = len(path) > _FAR
@@ -415,7 +415,7 @@ class _Walk(msgspec.Struct):
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except OSError as error:
-                    if self.tolerant or error.errno in GONE:
+                    if self.tolerant or error.errno in NOT_THERE:
                         continue
                     raise
                 self.entries += 1

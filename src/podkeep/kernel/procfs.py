@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,15 +121,6 @@ def kill(process: ProcessId, number: int) -> bool:
     return True
 
 
-def find_by_argument(text: str) -> list[ProcessId]:
-    """Return the processes, except this one, with ``text`` in their command line (arguments separated by NUL).
-
-    Whoever runs a process says what its command line is: see :func:`find_by_arguments`.
-    """
-    needle = os.fsencode(text)
-    return _find(lambda entry: needle in command_line(entry))
-
-
 def find_by_arguments(*texts: str) -> list[ProcessId]:
     """Return the living processes of the machine, except this one, that have each of ``texts`` as a whole argument.
 
@@ -137,21 +128,17 @@ def find_by_arguments(*texts: str) -> list[ProcessId]:
     Processes of pods and of users are not among them, which may have any arguments: see :func:`is_machines`.
     """
     wanted = {os.fsencode(text) for text in texts}
-    found = _find(lambda entry: is_machines(entry, _OWN_NAMESPACES) and wanted <= set(command_line(entry).split(b"\0")))
-    return [process for process in found if alive(process)]
-
-
-def _find(chosen: Callable[[Path], bool]) -> list[ProcessId]:
     found = []
     for entry in os.listdir(_PROC):
         if not entry.isdecimal() or int(entry) == os.getpid():
             continue
+        directory = _PROC / entry
         try:
-            if chosen(_PROC / entry):
+            if is_machines(directory, _OWN_NAMESPACES) and wanted <= set(command_line(directory).split(b"\0")):
                 found.append(identify(int(entry)))
         except (OSError, NotFound):
             continue  # it ended while we looked
-    return found
+    return [process for process in found if alive(process)]
 
 
 def name(directory: Path) -> str:

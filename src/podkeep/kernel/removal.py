@@ -97,7 +97,7 @@ def unmount(mount_point: str) -> None:
     try:
         fd = openat.open_resolved(mount_point)
     except KernelCallError as error:
-        if error.errno in openat.GONE:
+        if error.errno in openat.NOT_THERE:
             return
         raise
     with openat.closing(fd):

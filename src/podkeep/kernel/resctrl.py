@@ -28,7 +28,7 @@ from pathlib import Path
 from podkeep.base import lockfile
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.kernel import mountinfo, procfs
-from podkeep.kernel.tables import lines, read_text
+from podkeep.kernel.tables import GONE, lines, read_text
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,6 @@ _LOOK_S = 0.1
 _LOOKS = 3
 """How often root's processes are looked through: they may give it to each other meanwhile."""
 _RESERVED = frozenset({"info", "mon_groups", "mon_data"})
-GONE = frozenset({errno.ENOENT, errno.ENODEV})
-"""The group was removed, before or while we had a file of it open."""
 _OK = "ok"
 _BANDWIDTH = re.compile(r"^\s*MB:\s*(?P<domain>\d+)=\s*(?P<value>\d+)", re.MULTILINE)
 _RANGE = re.compile(r"out of range \[\d+,(?P<maximum>\d+)\]")

@@ -1,13 +1,20 @@
 """Texts of the kernel, in which there are names of others: of mounts, file systems, interfaces, cgroups, processes.
 
-Owns: how they are decoded and taken apart. Nobody says that such a name is UTF-8, or what is in it.
+Owns: how they are decoded and taken apart, and how reading one fails whose directory was removed. Nobody says that such
+a name is UTF-8, or what is in it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import AnyStr
+
+GONE = frozenset({errno.ENOENT, errno.ENODEV})
+"""kernfs (cgroups, resctrl): the directory was removed, before or while a file of it was open.
+
+What walks of other file systems say where nothing, or something else, has a name is ``openat.NOT_THERE``."""
 
 
 def read_text(path: Path | str) -> str:

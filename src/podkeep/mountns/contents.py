@@ -1,12 +1,12 @@
-"""Who and what is in a mount namespace: processes, and mounts that the host does not have.
+"""What is in a mount namespace: processes, mounts that the host does not have, and how its ``/`` propagates.
 
-Called by ``lifecycle``, which must not take a namespace from under anybody, and shows both in its status.
+Called by ``lifecycle``, which must not take a namespace from under anybody, and shows all three in its status.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from podkeep.kernel import mountinfo, namespaces, procfs
@@ -29,41 +29,23 @@ def processes(inode: int) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def mounts_in(namespace: int) -> list[MountEntry]:
-    """Return the mounts in the mount namespace behind the descriptor ``namespace``.
-
-    :raises KernelCallError: if it cannot be entered.
-    """
-    return namespaces.run_in_mntns(namespace, mountinfo.read)
-
-
-def container_mounts(namespace: int, inherited: Iterable[Key] = ()) -> list[MountEntry]:
+def container_mounts(namespace: int, inherited: Iterable[Key] = ()) -> list[Key]:
     """Return the mounts in ``namespace``, a descriptor, that the calling thread's mount namespace does not have.
 
     :param inherited: mounts that it was born with: the host's, even if the host has unmounted them since.
+    :raises KernelCallError: if the namespace cannot be entered.
     """
-    inside = mounts_in(namespace)
-    extra = beyond(inside, {*keys(mountinfo.read()), *inherited})
-    if not extra:
-        return []
+    inside = namespaces.run_in_mntns(namespace, keys)
+    known = {*keys(), *inherited}
+    found = [key for key in inside if key not in known]
     # What the host unmounted between the two looks is in one table only.
-    still = keys(mounts_in(namespace))
-    return [entry for entry in extra if key(entry) in still]
+    still = set(namespaces.run_in_mntns(namespace, keys) if found else ())
+    return [key for key in found if key in still]
 
 
-def beyond(inside: Iterable[MountEntry], known: Container[Key]) -> list[MountEntry]:
-    """Return the mounts of ``inside`` that are not among ``known``. Pure."""
-    return [entry for entry in inside if key(entry) not in known]
-
-
-def keys(table: Iterable[MountEntry]) -> set[Key]:
-    """Return what tells the mounts of ``table`` apart. Pure."""
-    return set(map(key, table))
-
-
-def key(entry: MountEntry) -> Key:
-    """Return what tells a mount apart in every namespace; IDs differ. Pure."""
-    return entry.device, entry.root, entry.mount_point
+def keys() -> list[Key]:
+    """Return what tells the mounts that the calling thread sees apart in every namespace; IDs differ."""
+    return [(entry.device, entry.root, entry.mount_point) for entry in mountinfo.read()]
 
 
 def propagation(table: Iterable[MountEntry]) -> str:
@@ -79,6 +61,11 @@ def propagation(table: Iterable[MountEntry]) -> str:
 def is_shared(propagation: str) -> bool:
     """Return whether what is mounted below a ``/`` that propagates so is seen by others. Pure."""
     return "shared" in propagation.split(",")
+
+
+def follows_host(propagation: str) -> bool:
+    """Return whether what the host mounts appears below a ``/`` that propagates so. Pure."""
+    return "slave" in propagation.split(",")
 
 
 def own_propagation() -> str:

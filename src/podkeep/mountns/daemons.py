@@ -65,10 +65,14 @@ def find(proc: Path = PROC) -> list[Daemon]:
     for pid in pids:
         directory = proc / str(pid)
         try:
-            if _may_be_one(directory) and procfs.is_machines(directory, _SAME_MACHINE) and _root_of(directory) == here:
-                name = _name(directory)
-                if name:
-                    found.append(_daemon(directory, name, pid))
+            comm = procfs.name(directory)
+            if comm not in _OTHERS and comm != "podkeep" and not comm.startswith("python"):
+                continue
+            if not procfs.is_machines(directory, _SAME_MACHINE) or _root_of(directory) != here:
+                continue
+            name = comm if comm in _OTHERS else podkeep_daemon(_arguments(directory))
+            if name:
+                found.append(_daemon(directory, name, pid))
         except OSError:
             continue  # it ended while we looked
     return found
@@ -82,7 +86,7 @@ def itself(name: str, proc: Path = PROC) -> Daemon:
 def is_there(daemon: Daemon, proc: Path = PROC) -> bool:
     """Say whether a process with the ID of this daemon is in the same mount namespace now."""
     try:
-        return _namespace(proc / str(daemon.pid), "mnt") == daemon.inode
+        return _mount_namespace(proc / str(daemon.pid)) == daemon.inode
     except OSError:
         return False
 
@@ -107,34 +111,31 @@ def _root(pid: int | None) -> tuple[str, ...]:
 
 
 def _daemon(directory: Path, name: str, pid: int) -> Daemon:
-    daemon = Daemon(
-        name=name,
-        pid=pid,
-        inode=_namespace(directory, "mnt"),
-        unit=unit_of(read_text(directory / "cgroup")),
+    """Return a daemon; a kubelet with what its options say, and its configuration file as its own root has it."""
+    unit = unit_of(read_text(directory / "cgroup"))
+    daemon = Daemon(name=name, pid=pid, inode=_mount_namespace(directory), unit=unit)
+    if name != KUBELET:
+        return daemon
+    argv = _arguments(directory)
+    file = option(argv, "config")
+    content = _text(directory / "root", file.lstrip("/")) if file.startswith("/") else ""
+    endpoint = option(argv, "container-runtime-endpoint") or _first(_ENDPOINT, content)
+    return replace(
+        daemon,
+        endpoint=endpoint.removeprefix("unix://"),
+        root=option(argv, "root-dir"),
+        pod_logs=_first(_POD_LOGS, content),
     )
-    return _kubelet(directory, daemon) if name == KUBELET else daemon
 
 
-def _namespace(directory: Path, kind: str) -> int:
-    return (directory / "ns" / kind).stat().st_ino
+def _mount_namespace(directory: Path) -> int:
+    return (directory / "ns/mnt").stat().st_ino
 
 
 def _root_of(directory: Path) -> tuple[int, int]:
     """Return what the root directory of a process is, in whichever mount namespace."""
     root = (directory / "root").stat()
     return root.st_dev, root.st_ino
-
-
-def _may_be_one(directory: Path) -> bool:
-    comm = procfs.name(directory)
-    return comm in _OTHERS or comm == "podkeep" or comm.startswith("python")
-
-
-def _name(directory: Path) -> str:
-    """Return by what name a process is a daemon, or an empty text."""
-    comm = procfs.name(directory)
-    return comm if comm in _OTHERS else podkeep_daemon(_arguments(directory))
 
 
 def _arguments(directory: Path) -> list[str]:
@@ -165,20 +166,6 @@ def unit_of(cgroup: str) -> str:
             if unit.endswith(".service"):
                 return unit
     return ""
-
-
-def _kubelet(directory: Path, daemon: Daemon) -> Daemon:
-    """Return a kubelet with what its options and its configuration file say, as its own root has that file."""
-    argv = _arguments(directory)
-    file = option(argv, "config")
-    content = _text(directory / "root", file.lstrip("/")) if file.startswith("/") else ""
-    endpoint = option(argv, "container-runtime-endpoint") or _first(_ENDPOINT, content)
-    return replace(
-        daemon,
-        endpoint=endpoint.removeprefix("unix://"),
-        root=option(argv, "root-dir"),
-        pod_logs=_first(_POD_LOGS, content),
-    )
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

@@ -1,7 +1,8 @@
 """The command line that starts a systemd service, and the same one behind ``nsenter``. Pure.
 
-Owns: reading ``ExecStart=`` out of a unit's files as systemd reads them, and wrapping it so that the daemon starts in a
-mount namespace. Called by ``units`` and ``installation``. Does not own: finding the files (``unitfiles``).
+Owns: reading ``ExecStart=`` out of a unit's files as systemd reads them, wrapping it so that the daemon starts in a
+mount namespace, and the settings with which that cannot be (systemd.exec(5)). Called by ``units`` and ``installation``.
+Does not own: finding the files (``unitfiles``).
 
 The original stays text: variables, specifiers and quotes mean in the wrapped line what they meant before. What nsenter
 cannot carry over is refused: a daemon that starts differently than its unit says is worse than one that is not wrapped.
@@ -9,12 +10,12 @@ cannot carry over is refused: a daemon that starts differently than its unit say
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.mountns import conflicts, daemons
+from podkeep.mountns import daemons
 from podkeep.mountns.namespace_ref import KUBENS_PIN
 
 _PREFIXES = "-@:+!|"
@@ -27,6 +28,28 @@ _WHITESPACE = " \t\n\r"
 _NSENTER_VALUES = frozenset({"-t", "--target", "-S", "--setuid", "-G", "--setgid", "-N", "--net-socket"})
 """Options of nsenter(1) that are followed by a value."""
 
+_NO_SANDBOX = frozenset({"", "0", "no", "n", "false", "f", "off", "default", "all", "shared"})
+_SANDBOX = frozenset(
+    """BindLogSockets BindPaths BindReadOnlyPaths DynamicUser ExecPaths ExtensionDirectories ExtensionImages
+    IPCNamespacePath InaccessiblePaths LogNamespace MountAPIVFS MountFlags MountImages NetworkNamespacePath NoExecPaths
+    PrivateDevices PrivateIPC PrivateMounts PrivateNetwork PrivatePIDs PrivateTmp PrivateUsers ProcSubset
+    ProtectControlGroups ProtectHome ProtectKernelLogs ProtectKernelModules ProtectKernelTunables ProtectProc
+    ProtectSystem ReadOnlyPaths ReadWritePaths RootDirectory RootImage TemporaryFileSystem""".split()
+)
+"""Settings for which systemd starts a service in a mount (or user) namespace of its own."""
+_LISTS = ("Paths", "Images", "Directories", "FileSystem")
+"""What the names of those end with of which every value counts, not the last one."""
+
+_TRUE = frozenset({"1", "yes", "y", "true", "t", "on"})
+_FALSE = frozenset({"0", "no", "n", "false", "f", "off"})
+_CAPABILITIES = ("cap_sys_admin", "cap_sys_chroot")
+"""setns(2) of a mount namespace asks for both."""
+_CALLS = frozenset({"setns", "@process", "@system-service", "@known"})
+"""The system call, and the groups of systemd's that it is in."""
+
+Settings = Mapping[tuple[str, str], tuple[str, ...]]
+"""By section and key, every value since the last empty one, and that."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -37,23 +60,12 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One assignment, as text; ``path`` is the file it is in."""
-
-    section: str
-    key: str
-    value: str
-    path: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Unit:
     """What matters here of a unit, after all of its files: the commands of ``ExecStart=``, as text, and the rest."""
 
     name: str
     commands: tuple[str, ...]
-    settings: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
-    """By section and key, every value since the last empty assignment, and that."""
+    settings: Settings = field(default_factory=dict)
 
     def last(self, section: str, key: str) -> str:
         """Return the value that counts of a setting that is no list; empty if there is none."""
@@ -92,8 +104,8 @@ def _is_unit_file(path: PurePath) -> bool:
     return path.name.endswith(".service") or is_drop_in
 
 
-def parse(part: Part) -> Iterator[Setting]:
-    """Yield the assignments of one file, in order, as systemd reads it (systemd.syntax(7)).
+def parse(part: Part) -> Iterator[tuple[str, str, str]]:
+    """Yield section, key and value of each assignment of one file, in order, as systemd reads it (systemd.syntax(7)).
 
     A comment does not end a line that goes on; the backslash that continues a line becomes a space.
     """
@@ -112,19 +124,18 @@ def parse(part: Part) -> Iterator[Setting]:
             section = stripped[1:-1]
         elif section and "=" in stripped:
             key, _, value = stripped.partition("=")
-            yield Setting(section=section, key=key.rstrip(), value=value.strip(_WHITESPACE), path=part.path)
+            yield section, key.rstrip(), value.strip(_WHITESPACE)
 
 
 def read(name: str, parts: Sequence[Part]) -> Unit:
     """Return what the files of a unit come to: its fragment first, then the drop-ins in their order."""
     commands: list[str] = []
     settings: dict[tuple[str, str], tuple[str, ...]] = {}
-    for setting in (setting for part in parts for setting in parse(part)):
-        if (setting.section, setting.key) == ("Service", "ExecStart"):
-            commands = [*commands, setting.value] if setting.value else []
+    for section, key, value in (assignment for part in parts for assignment in parse(part)):
+        if (section, key) == ("Service", "ExecStart"):
+            commands = [*commands, value] if value else []
         else:
-            known = settings.get((setting.section, setting.key), ())
-            settings[setting.section, setting.key] = (*known, setting.value) if setting.value else ("",)
+            settings[section, key] = (*settings.get((section, key), ()), value) if value else ("",)
     return Unit(name=name, commands=tuple(commands), settings=settings)
 
 
@@ -135,7 +146,7 @@ def command_of(unit: Unit) -> str:
     """
     if not unit.commands:
         raise FailedPrecondition(f"{unit.name} has no ExecStart=", hint="name the unit of a daemon")
-    if len(unit.commands) > 1 or any(word == ";" for word in _raw_words(unit.commands[0])):
+    if len(unit.commands) > 1 or ";" in _words(unit.commands[0])[0]:
         raise FailedPrecondition(
             f"{unit.name} has several commands in ExecStart=; a daemon has one",
             hint="leave this unit out: it runs its commands in the namespace with `podkeep mountns exec`",
@@ -148,13 +159,10 @@ def enters(unit: Unit, pin: Path) -> bool:
 
     :raises FailedPrecondition: if it enters another one, so that wrapping would not help.
     """
-    words = [word.replace("%t/", "/run/").replace("%%", "%") for word in _words(command_of(unit))]
+    words = [word.replace("%t/", "/run/").replace("%%", "%") for word in _words(command_of(unit))[1]]
     program = PurePath(_program(words[0])).name if words else ""
-    if program in _ENTERING:
-        return True
-    if program in _ENTERING_KUBENS and pin == KUBENS_PIN:
-        return True
-    if pin == KUBENS_PIN and _takes_kubensmnt(unit, program):
+    of_kubens = program in _ENTERING_KUBENS or _takes_kubensmnt(unit, program)
+    if program in _ENTERING or (of_kubens and pin == KUBENS_PIN):
         return True
     given = _namespace_option(words, program)
     if given == "" and program == "nsenter":
@@ -179,7 +187,7 @@ def wrap(unit: Unit, entry: Entry) -> str:
     :raises FailedPrecondition: if the daemon would start differently than the unit says, naming the setting.
     """
     command = command_of(unit)
-    words = _words(command)
+    words = _words(command)[1]
     prefix, text = _separated(command)
     # With `:` systemd leaves dollars alone, so they must not be doubled.
     pin = quoted(str(entry.pin), expanded=":" not in prefix)
@@ -270,17 +278,62 @@ def _refuse_what_is_lost(unit: Unit, prefix: str, program: str) -> None:
         )
     if "+" in prefix:
         return
-    if forbidding := conflicts.forbidding(unit.settings):
+    if forbidding := [f"{key}={unit.last('Service', key)}" for key in _forbidding(unit.settings)]:
         raise FailedPrecondition(
             f"{unit.name} has {', '.join(forbidding)}, with which its daemon may not enter a mount namespace",
             hint="allow setns(2), CAP_SYS_ADMIN and CAP_SYS_CHROOT in a drop-in, or leave this unit out",
         )
-    if lost := conflicts.left_behind(unit.settings):
+    if lost := _left_behind(unit.settings):
         raise FailedPrecondition(
             f"{unit.name} has {', '.join(lost)}: systemd gives it a namespace of its own for that, which the daemon "
             "would leave",
             hint="take the settings back in a drop-in, if they matter less than hidden mounts, or leave this unit out",
         )
+
+
+def _left_behind(settings: Settings) -> list[str]:
+    """Return the settings for which systemd makes a namespace that the daemon would leave, as ``Key=value``."""
+    return sorted(
+        f"{key}={value}"
+        for (section, key), values in settings.items()
+        for value in (values if key.endswith(_LISTS) else values[-1:])
+        if section == "Service" and key in _SANDBOX and value.lower() not in _NO_SANDBOX
+    )
+
+
+def _forbidding(settings: Settings) -> Iterator[str]:
+    """Yield the settings of a service that do not let its daemon enter a mount namespace."""
+    namespaces = settings.get(("Service", "RestrictNamespaces"), ())
+    if not _allowed(namespaces, frozenset({"mnt"}), emptied=True):
+        yield "RestrictNamespaces"
+    bounding = settings.get(("Service", "CapabilityBoundingSet"), ())
+    if not all(_allowed(bounding, frozenset({name}), emptied=False) for name in _CAPABILITIES):
+        yield "CapabilityBoundingSet"
+    if not _allowed(settings.get(("Service", "SystemCallFilter"), ()), _CALLS, emptied=True):
+        yield "SystemCallFilter"
+
+
+def _allowed(values: Sequence[str], names: frozenset[str], *, emptied: bool) -> bool:
+    """Say whether a list lets one of ``names`` through; each value adds to it, or with ``~`` takes away.
+
+    The first value tells whether the list is of what is allowed, or of what is not.
+
+    :param emptied: whether the empty value takes the restriction back; else it allows nothing.
+    """
+    allowed, begun = True, False
+    for value in values:
+        words = {word.partition(":")[0] for word in value.lower().removeprefix("~").split()}
+        inverted = value.startswith("~")
+        if not words:
+            allowed = inverted or emptied
+            begun = not allowed
+        elif words & (_TRUE | _FALSE):
+            allowed, begun = bool(words & _FALSE), True
+        elif names & words:
+            allowed, begun = not inverted, True
+        elif not begun:
+            allowed, begun = inverted, True
+    return allowed
 
 
 def _separated(command: str) -> tuple[str, str]:
@@ -297,7 +350,7 @@ def _program(word: str) -> str:
 
 def _without_name(unit: Unit, text: str) -> str:
     """Return a command without the name that follows the program (prefix ``@``), if the program is called so anyway."""
-    raw, words = _raw_words(text), _words(text)
+    raw, words = _words(text)
     if len(raw) > 1 and PurePath(words[0]).name == PurePath(words[1]).name:
         program, arguments = raw[0], text.split(raw[0], 1)[1].lstrip(_WHITESPACE).removeprefix(raw[1])
         return program + arguments
@@ -307,44 +360,31 @@ def _without_name(unit: Unit, text: str) -> str:
     )
 
 
-def _raw_words(text: str) -> list[str]:
-    """Return the words of a command line as they are written, quotes and escapes included."""
-    words, word, quote, escaped = [], "", "", False
-    for character in text:
+def _words(text: str) -> tuple[list[str], list[str]]:
+    """Return the words of a command line, as they are written and without quotes.
+
+    Of escapes those of single characters only: what is looked at are names, options and paths.
+    """
+    written, words = [], []
+    raw, word, quote, escaped = "", "", "", False
+    for character in text + " ":
         if not quote and not escaped and character in _WHITESPACE:
-            if word:
+            if raw:
+                written.append(raw)
                 words.append(word)
-            word = ""
+            raw, word = "", ""
             continue
-        word += character
+        raw += character
         if escaped:
-            escaped = False
+            word, escaped = word + character, False
         elif character == "\\":
             escaped = True
-        elif quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
+        elif character == quote:
+            quote = ""
+        elif not quote and character in "'\"":
             quote = character
-    if quote or escaped:
+        else:
+            word += character
+    if raw:  # the space behind the text did not end it
         raise InvalidArgument(f"ExecStart={text} ends inside of quotes")
-    return [*words, word] if word else words
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a command line without quotes; escapes of single characters only, for looking at paths."""
-    words = []
-    for raw in _raw_words(text):
-        word, quote, escaped = "", "", False
-        for character in raw:
-            if escaped:
-                word, escaped = word + character, False
-            elif character == "\\":
-                escaped = True
-            elif character == quote:
-                quote = ""
-            elif not quote and character in "'\"":
-                quote = character
-            else:
-                word += character
-        words.append(word)
-    return words
+    return written, words

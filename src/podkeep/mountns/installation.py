@@ -14,7 +14,7 @@ import enum
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -28,6 +28,10 @@ from podkeep.mountns.namespace_ref import UNIT
 HOST = Path("/")
 CONTAINERD = "containerd.service"
 _PROGRAM_DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_WITHOUT_SYSTEMD = (
+    "without systemd, have `podkeep mountns start` run before the daemons, and start them with "
+    "`podkeep mountns exec -- COMMAND`; podkeep's own finds the namespace by itself"
+)
 _SERVICE = unitfiles.ADMINISTRATOR / UNIT
 _MARK = "# Written by `podkeep mountns install`; `podkeep mountns uninstall` removes it, if it is not changed. sha256:"
 _MARKED = re.compile(re.escape(_MARK) + r"([0-9a-f]{64})\n")
@@ -113,20 +117,20 @@ def install(request: Request) -> Report:
     :raises FailedPrecondition: if a unit cannot be wrapped, or a file in the way is not ours; nothing is written then.
     :raises OSError: if a file cannot be written.
     """
-    _require_systemd(request.root)
+    _program(request.root, "systemctl", package="systemd", hint=_WITHOUT_SYSTEMD)
     todo = plan(request)
     pending = [file for file in todo.files if not _is_there(request.root, file)]
     for file in pending:
         _write(request.root, file)
     for path in todo.obsolete:
         unitfiles.inside(request.root, path).unlink()
-    drop_ins = [file.path for file in todo.files if file.path.name == units.DROP_IN]
+    changed = [path for path in (*(file.path for file in todo.files), *todo.obsolete) if path.name == units.DROP_IN]
     return Report(
         written=tuple(file.path for file in pending),
         unchanged=tuple(file.path for file in todo.files if file not in pending),
         removed=todo.obsolete,
         notes=todo.notes,
-        restart=restarted((*drop_ins, *todo.obsolete)) if request.root == HOST else (),
+        restart=restarted(map(_unit_of, changed)) if request.root == HOST else (),
         reloaded=bool(pending or todo.obsolete) and _reload(request.root),
     )
 
@@ -139,7 +143,7 @@ def uninstall(root: Path = HOST) -> Report:
     :raises DataLoss: if a unit's file cannot be read; nothing is removed then.
     :raises OSError: if a file cannot be removed.
     """
-    removed, notes, drop_ins = [], [], []
+    removed, notes = [], []
     needed = _needed(root)
     for path in _installed(root):
         here = unitfiles.inside(root, path)
@@ -154,20 +158,19 @@ def uninstall(root: Path = HOST) -> Report:
         here.unlink()
         removed.append(path)
         if path.name == units.DROP_IN:
-            drop_ins.append(path)
             with suppress(OSError):  # other drop-ins are in it
                 here.parent.rmdir()
     return Report(
         removed=tuple(removed),
         notes=tuple(notes),
-        restart=restarted(drop_ins) if root == HOST else (),
+        restart=restarted(_unit_of(path) for path in removed if path.name == units.DROP_IN) if root == HOST else (),
         reloaded=bool(removed) and _reload(root),
     )
 
 
-def restarted(drop_ins: Sequence[PurePath]) -> tuple[str, ...]:
-    """Return what ``systemctl restart`` takes for the units of these drop-ins: for a template, all of its instances."""
-    return tuple(_unit_of(path).replace("@.", "@*.") for path in drop_ins)
+def restarted(names: Iterable[str]) -> tuple[str, ...]:
+    """Return what ``systemctl restart`` takes for these units: for a template, all of its instances."""
+    return tuple(name.replace("@.", "@*.") for name in names)
 
 
 def findings(root: Path = HOST) -> list[Finding]:
@@ -176,30 +179,26 @@ def findings(root: Path = HOST) -> list[Finding]:
     :raises DataLoss: if a unit's file cannot be read.
     """
     found = []
-    for path in _installed(root):
-        if path.name != units.DROP_IN:
+    for name, path in _wrapped(root).items():
+        parts = unitfiles.parts(root, name) or []
+        ours = next((index for index, part in enumerate(parts) if _is_our_drop_in(part)), None)
+        made_from = None if ours is None else units.original(parts[ours].text)
+        if ours is None or made_from is None:
             continue
-        name = _unit_of(path)
-        again = f"podkeep mountns install, then: {Report(restart=restarted([path])).restart_command()}"
-        if is_stale(name, root):
+        again = f"podkeep mountns install, then: {Report(restart=restarted([name])).restart_command()}"
+        before, after = parts[:ours], parts[ours + 1 :]
+        if execstart.read(name, [*before, *after]).commands != (made_from,):
             message = f"{name} has another command now than when {path} was made from it, and starts with the old one"
             found.append(Finding(unit=name, message=message, hint=again))
-        if later := _set_later(name, root):
+        later = [part.path for part in after for _, key, _ in execstart.parse(part) if key == "ExecStart"]
+        if later:
             message = (
-                f"{name} starts outside of the container mount namespace: the ExecStart= in {later} counts, not ours"
+                f"{name} starts outside of the container mount namespace: the ExecStart= in {later[-1]} counts, "
+                "not ours"
             )
             hint = f"give that file a name that sorts before {units.DROP_IN}, then: {again}"
             found.append(Finding(unit=name, message=message, hint=hint))
     return found
-
-
-def is_stale(name: str, root: Path = HOST) -> bool:
-    """Say whether our drop-in of a unit wraps a command that the unit itself does not have any more."""
-    parts = unitfiles.parts(root, name) or []
-    made_from = [units.original(part.text) for part in parts if _is_our_drop_in(part)]
-    if not made_from or made_from[0] is None:
-        return False
-    return execstart.read(name, _without_ours(parts)).commands != (made_from[0],)
 
 
 def plan(request: Request) -> Plan:
@@ -263,10 +262,10 @@ def _drop_ins(request: Request, notes: list[str]) -> Iterator[tuple[PurePath, st
     """Yield the drop-in of each unit; its text is empty if the unit needs none."""
     entry = Entry(
         pin=request.pin,
-        nsenter=_program(request.root, "nsenter", hint="install util-linux"),
-        env=_program(request.root, "env", hint="install coreutils"),
+        nsenter=_program(request.root, "nsenter", package="util-linux"),
+        env=_program(request.root, "env", package="coreutils"),
     )
-    known = [_unit_of(path) for path in _installed(request.root) if path.name == units.DROP_IN]
+    known = _wrapped(request.root)
     wanted = request.units or tuple(dict.fromkeys((*_default(request.root, known, notes), *known)))
     for name in (name if "." in name else f"{name}.service" for name in wanted):
         parts = unitfiles.parts(request.root, name)
@@ -277,13 +276,13 @@ def _drop_ins(request: Request, notes: list[str]) -> Iterator[tuple[PurePath, st
             if parts is not None:
                 notes.append(f"{name} is masked and left alone")
             continue
-        text = units.drop_in(execstart.read(name, _without_ours(parts)), entry)
+        text = units.drop_in(execstart.read(name, [part for part in parts if not _is_our_drop_in(part)]), entry)
         if not text:
             notes.append(f"{name} starts its daemon in the namespace as it is")
         yield _drop_in_path(name, parts), text
 
 
-def _default(root: Path, known: Sequence[str], notes: list[str]) -> Iterator[str]:
+def _default(root: Path, known: Container[str], notes: list[str]) -> Iterator[str]:
     """Yield the daemons that are wrapped without being named: not Docker's containerd, whose mounts are its own."""
     for name in units.DAEMONS:
         if name != CONTAINERD or name in known or unitfiles.parts(root, "kubelet.service") is not None:
@@ -302,30 +301,19 @@ def _drop_in_path(name: str, parts: Sequence[Part]) -> PurePath:
     return unitfiles.ADMINISTRATOR / f"{own if own.endswith('.service') and '@' not in own else name}.d" / units.DROP_IN
 
 
-def _without_ours(parts: Sequence[Part]) -> list[Part]:
-    return [part for part in parts if not _is_our_drop_in(part)]
-
-
 def _is_our_drop_in(part: Part) -> bool:
     return PurePath(part.path).name == units.DROP_IN and origin_of(part.text) is not Origin.FOREIGN
-
-
-def _set_later(name: str, root: Path) -> str:
-    """Return the last file after our drop-in that has an ExecStart= of its own, or an empty text."""
-    parts = unitfiles.parts(root, name) or []
-    ours = [index for index, part in enumerate(parts) if _is_our_drop_in(part)]
-    if not ours or units.original(parts[ours[0]].text) is None:
-        return ""
-    later = [part for part in parts[ours[0] + 1 :] for setting in execstart.parse(part) if setting.key == "ExecStart"]
-    return later[-1].path if later else ""
 
 
 def _needed(root: Path) -> list[str]:
     """Return a sentence for each unit that would not start without our service once our files are gone."""
     sentences = []
-    wrapped = [_unit_of(path) for path in _installed(root) if path.name == units.DROP_IN]
-    for name in dict.fromkeys((*units.DAEMONS, *wrapped)):
-        stays = [part for part in unitfiles.parts(root, name) or [] if not _goes(part)]
+    for name in dict.fromkeys((*units.DAEMONS, *_wrapped(root))):
+        stays = [
+            part
+            for part in unitfiles.parts(root, name) or []
+            if PurePath(part.path).name != units.DROP_IN or origin_of(part.text) is not Origin.OURS
+        ]
         files = [part.path for part in stays if UNIT in execstart.read(name, [part]).names("Requires")]
         if not files:
             continue
@@ -337,10 +325,6 @@ def _needed(root: Path) -> list[str]:
             "then `podkeep mountns uninstall` again"
         )
     return sentences
-
-
-def _goes(part: Part) -> bool:
-    return PurePath(part.path).name == units.DROP_IN and origin_of(part.text) is Origin.OURS
 
 
 def _unit_of(drop_in: PurePath) -> str:
@@ -377,6 +361,11 @@ def _installed(root: Path) -> list[PurePath]:
     return [path for path in candidates if unitfiles.inside(root, path).is_file()]
 
 
+def _wrapped(root: Path) -> dict[str, PurePath]:
+    """Return the units that have a drop-in of ours, and its path."""
+    return {_unit_of(path): path for path in _installed(root) if path.name == units.DROP_IN}
+
+
 def _is_there(root: Path, file: File) -> bool:
     here = unitfiles.inside(root, file.path)
     if not here.is_file():
@@ -390,24 +379,13 @@ def _write(root: Path, file: File) -> None:
     atomicfile.write(here, file.text.encode(errors="surrogateescape"), mode=file.mode)
 
 
-def _program(root: Path, name: str, *, hint: str) -> Path:
+def _program(root: Path, name: str, *, package: str, hint: str = "") -> Path:
+    """:raises NotFound: if the machine at ``root`` does not have this program."""
     for directory in _PROGRAM_DIRECTORIES:
         path = PurePath(directory) / name
         if os.access(unitfiles.inside(root, path), os.X_OK):
             return Path(path)
-    raise NotFound(f"there is no program {name} in {root}", hint=hint)
-
-
-def _require_systemd(root: Path) -> None:
-    """:raises NotFound: if the machine has no systemd."""
-    try:
-        _program(root, "systemctl", hint="")
-    except NotFound as error:
-        raise NotFound(
-            f"there is no systemd in {root}: no program systemctl",
-            hint="without systemd, have `podkeep mountns start` run before the daemons, and start them with "
-            "`podkeep mountns exec -- COMMAND`; podkeep's own finds the namespace by itself",
-        ) from error
+    raise NotFound(f"there is no {package} in {root}: no program {name}", hint=hint or f"install {package}")
 
 
 def _reload(root: Path) -> bool:

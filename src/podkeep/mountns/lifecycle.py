@@ -13,20 +13,20 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from podkeep.base import failpoints, lockfile
-from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, Unavailable
+from podkeep.base.errors import DataLoss, FailedPrecondition, Unavailable
 from podkeep.base.printable import listed
-from podkeep.kernel import mountinfo, mounts, namespaces
+from podkeep.kernel import mountinfo, mounts, namespaces, openat
 from podkeep.kernel.mounts import Propagation
-from podkeep.mountns import contents, daemons, making, netns_directory, record, selfbind
+from podkeep.mountns import contents, daemons, making, netns_directory, record
 from podkeep.mountns.namespace_ref import KUBENS_PIN
 from podkeep.mountns.netns_directory import Done
-from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
+from podkeep.mountns.pin import HostRoot, label, locate, of_init, opened, own, pinned
 from podkeep.mountns.record import Record
 
 LOCK_TIMEOUT_S = 30.0
@@ -65,16 +65,12 @@ class Status:
     @property
     def follows_host(self) -> bool:
         """Whether mounts that the host makes appear inside."""
-        return _follows_host(self.propagation)
+        return contents.follows_host(self.propagation)
 
     @property
     def is_shared(self) -> bool:
         """Whether containers see what is mounted inside while they run; no daemon starts where they do not."""
         return contents.is_shared(self.propagation)
-
-
-def _follows_host(propagation: str) -> bool:
-    return "slave" in propagation.split(",")
 
 
 def resolved(pin: Path) -> Path:
@@ -126,27 +122,22 @@ def _share(pin: Path, host: HostRoot) -> None:
         if not contents.is_shared(contents.own_propagation()):
             mounts.set_propagation("/", Propagation.SHARED, recursive=True)
 
-    namespace = open_pinned(pin, host)
-    if namespace is not None:
-        try:
+    with opened(pin, host) as namespace:
+        if namespace is not None:
             namespaces.run_in_mntns(namespace, make)
-        finally:
-            os.close(namespace)
 
 
 def _make(pin: Path, *, on_demand: bool) -> int:
     directory = pin.parent
     # What a killed start did to /run/netns is still ours to undo.
-    left = record.read(directory)
-    done = [netns_directory.missing(), *_netns_of_others()]
-    if left is not None:
-        done.append(left.netns)
+    left = record.read(directory) or Record()
+    done = (netns_directory.missing(), left.netns, *_netns_of_others())
     made = Record(on_demand=on_demand, netns=netns_directory.all_of(done))
     record.write(directory, made)
     failpoints.reach("mountns.recorded")
 
     def announce(inode: int) -> None:
-        inherited = () if _follows_host(contents.own_propagation()) else sorted(contents.keys(mountinfo.read()))
+        inherited = () if contents.follows_host(contents.own_propagation()) else sorted(set(contents.keys()))
         record.write(directory, replace(made, inode=inode, inherited=tuple(inherited)))
 
     netns_directory.prepare()
@@ -204,15 +195,12 @@ def _stop(pin: Path, *, force: bool, if_unused: bool, on_demand_only: bool) -> b
         known = record.read(pin.parent)
         if on_demand_only and (known is None or not known.on_demand):
             return False
-        namespace = open_pinned(pin)
-        if namespace is None:
-            _refuse_inside(pin, known)
-            _remove(pin)
-            return False
-        try:
+        with opened(pin) as namespace:
+            if namespace is None:
+                _refuse_inside(pin, known)
+                _remove(pin)
+                return False
             used = "" if force else _use(namespace, known)
-        finally:
-            os.close(namespace)
         if used and if_unused:
             return False
         if used:
@@ -238,22 +226,19 @@ def status(pin: Path) -> Status:
 
 
 def _status(pin: Path) -> Status:
-    namespace = open_pinned(pin)
-    if namespace is None:
-        return Status(pin=pin)
-    try:
+    with opened(pin) as namespace:
+        if namespace is None:
+            return Status(pin=pin)
         inode = os.fstat(namespace).st_ino
-        known = record.read(pin.parent)
+        known = record.read(pin.parent) or Record()
         return Status(
             pin=pin,
             inode=inode,
-            on_demand=known is not None and known.on_demand,
+            on_demand=known.on_demand,
             propagation=namespaces.run_in_mntns(namespace, contents.own_propagation),
             processes=tuple(contents.processes(inode)),
-            container_mounts=len(contents.container_mounts(namespace, known.inherited if known is not None else ())),
+            container_mounts=len(contents.container_mounts(namespace, known.inherited)),
         )
-    finally:
-        os.close(namespace)
 
 
 @contextmanager
@@ -300,32 +285,28 @@ def _lock(directory: Path, *, make: bool) -> tuple[int | None, bool]:
             raise FailedPrecondition(f"{directory}: not a directory") from error
         if fd is None:
             return None, made
-        try:
+        with ExitStack() as undo:
+            undo.callback(os.close, fd)
             if not lockfile.take(fd, deadline - time.monotonic()):
                 raise Unavailable(
                     f"{directory}: another process makes or removes the mount namespace and does not end",
                     hint=f"`fuser -v {path}` names it",
                 )
             if _is_at(fd, path):
+                undo.pop_all()
                 return fd, made
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
 
 
 def _open_lock(directory: Path) -> int | None:
     """Return a descriptor of the file that is locked; None: none can be made there."""
-    above = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return os.open(LOCK_NAME, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
-    except OSError as error:
-        # ENOENT is said of a directory that was removed meanwhile as well.
-        if error.errno in _NOT_OURS and os.fstat(above).st_nlink:
-            return None
-        raise
-    finally:
-        os.close(above)
+    with openat.closing(os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as above:
+        try:
+            return os.open(LOCK_NAME, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
+        except OSError as error:
+            # ENOENT is said of a directory that was removed meanwhile as well.
+            if error.errno in _NOT_OURS and os.fstat(above).st_nlink:
+                return None
+            raise
 
 
 def _unlock(fd: int | None, directory: Path) -> None:
@@ -351,11 +332,7 @@ def is_inside(known: Record | None) -> bool:
     Asked where PID 1 does not see the namespace pinned. Who is where PID 1 is cannot be inside, whatever number the
     record has: numbers are used again.
     """
-    if known is None or known.inode != own():
-        return False
-    with suppress(KernelCallError), HostRoot.of_init() as init:
-        return known.inode != init.inode
-    return True
+    return known is not None and known.inode == own() != of_init()
 
 
 def _refuse_inside(pin: Path, known: Record | None) -> None:
@@ -372,19 +349,18 @@ def _refuse_copy(pin: Path) -> None:
 
     That is so in a mount namespace that follows PID 1's. One that does not is a machine of its own.
     """
-    with suppress(KernelCallError), HostRoot.of_init() as init:
-        if init.inode != own() and daemons.reaches(1):
-            raise FailedPrecondition(
-                f"this process is in mnt:[{own()}], a copy of the host's mount namespace, as systemd makes one for "
-                f"PrivateTmp= and the like: the host would not see what is pinned at {pin}",
-                hint="make it on the host first, with `podkeep mountns start`, or start this on the host",
-            )
+    if of_init() not in {None, own()} and daemons.reaches(1):
+        raise FailedPrecondition(
+            f"this process is in {label(own())}, a copy of the host's mount namespace, as systemd makes one for "
+            f"PrivateTmp= and the like: the host would not see what is pinned at {pin}",
+            hint="make it on the host first, with `podkeep mountns start`, or start this on the host",
+        )
 
 
 def _use(namespace: int, known: Record | None) -> str:
     """Return who uses the namespace, for an error; empty: nobody."""
     inside = contents.processes(os.fstat(namespace).st_ino)
-    count = len(contents.container_mounts(namespace, known.inherited if known is not None else ()))
+    count = len(contents.container_mounts(namespace, (known or Record()).inherited))
     parts = []
     if inside:
         names = listed([f"{name} ({pid})" for pid, name in inside], SHOWN)
@@ -404,7 +380,7 @@ def _remove(pin: Path) -> None:
         failpoints.reach("mountns.unpinned")
     if ours and pin.is_file() and not pin.stat().st_size:
         pin.unlink()
-    if ours and directory.is_dir() and selfbind.is_self_bind(directory):
+    if ours and directory.is_dir() and mountinfo.is_self_bind(directory):
         # The lock holds a descriptor of a file in it.
         mounts.unmount(directory, lazy=True)
         failpoints.reach("mountns.unbound")

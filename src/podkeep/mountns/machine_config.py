@@ -43,7 +43,8 @@ def render(role: str, entry: Entry, daemons: Mapping[str, str], *, keep: bool = 
         # The operator brings this one, and leaves it off.
         rendered.append({"name": service, "enabled": True})
     for name, printed in sorted(daemons.items()):
-        text = units.drop_in(execstart.read(name, _without_ours(printed, name)), entry)
+        theirs = [part for part in execstart.split(printed, name) if not part.path.endswith(f"/{units.DROP_IN}")]
+        text = units.drop_in(execstart.read(name, theirs), entry)
         if text:
             rendered.append({"name": name, "dropins": [{"name": units.DROP_IN, "contents": text}]})
     if not daemons:
@@ -64,10 +65,6 @@ def render(role: str, entry: Entry, daemons: Mapping[str, str], *, keep: bool = 
             }
         },
     }
-
-
-def _without_ours(printed: str, name: str) -> list[execstart.Part]:
-    return [part for part in execstart.split(printed, name) if not part.path.endswith(f"/{units.DROP_IN}")]
 
 
 def _file(path: str, text: str, mode: int) -> dict[str, object]:

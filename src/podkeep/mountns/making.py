@@ -18,10 +18,9 @@ from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import libc, mounts, namespaces
+from podkeep.kernel import libc, mountinfo, mounts, namespaces, openat
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mounts import MountFlag, Propagation
-from podkeep.mountns import selfbind
 
 
 def make(pin: Path, announce: Callable[[int], None]) -> int:
@@ -45,7 +44,7 @@ def bind_directory(directory: Path) -> None:
 
     :raises KernelCallError: if the kernel refuses.
     """
-    if not selfbind.is_self_bind(directory):
+    if not mountinfo.is_self_bind(directory):
         mounts.bind(directory, directory)
         failpoints.reach("mountns.bound")
     mounts.set_propagation(directory, Propagation.UNBINDABLE)
@@ -77,32 +76,32 @@ def _unshare_pinned(pin: Path, announce: Callable[[int], None]) -> int:
     (EINVAL otherwise), and kernel 6.18 hands out IDs per CPU, in batches. A CPU that gives a higher ID always exists:
     the one that the host's was made on.
     """
-    origin = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        refusal: KernelCallError | None = None
+    refusal: KernelCallError | None = None
+    with openat.closing(_here()) as origin:
         for cpu in (None, *_processors()):
             if cpu is not None and not _move_to(cpu):
                 continue
-            inside = _unshare()
-            try:
+            _unshare()
+            with openat.closing(_here()) as inside:
                 inode = os.fstat(inside).st_ino
                 announce(inode)
                 libc.setns(origin, CloneFlag.NEWNS)
-                mounts.mount(f"/proc/self/fd/{inside}", pin, flags=MountFlag.BIND)
-            except KernelCallError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                refusal = error
-            else:
-                failpoints.reach("mountns.pinned")
-                return inode
-            finally:
-                os.close(inside)
-        hint = f"is {pin.parent} a private mount? `findmnt -o+PROPAGATION {pin.parent}`"
-        assert refusal is not None, "the first attempt is made on whichever processor this is"
-        raise KernelCallError(refusal.call, errno.EINVAL, hint=hint)
-    finally:
-        os.close(origin)
+                try:
+                    mounts.mount(f"/proc/self/fd/{inside}", pin, flags=MountFlag.BIND)
+                except KernelCallError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    refusal = error
+                    continue
+            failpoints.reach("mountns.pinned")
+            return inode
+    hint = f"is {pin.parent} a private mount? `findmnt -o+PROPAGATION {pin.parent}`"
+    assert refusal is not None, "the first attempt is made on whichever processor this is"
+    raise KernelCallError(refusal.call, errno.EINVAL, hint=hint)
+
+
+def _here() -> int:
+    return os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _processors() -> list[int]:
@@ -120,15 +119,11 @@ def _move_to(cpu: int) -> bool:
     return True
 
 
-def _unshare() -> int:
-    """Move the calling thread into a new mount namespace, a slave of the one it was in and shared itself.
-
-    :returns: a descriptor of it, for the caller to close.
-    """
+def _unshare() -> None:
+    """Move the calling thread into a new mount namespace, a slave of the one it was in and shared itself."""
     libc.unshare(CloneFlag.NEWNS)
     failpoints.reach("mountns.unshared")
     # Before it is pinned: what a killed process leaves pinned is entered by the next one as it is.
     mounts.set_propagation("/", Propagation.SLAVE, recursive=True)
     mounts.set_propagation("/", Propagation.SHARED, recursive=True)
     failpoints.reach("mountns.separated")
-    return os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

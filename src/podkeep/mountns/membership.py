@@ -9,22 +9,23 @@ it belongs does not start.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from podkeep.base import atomicfile
-from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError, PodkeepError
+from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError
 from podkeep.kernel import libc, namespaces
 from podkeep.kernel.libc import CloneFlag
 from podkeep.mountns import contents, lifecycle, record
 from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN, NamespaceRef
-from podkeep.mountns.pin import HostRoot, locate, open_pinned, own, pinned
+from podkeep.mountns.pin import HostRoot, label, locate, of_init, opened, own, pinned
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def _stay(pins: Sequence[Path]) -> Membership:
         host.close()
         if inode == here or lifecycle.is_inside(record.read(path.parent)):
             raise FailedPrecondition(
-                f"mountns.enabled is false, and this process is in the mount namespace pinned at {path}, mnt:[{here}]",
+                f"mountns.enabled is false, and this process is in the mount namespace pinned at {path}, {label(here)}",
                 hint="start it without `nsenter` (`podkeep mountns uninstall` removes it from units), "
                 "or set mountns.enabled",
             )
@@ -95,44 +96,38 @@ def _stay(pins: Sequence[Path]) -> Membership:
 def _enter_pinned(place: NamespaceRef, path: Path, to_mount: bool) -> Membership:
     path = lifecycle.resolved(path)
     if not place.may_make:
-        _require_pinned(place, path)
+        # The lock needs the directory.
+        _located(place, path)[1].close()
     with ExitStack() as undo:
         with lifecycle.locked(path.parent, make=place.may_make):
-            inode, host = _locate(place, path)
+            inode, host = _located(place, path)
             undo.callback(host.close)
-            if inode is None and not place.may_make:
-                raise FailedPrecondition(f"{place.source}: no mount namespace is pinned at {path}", hint=_hint(place))
             if inode is None:
                 # Who makes it and then cannot be there takes it away again, without the lock.
                 undo.callback(host.run, partial(lifecycle.release, path))
                 inode = lifecycle.start_locked(path, on_demand=True).inode
             if inode == host.inode:
-                raise FailedPrecondition(
-                    f"{place.source}: {path} is the host's mount namespace: nothing would be hidden", hint=_hint(place)
-                )
-            if to_mount:
-                _require_shared(place, path, host)
-            if own() != inode:
-                _join(path, host)
+                raise _refused(place, f"{path} is the host's mount namespace: nothing would be hidden")
+            _go(place, path, host, inode, to_mount)
             verify(place, inode, pinned(path, host))
         undo.pop_all()
     return Membership(inode=inode, place=place, host=host)
 
 
-def _require_pinned(place: NamespaceRef, path: Path) -> None:
-    """Check before the lock is taken, which needs the directory, that there is something to join."""
-    inode, host = _locate(place, path)
-    host.close()
-    if inode is None:
-        found = "no mount namespace is pinned there" if path.exists() else "no such file"
-        raise FailedPrecondition(f"{place.source}: {path}: {found}", hint=_hint(place))
+def _located(place: NamespaceRef, path: Path) -> tuple[int | None, HostRoot]:
+    """Return what :func:`locate` does.
 
-
-def _locate(place: NamespaceRef, path: Path) -> tuple[int | None, HostRoot]:
+    :raises FailedPrecondition: if there is no namespace, and none to be made.
+    """
     try:
-        return locate(path)
+        inode, host = locate(path)
     except (FailedPrecondition, KernelCallError) as error:
-        raise FailedPrecondition(f"{place.source}: {error.message}", hint=error.hint or _hint(place)) from error
+        raise _refused(place, error.message, hint=error.hint) from error
+    if inode is None and not place.may_make:
+        host.close()
+        found = "no mount namespace is pinned there" if path.exists() else "no such file"
+        raise _refused(place, f"{path}: {found}")
+    return inode, host
 
 
 def _enter_process(place: NamespaceRef, pid: int, to_mount: bool) -> Membership:
@@ -140,61 +135,63 @@ def _enter_process(place: NamespaceRef, pid: int, to_mount: bool) -> Membership:
     try:
         inode = pinned(path)
     except KernelCallError as error:
-        raise FailedPrecondition(f"{place.source}: {error.message}", hint=_hint(place)) from error
+        raise _refused(place, error.message) from error
     if inode is None:
-        raise FailedPrecondition(f"{place.source}: there is no process {pid}", hint=_hint(place))
-    host = _init() if inode == own() else HostRoot.own()
+        raise _refused(place, f"there is no process {pid}")
+    host = HostRoot.of_init() if inode == own() else HostRoot.own()
     if host is None:
-        raise FailedPrecondition(
-            f"{place.source}: process {pid} is in the mount namespace of this process, and PID 1, which would tell "
-            "whether that is the host's, cannot be looked at",
+        raise _refused(
+            place,
+            f"process {pid} is in the mount namespace of this process, and PID 1, which would tell whether that is the "
+            "host's, cannot be looked at",
             hint="start it on the host, with --mount-namespace",
         )
-    try:
-        if _is_inits(inode):
-            raise FailedPrecondition(
-                f"{place.source}: process {pid} is in the host's mount namespace: nothing would be hidden",
-                hint=_hint(place),
-            )
-        if to_mount:
-            _require_shared(place, path, None)
-        if own() != inode:
-            _join(path, None)
+    with ExitStack() as undo:
+        undo.callback(host.close)
+        if inode == of_init():
+            raise _refused(place, f"process {pid} is in the host's mount namespace: nothing would be hidden")
+        _go(place, path, None, inode, to_mount)
         verify(place, inode, inode)
-    except BaseException:
-        host.close()
-        raise
+        undo.pop_all()
     return Membership(inode=inode, place=place, host=host)
 
 
-def _require_shared(place: NamespaceRef, path: Path, host: HostRoot | None) -> None:
-    """Refuse a namespace whose mounts do not reach containers: volumes would be empty, and nothing would fail.
+def _go(place: NamespaceRef, path: Path, host: HostRoot | None, inode: int, to_mount: bool) -> None:
+    """Join the namespace at ``path``, as ``host`` sees it, unless this process is there.
 
-    Made with ``unshare --propagation slave`` alone it is such a one (OpenShift enhancement "hide container mount
-    points", the unit as printed).
+    :raises FailedPrecondition: if it is to mount something in a namespace whose mounts do not reach containers: volumes
+        would be empty, and nothing would fail. Made with ``unshare --propagation slave`` alone it is such a one
+        (OpenShift enhancement "hide container mount points", the unit as printed).
     """
-    with _opened(path, host) as namespace:
-        propagation = namespaces.run_in_mntns(namespace, contents.own_propagation)
-    if not contents.is_shared(propagation):
-        raise FailedPrecondition(
-            f"{place.source}: / is {propagation} in the mount namespace at {path}: containers would not see what is "
-            "mounted there while they run",
-            hint=f"`nsenter --mount={path} mount --make-rshared /`, and it is shared",
-        )
+    with opened(path, host) as namespace:
+        if namespace is None:
+            raise FailedPrecondition(f"no mount namespace is at {path} any more", hint="start again")
+        propagation = namespaces.run_in_mntns(namespace, contents.own_propagation) if to_mount else "shared"
+        if not contents.is_shared(propagation):
+            raise _refused(
+                place,
+                f"/ is {propagation} in the mount namespace at {path}: containers would not see what is mounted there "
+                "while they run",
+                hint=f"`nsenter --mount={path} mount --make-rshared /`, and it is shared",
+            )
+        if own() != inode:
+            _join(namespace)
 
 
-def _init() -> HostRoot | None:
-    """Return what PID 1 has; None: this process may not look at it, as root without CAP_SYS_PTRACE may not."""
+def _join(namespace: int) -> None:
     try:
-        return HostRoot.of_init()
-    except KernelCallError:
-        return None
-
-
-def _is_inits(inode: int) -> bool:
-    with suppress(KernelCallError), HostRoot.of_init() as init:
-        return init.inode == inode
-    return False
+        where = os.getcwd()
+    except OSError as error:
+        raise FailedPrecondition(f"the working directory is gone: {error.strerror}", hint="start it in /") from error
+    try:
+        libc.setns(namespace, CloneFlag.NEWNS)
+        # Entering a mount namespace moves the working directory to its root.
+        os.chdir(where)
+    except OSError as error:
+        raise FailedPrecondition(
+            f"the working directory {where} is not there in the mount namespace: {error.strerror}",
+            hint="start it in /",
+        ) from error
 
 
 def follow(run: Path, place: NamespaceRef | None) -> Membership:
@@ -208,66 +205,38 @@ def follow(run: Path, place: NamespaceRef | None) -> Membership:
     theirs = published(run)
     if theirs is None:
         return enter(None if place is None else replace(place, may_make=False))
-    if theirs.hidden and own() == theirs.inode:
-        return _beside(theirs, place)
     if theirs.hidden:
         pin = Path(theirs.pin) if theirs.pin else None
         there = NamespaceRef(pin=pin, pid=None if pin else theirs.pid, source="the runtime")
+        if own() == theirs.inode:
+            membership, seen = _beside(there)
+        else:
+            membership, seen = enter(there), True
         # The last one who leaves a namespace made on demand removes it.
-        may_make = place is not None and place.may_make and place.pin == pin
-        membership = replace(enter(there), place=replace(there, may_make=may_make))
+        may_make = seen and place is not None and place.may_make and place.pin == pin
+        membership = replace(membership, place=replace(there, may_make=may_make))
     else:
         membership = Membership(inode=own(), place=None, host=HostRoot.own())
     if membership.inode != theirs.inode:
         membership.host.close()
         raise FailedPrecondition(
-            f"the runtime is in mount namespace mnt:[{theirs.inode}], this process in mnt:[{membership.inode}]: "
+            f"the runtime is in mount namespace {label(theirs.inode)}, this process in {label(membership.inode)}: "
             "volumes that one mounts are not there for the other",
             hint=_APART if theirs.hidden else "start both from the same shell, or set mountns.enabled",
         )
     return membership
 
 
-def _beside(theirs: Publication, place: NamespaceRef | None) -> Membership:
-    """Return the membership of a process that is where the runtime is already; it need not see the pin."""
-    if not theirs.pin:
-        return Membership(
-            inode=theirs.inode, place=NamespaceRef(pid=theirs.pid, source="the runtime"), host=_init() or HostRoot.own()
-        )
-    pin = Path(theirs.pin)
-    inode, host = locate(pin)
-    may_make = inode == theirs.inode and place is not None and place.may_make and place.pin == pin
-    return Membership(
-        inode=theirs.inode, place=NamespaceRef(pin=pin, may_make=may_make, source="the runtime"), host=host
-    )
+def _beside(there: NamespaceRef) -> tuple[Membership, bool]:
+    """Return the membership of a process that is where the runtime is already, and whether that is pinned in its eyes.
 
-
-def _join(path: Path, host: HostRoot | None) -> None:
-    try:
-        where = os.getcwd()
-    except OSError as error:
-        raise FailedPrecondition(f"the working directory is gone: {error.strerror}", hint="start it in /") from error
-    with _opened(path, host) as namespace:
-        try:
-            libc.setns(namespace, CloneFlag.NEWNS)
-            # Entering a mount namespace moves the working directory to its root.
-            os.chdir(where)
-        except OSError as error:
-            raise FailedPrecondition(
-                f"the working directory {where} is not there in the mount namespace: {error.strerror}",
-                hint="start it in /",
-            ) from error
-
-
-@contextmanager
-def _opened(path: Path, host: HostRoot | None) -> Iterator[int]:
-    namespace = open_pinned(path, host)
-    if namespace is None:
-        raise FailedPrecondition(f"no mount namespace is at {path} any more", hint="start again")
-    try:
-        yield namespace
-    finally:
-        os.close(namespace)
+    It need not see the pin.
+    """
+    here = own()
+    if there.pin is None:
+        return Membership(inode=here, place=there, host=HostRoot.of_init() or HostRoot.own()), False
+    inode, host = locate(there.pin)
+    return Membership(inode=here, place=there, host=host), inode == here
 
 
 def verify(place: NamespaceRef, wanted: int, there: int | None) -> None:
@@ -279,22 +248,24 @@ def verify(place: NamespaceRef, wanted: int, there: int | None) -> None:
     """
     here = own()
     if not here == wanted == there:
-        pin = "nothing" if there is None else f"mnt:[{there}]"
+        pin = "nothing" if there is None else label(there)
         raise FailedPrecondition(
-            f"{place.source}: this process is in mnt:[{here}], mnt:[{wanted}] was to be joined, and "
+            f"{place.source}: this process is in {label(here)}, {label(wanted)} was to be joined, and "
             f"{pin} is at {place}",
             hint="start again when `podkeep mountns status` shows one namespace",
         )
 
 
-def _hint(place: NamespaceRef) -> str:
-    return {
+def _refused(place: NamespaceRef, text: str, hint: str = "") -> FailedPrecondition:
+    """Return the error of a daemon that cannot go to ``place``; without ``hint``, what named the place decides that."""
+    usual = {
         "the runtime": _APART,
         "--mount-namespace": "name the file of a pinned mount namespace, such as /run/container-mount-namespace/mnt, "
         "which `podkeep mountns start` makes",
         "--mount-namespace-pid": "name a process in the mount namespace, or use --mount-namespace",
         "KUBENSMNT": "start what makes it (`systemctl start kubens`), unset KUBENSMNT, or set mountns.enabled=false",
     }.get(place.source, "make it with `podkeep mountns start`, or set mountns.enabled=false")
+    return FailedPrecondition(f"{place.source}: {text}", hint=hint or usual)
 
 
 def leave(membership: Membership) -> None:
@@ -324,7 +295,7 @@ def publish(run: Path, membership: Membership) -> None:
         hidden=place is not None,
         pid=os.getpid(),
     )
-    atomicfile.write(run / PUBLICATION, json.dumps(asdict(publication)).encode(), mode=0o644)
+    atomicfile.write(run / PUBLICATION, msgspec.json.encode(publication), mode=0o644)
 
 
 def published(run: Path) -> Publication | None:
@@ -332,16 +303,4 @@ def published(run: Path) -> Publication | None:
 
     :raises DataLoss: if it cannot be understood.
     """
-    path = run / PUBLICATION
-    try:
-        content = json.loads(path.read_bytes())
-        return Publication(
-            inode=int(content["inode"]),
-            pin=str(content["pin"]),
-            hidden=bool(content["hidden"]),
-            pid=int(content["pid"]),
-        )
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataLoss(f"{path}: {error}", hint="restart the runtime") from error
+    return record.load(run / PUBLICATION, Publication, hint="restart the runtime")

@@ -17,9 +17,8 @@ from typing import Literal, get_args
 
 from podkeep.base import lockfile
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel import mountinfo, mounts, openat
 from podkeep.kernel.mounts import Propagation
-from podkeep.mountns import selfbind
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ def missing() -> Done:
     """Return what :func:`prepare` has to do and :func:`restore` can undo."""
     if not NETNS.is_dir():
         return "made"
-    return "" if selfbind.is_mount_point(resolved()) else "mounted"
+    return "" if mountinfo.is_mount_point(resolved()) else "mounted"
 
 
 def resolved() -> Path:
@@ -64,7 +63,7 @@ def prepare() -> None:
         )
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     with _locked(directory):
-        if not selfbind.is_mount_point(directory):
+        if not mountinfo.is_mount_point(directory):
             # What is pinned there already must be seen on the new mount as well.
             mounts.bind(directory, directory, recursive=True)
             mounts.set_propagation(directory, Propagation.SHARED, recursive=True)
@@ -83,7 +82,7 @@ def restore(done: Done) -> None:
         return
     try:
         # Not lazily, and without holding it open: the kernel refuses if there is a mount below by now.
-        if selfbind.is_self_bind(directory):
+        if mountinfo.is_self_bind(directory):
             mounts.unmount(directory)
         if done == "made":
             directory.rmdir()
@@ -95,10 +94,7 @@ def restore(done: Done) -> None:
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Lock the directory as ip-netns(8) does while it makes it a mount point; it too goes on if it cannot."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with openat.closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         if not lockfile.take(fd, TIMEOUT_S):
             log.warning("%s is locked by another process; going on without its lock", directory)
         yield
-    finally:
-        os.close(fd)

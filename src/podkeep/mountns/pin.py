@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import namespaces
+from podkeep.kernel import namespaces, openat
 from podkeep.kernel.namespaces import NamespaceKind
 
 Result = TypeVar("Result")
@@ -40,24 +40,24 @@ class HostRoot:
         return cls._open("/", "/proc/thread-self/ns/mnt")
 
     @classmethod
-    def of_init(cls) -> HostRoot:
-        """Return what PID 1 has.
-
-        :raises KernelCallError: if this process may not look at PID 1 (EACCES, EPERM).
-        """
-        return cls._open("/proc/1/root", "/proc/1/ns/mnt")
+    def of_init(cls) -> HostRoot | None:
+        """Return what PID 1 has; None: this process may not look at it, as root without CAP_SYS_PTRACE may not."""
+        try:
+            return cls._open("/proc/1/root", "/proc/1/ns/mnt")
+        except KernelCallError:
+            return None
 
     @classmethod
     def _open(cls, root: str, namespace: str) -> HostRoot:
-        try:
-            directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        with ExitStack() as undo:
             try:
-                return cls(directory, os.open(namespace, os.O_RDONLY | os.O_CLOEXEC))
-            except BaseException:
-                os.close(directory)
-                raise
-        except OSError as error:
-            raise KernelCallError(f"open({error.filename!r})", error.errno or 0) from error
+                directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                undo.callback(os.close, directory)
+                opened = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise KernelCallError(f"open({error.filename!r})", error.errno or 0) from error
+            undo.pop_all()
+        return cls(directory, opened)
 
     def path(self, path: Path) -> Path:
         """Return a path by which this process reaches the host's absolute ``path``, if no absolute link is in it."""
@@ -91,52 +91,48 @@ def own() -> int:
     return namespaces.identity("/proc/thread-self/ns/mnt")[1]
 
 
-def open_pinned(path: Path, root: HostRoot | None = None) -> int | None:
-    """Return a descriptor of the mount namespace pinned at ``path``, which the caller closes; None: none is.
-
-    :param root: through whose eyes to look; None: the calling thread's.
-    :raises FailedPrecondition: if something is pinned there that is no mount namespace.
-    :raises KernelCallError: if it cannot be looked at.
-    """
-    seen = path if root is None else root.path(path)
-    try:
-        if not stat.S_ISREG(os.stat(seen).st_mode):
-            return None
-        # Opening a FIFO or a device could wait or do something; a regular file cannot.
-        fd = os.open(seen, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ESRCH}:
-            return None
-        raise KernelCallError(f"open({str(path)!r})", error.errno or 0) from error
-    try:
-        kind = namespaces.kind_of(fd)
-        if kind is NamespaceKind.MNT:
-            kept, fd = fd, -1
-            return kept
-    finally:
-        if fd >= 0:
-            os.close(fd)
-    if kind is not None:
-        raise FailedPrecondition(
-            f"{path} is a {kind.value} namespace and no mount namespace", hint="name the file of a mount namespace"
-        )
+def of_init() -> int | None:
+    """Return the inode of PID 1's mount namespace; None: this process may not look at it."""
+    with suppress(KernelCallError):
+        return namespaces.identity("/proc/1/ns/mnt")[1]
     return None
 
 
-def pinned(path: Path, root: HostRoot | None = None) -> int | None:
-    """Return the inode of the mount namespace pinned at ``path``; None: none is.
+def label(inode: int) -> str:
+    """Return a mount namespace as ``readlink /proc/<pid>/ns/mnt`` shows it."""
+    return f"mnt:[{inode}]"
+
+
+@contextmanager
+def opened(path: Path, root: HostRoot | None = None) -> Iterator[int | None]:
+    """Open the mount namespace pinned at ``path`` for the block; None: none is.
 
     :param root: through whose eyes to look; None: the calling thread's.
     :raises FailedPrecondition: if something is pinned there that is no mount namespace.
     :raises KernelCallError: if it cannot be looked at.
     """
-    fd = open_pinned(path, root)
-    if fd is None:
-        return None
     try:
-        return os.fstat(fd).st_ino
-    finally:
-        os.close(fd)
+        fd = openat.open_named_regular(path if root is None else root.path(path))
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ESRCH}:
+            raise KernelCallError(f"open({str(path)!r})", error.errno or 0) from error
+        fd = None
+    if fd is None:
+        yield None
+        return
+    with openat.closing(fd):
+        kind = namespaces.kind_of(fd)
+        if kind is not None and kind is not NamespaceKind.MNT:
+            raise FailedPrecondition(
+                f"{path} is a {kind.value} namespace and no mount namespace", hint="name the file of a mount namespace"
+            )
+        yield None if kind is None else fd
+
+
+def pinned(path: Path, root: HostRoot | None = None) -> int | None:
+    """Return the inode of the mount namespace pinned at ``path``; None: none is. Else as :func:`opened`."""
+    with opened(path, root) as fd:
+        return None if fd is None else os.fstat(fd).st_ino
 
 
 def locate(path: Path) -> tuple[int | None, HostRoot]:
@@ -149,36 +145,21 @@ def locate(path: Path) -> tuple[int | None, HostRoot]:
     :raises FailedPrecondition: if something is pinned there that is no mount namespace.
     :raises KernelCallError: if it cannot be looked at.
     """
-    here = HostRoot.own()
-    try:
-        inode = pinned(path, here)
-        init = None if inode is not None else _other_init(here)
-    except BaseException:
-        here.close()
-        raise
-    if init is None:
-        return inode, here
-    try:
-        inode = pinned(path, init)
-    except BaseException:
-        here.close()
-        init.close()
-        raise
-    unused, host = (init, here) if inode is None else (here, init)
-    unused.close()
-    return inode, host
+    if found := _seen(path, HostRoot.own()):
+        return found
+    init = HostRoot.of_init() if of_init() != own() else None
+    return (init and _seen(path, init)) or (None, HostRoot.own())
 
 
-def _other_init(here: HostRoot) -> HostRoot | None:
-    """Return PID 1's root if that is in another mount namespace, and may be looked at."""
-    try:
-        init = HostRoot.of_init()
-    except KernelCallError:
-        return None
-    if init.inode != here.inode:
-        return init
-    init.close()
-    return None
+def _seen(path: Path, host: HostRoot) -> tuple[int, HostRoot] | None:
+    """Return what is pinned at ``path`` in the eyes of ``host``, with it; None: nothing, and ``host`` is closed."""
+    with ExitStack() as undo:
+        undo.callback(host.close)
+        inode = pinned(path, host)
+        if inode is None:
+            return None
+        undo.pop_all()
+        return inode, host
 
 
 def is_pinned(path: Path) -> bool:

@@ -6,19 +6,20 @@ Called by ``lifecycle``, under the lock of the directory.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss
 from podkeep.mountns.netns_directory import Done
 
 NAME = "podkeep.json"
-
-
 Key = tuple[str, str, str]
 """Device, root and mount point: what tells mounts of two namespaces apart (proc_pid_mountinfo(5))."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +34,27 @@ class Record:
     """What the namespace was born with, if the host does not tell it when it unmounts something of that."""
 
 
+def load(path: Path, kind: type[T], *, hint: str) -> T | None:
+    """Return what a file of JSON holds, as a ``kind``; None: there is no such file.
+
+    :param hint: what to do if it cannot be understood.
+    :raises DataLoss: if so.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise DataLoss(f"{path}: {error}", hint=hint) from error
+
+
 def read(directory: Path) -> Record | None:
     """Return the record in a pin's directory; None: podkeep made nothing there.
 
     :raises DataLoss: if it cannot be understood.
     """
-    path = directory / NAME
-    try:
-        content = json.loads(path.read_bytes())
-        return Record(
-            inode=int(content["inode"]),
-            on_demand=bool(content["on_demand"]),
-            netns=content["netns"],
-            inherited=tuple((device, root, mount_point) for device, root, mount_point in content["inherited"]),
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataLoss(
-            f"{path}: {error}", hint="remove it, and then the namespace with `podkeep mountns stop`"
-        ) from error
+    hint = "remove it, and then the namespace with `podkeep mountns stop`"
+    return load(directory / NAME, Record, hint=hint)
 
 
 def write(directory: Path, record: Record) -> None:
@@ -60,7 +62,7 @@ def write(directory: Path, record: Record) -> None:
 
     :raises OSError: if the directory is missing, read-only or full.
     """
-    atomicfile.write(directory / NAME, json.dumps(asdict(record)).encode(), mode=0o644)
+    atomicfile.write(directory / NAME, msgspec.json.encode(record), mode=0o644)
 
 
 def remove(directory: Path) -> None:

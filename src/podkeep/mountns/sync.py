@@ -17,14 +17,23 @@ from pathlib import Path
 from podkeep.base.errors import FailedPrecondition
 from podkeep.mountns import daemons as processes
 from podkeep.mountns import pin as pins
+from podkeep.mountns import units
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
 from podkeep.mountns.membership import Membership
-from podkeep.mountns.namespace_ref import KUBENS_PIN, UNIT
+from podkeep.mountns.pin import label as label
 
 CONDITION = "MountNamespaceInSync"
 """Type of the runtime's condition (CRI: RuntimeCondition); a kubelet leaves conditions that it does not know alone."""
 REASON = "MountNamespaceMismatch"
 
+_LOST_UPWARDS = (
+    "the kubelet does not see what containers mount in Bidirectional volumes, as CSI drivers do: a subPath in them is "
+    "an empty directory"
+)
+_LOST_BOTH_WAYS = (
+    "what the kubelet mounts (Secrets, ConfigMaps, projected volumes, emptyDirs in memory, subPaths) is an empty "
+    "directory for containers, and the kubelet does not see what containers mount"
+)
 _UNIT_DIRECTORIES = tuple(
     Path(top) / "systemd/system" for top in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 )
@@ -61,39 +70,28 @@ class Situation:
     upstream: frozenset[int] = frozenset()
 
 
-def label(inode: int) -> str:
-    """Return a mount namespace as ``readlink /proc/<pid>/ns/mnt`` shows it."""
-    return f"mnt:[{inode}]"
-
-
 def daemons() -> list[Daemon]:
     """Return the daemons of this machine that mount things for containers; see :mod:`podkeep.mountns.daemons`."""
     return processes.find()
 
 
 def check(
-    membership: Membership, *, socket: str = "", found: Sequence[Daemon] | None = None, me: Daemon | None = None
+    membership: Membership, *, socket: str = "", found: Sequence[Daemon], me: Daemon | None = None
 ) -> list[Mismatch]:
     """Compare a runtime with the pin and with the kubelets of this machine.
 
     :param socket: the CRI socket that the runtime serves; a kubelet that was told to use another one is no business of
         it.
-    :param found: what :func:`daemons` returned, if the caller has it.
+    :param found: what :func:`daemons` returned.
     :param me: the runtime; None: the calling process, whose membership it is.
     :returns: nothing if all is well, or if mounts are not hidden.
     """
     if membership.place is None:
         return []
-    situation = look(membership, socket=socket, found=daemons() if found is None else found, me=me)
-    return judge(situation)
-
-
-def look(membership: Membership, *, socket: str, found: Sequence[Daemon], me: Daemon | None = None) -> Situation:
-    """Return what :func:`judge` needs to know about a runtime; ``me`` None: the calling process."""
-    pin = None if membership.place is None else membership.place.pin
+    pin = membership.place.pin
     kubelets = tuple(item for item in found if item.name == KUBELET and _uses(item, socket))
     apart = [item for item in kubelets if item.inode != membership.inode]
-    return Situation(
+    situation = Situation(
         me=processes.itself(RUNTIME) if me is None else me,
         pin=pin,
         pinned=None if pin is None else _pinned(pin, membership),
@@ -101,6 +99,7 @@ def look(membership: Membership, *, socket: str, found: Sequence[Daemon], me: Da
         kubelets=kubelets,
         upstream=frozenset(item.pid for item in apart if processes.reaches(item.pid, None if me is None else me.pid)),
     )
+    return judge(situation)
 
 
 def _uses(kubelet: Daemon, socket: str) -> bool:
@@ -116,7 +115,7 @@ def _pinned(pin: Path, membership: Membership) -> int | None:
 
 def service_of(pin: Path, directories: Iterable[Path] = _UNIT_DIRECTORIES) -> str:
     """Return the installed systemd service that pins the namespace at ``pin``, or an empty text."""
-    unit = "kubens.service" if pin == KUBENS_PIN else UNIT
+    unit = units.service_of(pin)
     return unit if any((directory / unit).exists() for directory in directories) else ""
 
 
@@ -126,32 +125,17 @@ def judge(situation: Situation) -> list[Mismatch]:
     wrong: list[tuple[int, str, str]] = []
     here = f"{situation.me} is in {label(mine)}"
     if pin is not None and situation.pinned is None:
-        wrong.append(
-            (0, str(pin), f"no mount namespace is pinned at {pin} any more; {here}, which nobody else can join")
-        )
+        said = f"no mount namespace is pinned at {pin} any more; {here}, which nobody else can join"
+        wrong.append((0, str(pin), said))
     elif pin is not None and situation.pinned is not None and situation.pinned != mine:
         said = f"{label(situation.pinned)} is pinned at {pin}, but {here}: who joins the pin does not see its mounts"
         wrong.append((situation.pinned, str(pin), said))
     for kubelet in situation.kubelets:
         if kubelet.inode != mine:
-            lost = _lost_upwards() if kubelet.pid in situation.upstream else _lost_both_ways()
+            lost = _LOST_UPWARDS if kubelet.pid in situation.upstream else _LOST_BOTH_WAYS
             wrong.append((kubelet.inode, str(kubelet), f"{kubelet} is in {label(kubelet.inode)}, but {here}: {lost}"))
     hint = fix(situation) if wrong else ""
     return [Mismatch(mine=mine, theirs=theirs, who=who, message=said, hint=hint) for theirs, who, said in wrong]
-
-
-def _lost_upwards() -> str:
-    return (
-        "the kubelet does not see what containers mount in Bidirectional volumes, as CSI drivers do: a subPath in them "
-        "is an empty directory"
-    )
-
-
-def _lost_both_ways() -> str:
-    return (
-        "what the kubelet mounts (Secrets, ConfigMaps, projected volumes, emptyDirs in memory, subPaths) is an empty "
-        "directory for containers, and the kubelet does not see what containers mount"
-    )
 
 
 def fix(situation: Situation) -> str:
@@ -159,15 +143,11 @@ def fix(situation: Situation) -> str:
 
     Pods go first: their mounts are in the namespace they were made in and do not come along.
     """
-    target = situation.pinned
-    everybody = (situation.me, *situation.kubelets)
-    if situation.pin is None:
-        target = situation.me.inode
-    outside = [item for item in everybody if item.inode != target]
+    target = situation.me.inode if situation.pin is None else situation.pinned
+    outside = [item for item in (situation.me, *situation.kubelets) if item.inode != target]
     steps = ["remove the pods of this machine (drain the node)"]
-    unwrapped = [item for item in outside if item.pid in situation.upstream]
     pin = situation.pin or Path(f"/proc/{situation.me.pid}/ns/mnt")
-    if any(item.unit for item in unwrapped):
+    if any(item.unit and item.pid in situation.upstream for item in outside):
         steps.append("podkeep mountns install")
     units = [item.unit for item in outside if item.unit]
     if situation.pin is not None and target is None:

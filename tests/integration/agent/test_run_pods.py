@@ -18,6 +18,7 @@ from agent.manifests import config_map, pod, secret, shell
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel import procfs
+from support import processes
 from support.daemon import Daemon
 
 IDENTITY = ["0", "0", "4294967295"]
@@ -174,7 +175,7 @@ def test_the_exit_status_of_a_killed_container_is_128_and_the_signal(runner: Run
     with runner.start(pod(shell(image, f"echo up; exec sleep {time}"))) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        (found,) = until(lambda: procfs.find_by_argument(time), "the process")
+        (found,) = until(lambda: processes.find_by_argument(time), "the process")
         procfs.kill(found, signal.SIGKILL)
         process.communicate(timeout=60)
     assert process.returncode == 137

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.kernel import procfs
 from podkeep.kernel.cgroups import Cgroups
+from support import processes
 from support.cri import wait_for
 from support.documents import ROOT
 from support.timeout import TIMEOUT_S
@@ -38,7 +38,7 @@ def require_nothing_left(said: str) -> None:
         re.findall(r'^cgroup "(.+)"$', said, re.MULTILINE),
     )
     assert not Path(base).parent.exists()
-    assert procfs.find_by_argument(base) == []
+    assert processes.find_by_argument(base) == []
     assert not Cgroups().exists(cgroup)
 
 
@@ -67,7 +67,7 @@ def test_a_shell_that_is_told_to_end_leaves_nothing() -> None:
         assert shell.stdout is not None
         said = "".join(shell.stdout.readline() for _ in range(2))
         [base] = re.findall(r"^base (.+)$", said, re.MULTILINE)
-        wait_for(lambda: procfs.find_by_argument(base), "its runtime")
+        wait_for(lambda: processes.find_by_argument(base), "its runtime")
         shell.send_signal(signal.SIGTERM)
         assert shell.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     require_nothing_left(said)

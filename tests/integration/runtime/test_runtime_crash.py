@@ -21,6 +21,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mountinfo, mounts, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.runtime.model.layout import veth_name
+from support import processes
 from support.cri import BLOCK, SLEEP, Pods, bind, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
@@ -344,7 +345,7 @@ def test_dead_namespace_helper_is_replaced(mortal: Mortal) -> None:
     assert mortal.daemon.process is not None
     (helper,) = [
         item
-        for item in procfs.find_by_argument("nshelper")
+        for item in processes.find_by_argument("nshelper")
         if f"PPid:\t{mortal.daemon.process.pid}\n" in Path(f"/proc/{item.pid}/status").read_text()
     ]
     assert procfs.kill(helper, signal.SIGKILL)
@@ -390,7 +391,7 @@ def test_after_a_reboot_pods_are_shown_ended_and_can_be_removed(mortal: Mortal) 
 def _as_after_a_reboot(daemon: Daemon, sandbox: str) -> None:
     """End every process of the daemon's pod, and remove its run directory, links and cgroups, as a reboot does."""
     cgroups = Cgroups()
-    monitors = procfs.find_by_argument(f"{daemon.layout.run}/")
+    monitors = processes.find_by_argument(f"{daemon.layout.run}/")
     for process in monitors:
         procfs.kill(process, signal.SIGKILL)
     cgroups.kill(daemon.cgroup_parent)

@@ -22,6 +22,7 @@ from podkeep.cri.v1 import podkeep_pb2 as node
 from podkeep.kernel import mountinfo, netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
 from podkeep.mountns.pin import pinned
+from support import processes
 from support.cri import Pods, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
@@ -53,7 +54,7 @@ def nothing_of(own_daemon: Daemon) -> Iterator[Daemon]:
     before = machine(own_daemon)
     yield own_daemon
     assert not own_daemon.layout.run.exists()
-    assert procfs.find_by_argument(f"{own_daemon.layout.run}/") == []
+    assert processes.find_by_argument(f"{own_daemon.layout.run}/") == []
     assert machine(own_daemon) == before
 
 
@@ -154,13 +155,13 @@ def test_daemon_ends_while_a_command_runs_in_a_container(mortal: Mortal) -> None
     async def run_and_stop() -> None:
         async with CriClient(mortal.daemon.socket) as client:
             running = asyncio.ensure_future(client.runtime.ExecSync(request))
-            await asyncio.to_thread(wait_for, lambda: procfs.find_by_argument(f"sleep\0{seconds}"), "the command")
+            await asyncio.to_thread(wait_for, lambda: processes.find_by_argument(f"sleep\0{seconds}"), "the command")
             assert await asyncio.to_thread(mortal.daemon.stop) == 0
             with pytest.raises(PodkeepError):
                 await running
 
     asyncio.run(run_and_stop())
-    assert procfs.find_by_argument(f"sleep\0{seconds}") == []
+    assert processes.find_by_argument(f"sleep\0{seconds}") == []
     assert mortal.start().status(container).state == api.CONTAINER_RUNNING
 
 

@@ -20,6 +20,7 @@ from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import netlink, procfs
 from podkeep.kernel.cgroups import Cgroups
+from support import processes
 from support.cri import SLEEP, Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
@@ -131,7 +132,7 @@ def test_the_oci_runtime_that_was_at_work_is_ended_before_its_work_is_undone(mor
     thread.start()
 
     def stopped() -> list[procfs.ProcessId]:
-        found = procfs.find_by_argument(f"{stops}\0{state}")
+        found = processes.find_by_argument(f"{stops}\0{state}")
         return [process for process in found if "State:\tT" in Path(f"/proc/{process.pid}/status").read_text()]
 
     (stray,) = wait_for(stopped, "crun create") or ()

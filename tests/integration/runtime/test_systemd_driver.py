@@ -17,6 +17,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import mounts, procfs, systemd
 from podkeep.runtime.cgroup_driver import slices
+from support import processes
 from support.cri import Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 
@@ -80,7 +81,7 @@ class SystemdMachine(Daemon):
     def stop(self) -> int:
         """End the daemon as systemd would, then its systemd and everything in it."""
         assert self.process is not None
-        for item in procfs.find_by_argument(str(self.config)):
+        for item in processes.find_by_argument(str(self.config)):
             procfs.kill(item, signal.SIGTERM)
             assert procfs.wait(item, 30)
         self.process.kill()

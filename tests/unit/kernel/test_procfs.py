@@ -16,7 +16,7 @@ import pytest
 from podkeep.base.errors import NotFound
 from podkeep.kernel import procfs
 from podkeep.kernel.procfs import ProcessId
-from support import setuid
+from support import processes, setuid
 
 PROGRAMS = Path(__file__).with_name("programs")
 
@@ -68,18 +68,6 @@ def test_a_command_name_with_spaces_and_parentheses() -> None:
         process.communicate(b"\n")
 
 
-def test_find_by_argument() -> None:
-    mark = uuid.uuid4().hex
-    program = "print(flush=True); input()"
-    argv = [sys.executable, "-c", program, f"--id={mark}"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert procfs.find_by_argument(mark) == [procfs.identify(process.pid)]
-        process.communicate(b"\n")
-    assert procfs.find_by_argument(mark) == []
-
-
 def test_find_by_whole_arguments() -> None:
     mark = uuid.uuid4().hex
     argv = ["sh", "-c", "echo; read _", "sh", mark, f"--id={mark}"]
@@ -100,7 +88,7 @@ def test_find_by_whole_arguments() -> None:
 def test_arguments_of_a_set_user_id_program_are_its_users(changes_user: bool) -> None:
     mark = uuid.uuid4().hex
     with setuid.started("su", mark, changes_user=changes_user) as pid:
-        assert [process.pid for process in procfs.find_by_argument(mark)] == [pid]
+        assert [process.pid for process in processes.find_by_argument(mark)] == [pid]
         assert procfs.find_by_arguments(mark) == []
 
 

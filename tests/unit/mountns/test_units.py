@@ -20,8 +20,8 @@ PODKEEP = ["/bin/true", "--config", "/etc/a b.toml"]
 
 def settings(text: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for setting in execstart.parse(Part(path="unit", text=text)):
-        found.setdefault(setting.key, []).append(setting.value)
+    for _, key, value in execstart.parse(Part(path="unit", text=text)):
+        found.setdefault(key, []).append(value)
     return found
 
 

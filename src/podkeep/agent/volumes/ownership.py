@@ -46,7 +46,7 @@ def give_tree_to_group(root: int, group: int, *, writable: bool) -> None:
         try:
             fd = openat.openat2(found.directory, os.fsencode(found.name), os.O_PATH, rules)
         except KernelCallError as error:
-            if error.errno in openat.GONE:
+            if error.errno in openat.NOT_THERE:
                 continue
             raise
         with openat.closing(fd):

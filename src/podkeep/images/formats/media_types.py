@@ -39,9 +39,9 @@ _ARCHIVES: Mapping[str, Treatment] = {
 }
 """By how a media type ends. What begins a name here is the registered tree of its maker; the format comes last."""
 _MAX_TITLE = 255
+"""Bytes of a file's name (Linux, NAME_MAX)."""
 WHITEOUT = ".wh."
 """How names begin that mean in an archive that something is gone (image-spec, layer.md)."""
-"""Bytes of a file's name (Linux, NAME_MAX)."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

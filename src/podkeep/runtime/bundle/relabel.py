@@ -60,5 +60,5 @@ def _write(path: str, value: bytes, *, follow: bool) -> None:
                 return
         os.setxattr(path, ATTRIBUTE, value, follow_symlinks=follow)
     except OSError as error:
-        if error.errno not in openat.GONE | _NO_LABELS:
+        if error.errno not in openat.NOT_THERE | _NO_LABELS:
             raise

@@ -69,11 +69,11 @@ from podkeep.runtime.rpc.sandbox import SandboxRpc
 from podkeep.runtime.rpc.stats import StatsRpc
 from podkeep.runtime.rpc.streaming import StreamingRpc
 from podkeep.runtime.stats.statistics import Statistics
+from podkeep.runtime.streaming.server import StreamingServer
+from podkeep.runtime.streaming.sessions import Sessions
 
 if TYPE_CHECKING:
     from podkeep.runtime.daemon.metrics_endpoint import MetricsEndpoint
-from podkeep.runtime.streaming.server import StreamingServer
-from podkeep.runtime.streaming.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -525,12 +525,12 @@ async def _first(waiting: Awaitable[Any], seconds: float) -> None:
 
 
 def _make_directories(layout: Layout, socket: Path) -> None:
-    private = {layout.root, layout.root / "sandboxes", layout.exits, layout.run / "handlers"}
+    private = {layout.root, layout.sandboxes_data, layout.exits, layout.handlers}
     for directory in layout.shared_directories():
         directory.mkdir(mode=0o700 if directory in private else 0o711, parents=True, exist_ok=True)
     # Who is in a pod's user namespace passes these two; what is below has its own mode, for IDs are no secret.
     layout.root.chmod(0o711)
     layout.run.chmod(0o711)
     # An earlier version left it open.
-    (layout.root / "sandboxes").chmod(0o700)
+    layout.sandboxes_data.chmod(0o700)
     socket.parent.mkdir(mode=0o711, parents=True, exist_ok=True)

@@ -21,8 +21,7 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound
 from podkeep.kernel import mountinfo, procfs
 from podkeep.mountns import pin as pins
 from podkeep.mountns.membership import Membership, Publication, published
-from podkeep.mountns.pin import HostRoot
-from podkeep.mountns.sync import label
+from podkeep.mountns.pin import HostRoot, label
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Sandbox, SandboxState
 from podkeep.runtime.model.state import State
@@ -117,7 +116,7 @@ def _by_pin(last: Publication, host: HostRoot) -> Elsewhere | None:
 def _has_mounts(pid: int, ready: list[Sandbox], layout: Layout) -> bool:
     directories = {str(layout.sandbox_run(sandbox.id)) for sandbox in ready}
     try:
-        entries = mountinfo.under(layout.run / "sandboxes", pid)
+        entries = mountinfo.under(layout.sandboxes_run, pid)
     except NotFound:
         return False
     return any(str(parent) in directories for entry in entries for parent in Path(entry.mount_point).parents)

@@ -20,13 +20,10 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 def orphans(layout: Layout, known: Set[str]) -> Iterator[Path]:
     """Yield what is named like a sandbox or container that is not in ``known``, those with mounts first."""
-    for top in (layout.run, layout.root):
-        for kind in ("containers", "sandboxes"):
-            directory = top / kind
-            if directory.is_dir():
-                yield from sorted(path for path in directory.iterdir() if _is_orphan(path, known))
-    if layout.exits.is_dir():
-        yield from sorted(path for path in layout.exits.iterdir() if _is_orphan(path, known))
+    of_run, of_root = (layout.bundles, layout.sandboxes_run), (layout.containers_data, layout.sandboxes_data)
+    for directory in (*of_run, *of_root, layout.exits):
+        if directory.is_dir():
+            yield from sorted(path for path in directory.iterdir() if _is_orphan(path, known))
 
 
 def _is_orphan(path: Path, known: Set[str]) -> bool:

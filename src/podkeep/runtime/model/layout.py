@@ -67,11 +67,31 @@ class Layout:
     def infra_program(self) -> Path:
         return self.root / "catatonit"
 
+    @property
+    def sandboxes_data(self) -> Path:
+        return self.root / "sandboxes"
+
+    @property
+    def sandboxes_run(self) -> Path:
+        return self.run / "sandboxes"
+
+    @property
+    def containers_data(self) -> Path:
+        return self.root / "containers"
+
+    @property
+    def bundles(self) -> Path:
+        return self.run / "containers"
+
+    @property
+    def handlers(self) -> Path:
+        return self.run / "handlers"
+
     def sandbox_data(self, sandbox: SandboxID) -> Path:
-        return self.root / "sandboxes" / sandbox
+        return self.sandboxes_data / sandbox
 
     def sandbox_run(self, sandbox: SandboxID) -> Path:
-        return self.run / "sandboxes" / sandbox
+        return self.sandboxes_run / sandbox
 
     def namespace_pin(self, sandbox: SandboxID, kind: NamespaceKind) -> Path:
         return self.sandbox_run(sandbox) / "ns" / kind.value
@@ -86,7 +106,7 @@ class Layout:
         return self.sandbox_run(sandbox) / "infra"
 
     def container_data(self, container: ContainerID) -> Path:
-        return self.root / "containers" / container
+        return self.containers_data / container
 
     def writable_layer(self, container: ContainerID) -> Path:
         return self.container_data(container) / "upper"
@@ -95,7 +115,7 @@ class Layout:
         return self.container_data(container) / "volumes"
 
     def bundle(self, container: ContainerID) -> Path:
-        return self.run / "containers" / container
+        return self.bundles / container
 
     def rootfs(self, container: ContainerID) -> Path:
         return self.bundle(container) / "rootfs"
@@ -110,19 +130,19 @@ class Layout:
         return self.exits / container
 
     def handler_root(self, handler: HandlerName) -> Path:
-        return self.run / "handlers" / handler
+        return self.handlers / handler
 
     def shared_directories(self) -> tuple[Path, ...]:
         """Return the directories that exist while the runtime does."""
         return (
             self.root,
-            self.root / "sandboxes",
-            self.root / "containers",
+            self.sandboxes_data,
+            self.containers_data,
             self.run,
-            self.run / "sandboxes",
-            self.run / "containers",
+            self.sandboxes_run,
+            self.bundles,
             self.exits,
-            self.run / "handlers",
+            self.handlers,
             self.terminals,
         )
 

@@ -16,7 +16,8 @@ from functools import partial
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel.cgroups import GONE, Cgroups
+from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.tables import GONE
 
 ATTRIBUTE = "trusted.podkeep.class-resources"
 """Of the cgroup; see :meth:`podkeep.kernel.cgroups.Cgroups.set_attribute`."""

@@ -23,7 +23,8 @@ from podkeep.base import atomicfile, failpoints
 from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError, ResourceExhausted
 from podkeep.base.undo import UndoStack
 from podkeep.kernel import procfs
-from podkeep.kernel.resctrl import GONE, Group, Resctrl, ResctrlError
+from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.tables import GONE
 from podkeep.runtime.class_resources.model import RDT_NOTES
 from podkeep.runtime.class_resources.rdt import schemata, tasks
 from podkeep.runtime.class_resources.rdt.monitoring import Monitoring

@@ -24,8 +24,8 @@ from bench.report import Cell
 from bench.samples import Samples, Summary
 from podkeep.base.config import load
 from podkeep.cri.v1 import api_pb2 as pb
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources import loading
 from podkeep.runtime.class_resources.model import Level, Target
 

@@ -20,9 +20,10 @@ from typing import Any
 from bench.images import BUSYBOX
 from bench.samples import Samples
 from podkeep.base.ids import ContainerID, HandlerName
-from podkeep.kernel import netlink, procfs
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
-from podkeep.kernel.netlink import Endpoint
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
+from podkeep.kernel.network import netlink
+from podkeep.kernel.network.netlink import Endpoint
+from podkeep.kernel.process import procfs
 from podkeep.runtime.oci.driver import Driver, Handler, Stdio
 
 STEPS = ("namespaces", "bridge port", "conmon and crun create", "crun start")

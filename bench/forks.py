@@ -1,7 +1,7 @@
 """What favordynmods costs and gains: forks, ends of processes, threads, and moves into cgroups, without it and with it.
 
-Since Linux 6.18 the kernel keeps the setting until it is booted anew (podkeep.kernel.cgroup_dynmods), so the first
-half can be measured once after a boot, before any podkeep ran; later runs have the second half alone.
+Since Linux 6.18 the kernel keeps the setting until it is booted anew (podkeep.kernel.cgroup.cgroup_dynmods), so the
+first half can be measured once after a boot, before any podkeep ran; later runs have the second half alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 from bench import report
 from bench.report import Cell
-from podkeep.kernel import cgroup_dynmods, cgroups
+from podkeep.kernel.cgroup import cgroup_dynmods, cgroups
 
 CHILDREN = 3000
 THREADS = 5000

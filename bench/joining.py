@@ -16,7 +16,8 @@ from bench.hosts import Host, module
 from bench.samples import Samples
 from podkeep.base import atomicfile
 from podkeep.base.config import MountnsConfig
-from podkeep.kernel import mountinfo, namespaces
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.namespace import namespaces
 
 NEEDED_ANYWAY = (logging, atomicfile, mountinfo, namespaces)
 """By the rest of the daemon: imported before the clock starts."""

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from bench.hosts import command_in, module
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 
 
 class Mounter(AbstractContextManager["Mounter"]):

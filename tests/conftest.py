@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.files.removal import remove_tree
 from support import container_mounts, erofs, quick, results
 from support.container_mounts import ContainerMounts
 from support.resctrl import fixture

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from podkeep.base import config  # noqa: E402 - the import path is set just above
-from podkeep.kernel import mountinfo  # noqa: E402
+from podkeep.kernel.mount import mountinfo  # noqa: E402
 from support.images import busybox_layout  # noqa: E402
 
 PODKEEP = str(Path(sys.executable).with_name("podkeep"))

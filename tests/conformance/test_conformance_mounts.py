@@ -9,8 +9,8 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mounts
-from podkeep.kernel.mounts import Propagation
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import Propagation
 from support.cri import bind, pod
 from support.endpoint import Endpoint, Node
 from support.images import busybox_layout, directory, file, symlink

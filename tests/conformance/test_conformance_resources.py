@@ -8,7 +8,7 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.cri import pod, wait_for
 from support.endpoint import Node
 

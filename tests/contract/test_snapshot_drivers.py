@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from podkeep.base.errors import DataLoss
 from podkeep.base.ids import Digest
-from podkeep.kernel import mountinfo, mounts, overlay
-from podkeep.kernel.idmap import block
-from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.kernel.mount import mountinfo, mounts, overlay
+from podkeep.kernel.namespace.idmap import block
+from podkeep.kernel.namespace.namespaces import NamespaceHelper
 from support.drivers import NAMES, Layers
 from support.images import Member, directory, file, hardlink, symlink, tar
 from support.tarmaker import END, old_sparse

@@ -18,9 +18,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from podkeep.kernel import mountinfo, netlink
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.namespace.namespaces import NamespaceKind
+from podkeep.kernel.network import netlink
 from podkeep.mountns import lifecycle
 from podkeep.runtime.model.layout import Layout
 from support import container_mounts, processes, scratch

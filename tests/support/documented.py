@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support import documents, scratch
 from support.documents import ROOT, Block
 from support.images import busybox_layout

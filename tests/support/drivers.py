@@ -13,7 +13,7 @@ from podkeep.images.layers.forms import form_of
 from podkeep.images.snapshots.choice import open_drivers
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.worker.layers import file_layer_id
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support import erofs
 from support.unpacking import unpack
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
-from podkeep.kernel import mounts, overlay
+from podkeep.kernel.mount import mounts, overlay
 
 
 @contextmanager

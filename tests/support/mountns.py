@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError
-from podkeep.kernel import libc, mountinfo, mounts
+from podkeep.kernel import libc
+from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.libc import CloneFlag
 from podkeep.mountns import lifecycle, membership, netns_directory, contents, record
 from podkeep.mountns.pin import HostRoot, is_pinned, locate, own, pinned

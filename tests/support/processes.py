@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from podkeep.base.errors import NotFound
-from podkeep.kernel import procfs
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 
 
 def find_by_argument(text: str) -> list[ProcessId]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.mount import mountinfo, mounts
 from support.container_mounts import ContainerMounts
 from support.cri import Pods, Triple, bind, namespaces, pod, wait_for
 from support.daemon import Daemon

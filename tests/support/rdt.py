@@ -16,7 +16,7 @@ from typing import Any
 
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.model.layout import container_cgroup
 from support.class_types import container_classes
 from support.cri import Pods, wait_for

@@ -15,9 +15,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from podkeep.kernel import mountinfo, netlink, procfs
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.mounts import unmount
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.mount.mounts import unmount
+from podkeep.kernel.network import netlink
+from podkeep.kernel.process import procfs
 from support import processes, scratch
 from support.images import Layout, LayoutBuilder, file, tar
 

@@ -13,9 +13,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from podkeep.kernel import libc, mountinfo, mounts
+from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import MountFlag, Propagation
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import MountFlag, Propagation
 
 
 @functools.cache

@@ -22,8 +22,8 @@ from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.messages import UnpackRequest
 from podkeep.images.layers.programs import command
 from podkeep.images.worker.layers import decode_report, mark_opaque
-from podkeep.kernel import mounts
-from podkeep.kernel.erofs import mount_erofs
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.erofs import mount_erofs
 
 REQUEST = UnpackRequest(
     root="",

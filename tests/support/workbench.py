@@ -29,8 +29,9 @@ import msgspec
 
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.cri.v1 import podkeep_pb2
-from podkeep.kernel import libc, mounts
+from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.mount import mounts
 from support import scratch, traced, tracing
 from support.cri import BLOCK, Pods, namespaces, pod
 from support.daemon import Daemon

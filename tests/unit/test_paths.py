@@ -1,8 +1,9 @@
 """Which modules of the agent and the runtime may reach files by their paths.
 
 A path that a container, an image or another user of a volume can write to leads where they want, at the very moment it
-is used. ``kernel/openat.py`` and ``kernel/removal.py`` are for such places. A module that works on paths is listed
-here, with the reason why it may. If this test names a module of yours: use descriptors, or argue for the module here.
+is used. ``kernel/files/openat.py`` and ``kernel/files/removal.py`` are for such places. A module that works on paths is
+listed here, with the reason why it may. If this test names a module of yours: use descriptors, or argue for the module
+here.
 """
 
 from __future__ import annotations

@@ -14,19 +14,19 @@ import watch  # noqa: E402 - the import path is set just above
 
 IMPORTS = {
     "src/podkeep/base/undo.py": frozenset[str](),
-    "src/podkeep/kernel/mounts.py": frozenset({"podkeep.kernel", "podkeep.kernel.libc"}),
+    "src/podkeep/kernel/mount/mounts.py": frozenset({"podkeep.kernel", "podkeep.kernel.libc"}),
     "src/podkeep/kernel/libc.py": frozenset[str](),
-    "tests/unit/kernel/test_mounts.py": frozenset({"podkeep.kernel", "podkeep.kernel.mounts"}),
+    "tests/unit/kernel/test_mounts.py": frozenset({"podkeep.kernel", "podkeep.kernel.mount.mounts"}),
     "tests/unit/base/test_undo.py": frozenset({"podkeep.base.undo"}),
     "tests/unit/images/test_tar.py": frozenset({"support.tarmaker"}),
-    "tests/integration/runtime/test_pods.py": frozenset({"podkeep.kernel.mounts"}),
+    "tests/integration/runtime/test_pods.py": frozenset({"podkeep.kernel.mount.mounts"}),
 }
 
 
 @pytest.mark.parametrize(
     ("changed", "tests"),
     [
-        ("src/podkeep/kernel/mounts.py", ["tests/unit/kernel/test_mounts.py"]),
+        ("src/podkeep/kernel/mount/mounts.py", ["tests/unit/kernel/test_mounts.py"]),
         ("src/podkeep/kernel/libc.py", ["tests/unit/kernel/test_mounts.py"]),
         ("tests/unit/base/test_undo.py", ["tests/unit/base/test_undo.py"]),
         ("tests/support/tarmaker.py", ["tests/unit/images/test_tar.py"]),

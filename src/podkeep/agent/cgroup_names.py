@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from podkeep.agent import qos
 from podkeep.api.pod import Pod
 from podkeep.base.config import Config
-from podkeep.kernel import systemd
+from podkeep.kernel.cgroup import systemd
 
 _LEVELS = {"Guaranteed": "", "Burstable": "burstable", "BestEffort": "besteffort"}
 

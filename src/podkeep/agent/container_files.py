@@ -19,7 +19,7 @@ from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.volume_validation import inner_path
 from podkeep.base import atomicfile
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 
 HOSTS = "/etc/hosts"
 _MAX_MESSAGE = 4096

@@ -22,7 +22,7 @@ from pathlib import Path
 from podkeep.base.errors import PodkeepError
 from podkeep.base.log_names import is_rotated, numbered, rotated_name
 from podkeep.base.tasks import Tasks, finished
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 
 log = logging.getLogger(__name__)
 

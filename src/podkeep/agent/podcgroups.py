@@ -11,8 +11,8 @@ import logging
 
 from podkeep.agent import cgroup_names
 from podkeep.api.pod import Pod
-from podkeep.kernel import systemd
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup import systemd
+from podkeep.kernel.cgroup.cgroups import Cgroups
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from podkeep.base.config import AgentConfig, Config
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
 from podkeep.base.undo import UndoStack
-from podkeep.kernel import mountinfo
-from podkeep.kernel.removal import remove_tree, unmount
+from podkeep.kernel.files.removal import remove_tree, unmount
+from podkeep.kernel.mount import mountinfo
 
 LOCK_NAME = ".podkeep.lock"
 _IDENTITY = "pod.json"

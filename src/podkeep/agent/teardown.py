@@ -19,7 +19,7 @@ from podkeep.base.errors import FailedPrecondition, Internal, NotFound, PodkeepE
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.files.removal import remove_tree
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepE
 from podkeep.cli.core import background, connection
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 
 if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
@@ -199,7 +199,7 @@ def serve(
 
 def _remove_run_directory(layout: Layout) -> None:
     """Remove what a runtime makes below ``run``, and the directory itself if nothing else is in it."""
-    from podkeep.kernel.removal import remove_tree
+    from podkeep.kernel.files.removal import remove_tree
     from podkeep.mountns.membership import PUBLICATION
 
     made = [path for path in layout.shared_directories() if path.parent == layout.run]

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from podkeep.base.tasks import Tasks
 from podkeep.http.budget import Account, ClientGone
-from podkeep.kernel import tcp
+from podkeep.kernel.network import tcp
 
 READ_BYTES = 64 * 1024
 LOOK_S = 3.0

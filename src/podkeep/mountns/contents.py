@@ -9,8 +9,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from podkeep.kernel import mountinfo, namespaces, procfs
-from podkeep.kernel.mountinfo import MountEntry
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.mount.mountinfo import MountEntry
+from podkeep.kernel.namespace import namespaces
+from podkeep.kernel.process import procfs
 from podkeep.mountns.record import Key
 
 

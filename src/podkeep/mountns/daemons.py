@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from podkeep.base.errors import KernelCallError, NotFound
-from podkeep.kernel import mountinfo, openat, procfs
+from podkeep.kernel.files import openat
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import lines, read_text
 
 PROC = Path("/proc")

@@ -21,8 +21,10 @@ from pathlib import Path
 from podkeep.base import failpoints, lockfile
 from podkeep.base.errors import DataLoss, FailedPrecondition, Unavailable
 from podkeep.base.printable import listed
-from podkeep.kernel import mountinfo, mounts, namespaces, openat
-from podkeep.kernel.mounts import Propagation
+from podkeep.kernel.files import openat
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import Propagation
+from podkeep.kernel.namespace import namespaces
 from podkeep.mountns import contents, daemons, making, netns_directory, record
 from podkeep.mountns.namespace_ref import KUBENS_PIN
 from podkeep.mountns.netns_directory import Done

@@ -18,9 +18,12 @@ from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import libc, mountinfo, mounts, namespaces, openat
+from podkeep.kernel import libc
+from podkeep.kernel.files import openat
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import MountFlag, Propagation
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import MountFlag, Propagation
+from podkeep.kernel.namespace import namespaces
 
 
 def make(pin: Path, announce: Callable[[int], None]) -> int:

@@ -21,8 +21,9 @@ import msgspec
 
 from podkeep.base import atomicfile
 from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError
-from podkeep.kernel import libc, namespaces
+from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.namespace import namespaces
 from podkeep.mountns import contents, lifecycle, record
 from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN, NamespaceRef
 from podkeep.mountns.pin import HostRoot, label, locate, of_init, opened, own, pinned

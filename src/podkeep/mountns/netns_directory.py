@@ -17,8 +17,9 @@ from typing import Literal, get_args
 
 from podkeep.base import lockfile
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import mountinfo, mounts, openat
-from podkeep.kernel.mounts import Propagation
+from podkeep.kernel.files import openat
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import Propagation
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import namespaces, openat
-from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.kernel.files import openat
+from podkeep.kernel.namespace import namespaces
+from podkeep.kernel.namespace.namespaces import NamespaceKind
 
 Result = TypeVar("Result")
 

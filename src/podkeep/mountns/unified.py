@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.tables import read_text
 
 UNIFIED = Path("/sys/fs/cgroup/unified")

@@ -15,7 +15,7 @@ import pytest
 from agent.manifests import basic, text
 
 from podkeep.agent import subordinate_ids, userns
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from support.daemon import Daemon
 from support.registry import Registry
 from support.timeout import TIMEOUT_S

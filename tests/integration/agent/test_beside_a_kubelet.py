@@ -17,7 +17,7 @@ from agent.manifests import pod, shell
 
 from podkeep.agent import userns
 from podkeep.base.config import Config
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support.daemon import Daemon
 
 

@@ -16,7 +16,7 @@ from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.api_server import ApiServer
 from support.class_types import BIG, SHARE_FILE, SMALL, ClassTypes, in_force
 from support.cri import Pods

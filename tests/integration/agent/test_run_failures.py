@@ -24,8 +24,8 @@ from podkeep.agent.worker import PodWorker
 from podkeep.api import manifest
 from podkeep.base import config
 from podkeep.cri.client import CriClient
-from podkeep.kernel import mounts
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.files.removal import remove_tree
+from podkeep.kernel.mount import mounts
 
 SLEEP = "until [ -e /data/go ]; do sleep 0.05; done"
 DATA: dict[str, Any] = {"volumes": [{"name": "data", "emptyDir": {}}]}

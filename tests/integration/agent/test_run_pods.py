@@ -17,7 +17,7 @@ from agent.manifests import config_map, pod, secret, shell
 
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from support import processes
 from support.daemon import Daemon
 

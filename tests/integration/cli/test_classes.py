@@ -17,7 +17,7 @@ import pytest
 import yaml
 from cli.test_verbs import running_pod
 
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.daemon import Daemon
 from support.timeout import TIMEOUT_S
 

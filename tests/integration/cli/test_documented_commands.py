@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from support import documents
 from support.documented import name
 from support.documents import ROOT

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel.mounts import Propagation
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import Propagation
 
 TIMEOUT_S = 60
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel.mounts import Propagation
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import Propagation
 from support import scratch
 from support.container_mounts import HIDDEN, SHOWN, ContainerMounts
 from support.daemon import Daemon

@@ -14,8 +14,8 @@ import pytest
 from podkeep.base import config, lockfile
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cli import runtime
-from podkeep.kernel import mounts
-from podkeep.kernel.mounts import MountFlag
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import MountFlag
 from support.daemon import Daemon
 from support.images import busybox_layout
 from support.timeout import TIMEOUT_S

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from support import processes
 from support.cri import wait_for
 from support.documents import ROOT

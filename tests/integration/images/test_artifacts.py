@@ -27,7 +27,7 @@ from podkeep.base.errors import (
 from podkeep.images.formats.image import Image, PullProgress
 from podkeep.images.formats.manifest import node_architecture
 from podkeep.images.store.store import ImageStore
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support.artifacts import (
     SEED_CONFIG,
     TITLE,

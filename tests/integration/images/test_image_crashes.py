@@ -19,7 +19,7 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, Internal
 from podkeep.images.formats.image import Image
 from podkeep.images.store import store as image_store
 from podkeep.images.store.store import ImageStore
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from support.images import BUSYBOX, Layout, busybox_layout, file
 from support.registry import Answer, HostileRegistry, Registry
 

@@ -15,8 +15,8 @@ from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import NotFound, PermissionDenied, RegistryUnavailable
 from podkeep.images.formats.image import PullProgress, RegistryAuth
 from podkeep.images.formats.manifest import node_architecture
-from podkeep.kernel.idmap import block
-from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.kernel.namespace.idmap import block
+from podkeep.kernel.namespace.namespaces import NamespaceHelper
 from support.images import BUSYBOX, Layout, LayoutBuilder, busybox_layout, directory, file, layers_layout, tar
 from support.registry import Answer, HostileRegistry, Registry, free_port
 

@@ -19,8 +19,8 @@ from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.images.formats.image import Image
 from podkeep.images.snapshots import merging
 from podkeep.images.store.store import ImageStore
-from podkeep.kernel import mounts
-from podkeep.kernel.overlay import overlay_readonly
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.overlay import overlay_readonly
 from support.images import Member, directory, file, layers_layout, symlink
 
 

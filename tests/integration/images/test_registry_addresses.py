@@ -17,9 +17,9 @@ from podkeep.images.registry.client import Client, parse_url
 from podkeep.images.registry.dialing import Allowed, forbidden
 from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import TransferError
-from podkeep.kernel import netlink, routes
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
-from podkeep.kernel.netlink import Endpoint
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+from podkeep.kernel.network import netlink, routes
+from podkeep.kernel.network.netlink import Endpoint
 
 GATEWAY = IPv4Interface("10.201.0.1/16")
 SECOND = "10.201.0.77"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.files.removal import remove_tree
 from support.cri import Pods
 from support.daemon import Daemon
 from support.propagation import MODES, Mode, Node, mode_daemon, table

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.mount import mountinfo, mounts
 from support.daemon import Daemon
 from support.propagation import (
     FILE,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support.propagation import Agent, Node, pod_manifest, table
 
 PODS = 50

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mounts
-from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.namespace.namespaces import NamespaceKind
 from podkeep.mountns.pin import pinned
 from support import scratch
 from support.cri import BLOCK, Pods, bind, namespaces, pod, userns

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support.cdi import Spec, hook
 from support.cri import Pods, bind, pod
 from support.daemon import Daemon

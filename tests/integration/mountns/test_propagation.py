@@ -12,8 +12,8 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel.mounts import Propagation
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import Propagation
 from support.cri import BLOCK, Pods, Triple, bind, error_of, pod
 from support.daemon import Daemon
 from support.propagation import (

@@ -13,7 +13,7 @@ import pytest
 from podkeep.base.errors import InvalidArgument, PodkeepError, Unimplemented
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.formats.manifest import node_architecture
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from support.artifacts import EMPTY, TITLE, Part, artifact, directory_part, file_part, index, tar_part
 from support.cri import BLOCK, Pods, namespaces, pod
 from support.images import Member, directory, file, hardlink, symlink, tar

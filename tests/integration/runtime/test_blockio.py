@@ -21,7 +21,7 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.class_resources.blockio.limits import RATE_FILES_V1
 from podkeep.runtime.class_resources.model import BLOCKIO
 from support.cri import Pods, error_of, wait_for

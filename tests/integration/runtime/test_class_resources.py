@@ -13,8 +13,8 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, PodkeepError, Unavailable
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.process import procfs
 from podkeep.runtime.model.layout import container_cgroup
 from support.cri import Pods, error_of, pod, wait_for
 from support.mortal import Mortal

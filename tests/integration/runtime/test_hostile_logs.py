@@ -11,7 +11,7 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from support.cri import Pods, error_of, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal

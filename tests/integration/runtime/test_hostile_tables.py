@@ -14,7 +14,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.netdev import MAX_INTERFACES
+from podkeep.kernel.network.netdev import MAX_INTERFACES
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.images import busybox_layout, directory, file, symlink

@@ -13,7 +13,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, NotFound, Unavailable
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from support.cri import BLOCK, OTHER_BLOCK, Pods, Triple, bind, error_of, mappings, namespaces, pod, wait_for
 from support.daemon import Daemon, Resources
 from support.images import BUSYBOX, Member, directory, file, layers_layout, symlink

@@ -12,8 +12,8 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel.mounts import MountFlag
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import MountFlag
 from support import remounting
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.images import Member, directory, file, layers_layout

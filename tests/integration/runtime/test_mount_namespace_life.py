@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from podkeep.base import lockfile
-from podkeep.kernel import mountinfo, netlink, procfs
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.network import netlink
+from podkeep.kernel.process import procfs
 from podkeep.mountns import lifecycle
 from podkeep.mountns.pin import own, pinned
 from support import scratch

@@ -14,7 +14,7 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.mount import mountinfo, mounts
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.images import busybox_layout, directory, symlink

@@ -16,7 +16,7 @@ import pytest
 
 from podkeep.base.errors import AlreadyExists, Internal, InvalidArgument, Unavailable
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import netlink
+from podkeep.kernel.network import netlink
 from support.cniplugin import Plugin, write_list
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon

@@ -14,7 +14,7 @@ import pytest
 
 from podkeep.base.errors import AlreadyExists, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.namespaces import run_in_netns
+from podkeep.kernel.namespace.namespaces import run_in_netns
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon, host_ports
 from support.mortal import Mortal

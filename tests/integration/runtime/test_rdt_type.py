@@ -18,9 +18,10 @@ import pytest
 
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-from podkeep.kernel import mounts, procfs
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.cgroup.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.model import RDT_NOTES, ClassResource, Level, Target
 from podkeep.runtime.class_resources.rdt import plugin, tasks
 from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage, Monitoring

@@ -13,8 +13,8 @@ import pytest
 
 from podkeep.base.errors import Internal, InvalidArgument, PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.process import procfs
 from podkeep.runtime.oci.confinement import resource_facts
 from support.cri import Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon

@@ -18,8 +18,10 @@ from podkeep.base.errors import Internal, PodkeepError, Unavailable
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mountinfo, mounts, netlink, procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.network import netlink
+from podkeep.kernel.process import procfs
 from podkeep.runtime.model.layout import veth_name
 from support import processes
 from support.cri import BLOCK, SLEEP, Pods, bind, error_of, namespaces, pod, wait_for

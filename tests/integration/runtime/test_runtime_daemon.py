@@ -19,8 +19,10 @@ from podkeep.base.errors import PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.cri.v1 import podkeep_pb2 as node
-from podkeep.kernel import mountinfo, netlink, procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.network import netlink
+from podkeep.kernel.process import procfs
 from podkeep.mountns.pin import pinned
 from support import processes
 from support.cri import Pods, pod, wait_for

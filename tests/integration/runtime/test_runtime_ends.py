@@ -20,7 +20,7 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support.cri import HOUR_S, Pods, error_of, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal

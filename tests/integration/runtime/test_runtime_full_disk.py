@@ -11,7 +11,7 @@ import pytest
 
 from podkeep.base.errors import ResourceExhausted
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support.cri import Pods, error_of, pod
 from support.mortal import Mortal
 

@@ -15,7 +15,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import ContainerID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.registry import Registry

@@ -11,8 +11,9 @@ import pytest
 
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, Internal, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mounts, procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.process import procfs
 from support import container_mounts
 from support.container_mounts import ContainerMounts
 from support.cri import HOUR_S, SLEEP, Pods, bind, error_of, namespaces, pod, wait_for

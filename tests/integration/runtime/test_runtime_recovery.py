@@ -18,8 +18,9 @@ from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
 from podkeep.base.ids import HandlerName
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import netlink, procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.network import netlink
+from podkeep.kernel.process import procfs
 from support import processes
 from support.cri import SLEEP, Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon

@@ -11,7 +11,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.lifecycle import resource_plan
 from podkeep.runtime.model.layout import container_cgroup, sandbox_cgroup
 from support.cri import Pods, error_of, wait_for

@@ -13,8 +13,8 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel import namespaces as kernel_namespaces
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.namespace import namespaces as kernel_namespaces
 from support.cri import BLOCK, OTHER_BLOCK, Pods, Triple, bind, error_of, mappings, namespaces, pod, userns
 from support.daemon import Daemon
 

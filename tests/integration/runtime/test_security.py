@@ -13,7 +13,7 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import lsm, procfs
+from podkeep.kernel.process import lsm, procfs
 from support.cri import BLOCK, Pods, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.images import busybox_layout, file

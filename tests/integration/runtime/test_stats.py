@@ -16,7 +16,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal

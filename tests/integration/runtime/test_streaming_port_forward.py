@@ -20,7 +20,7 @@ from podkeep.cli.pods.stream_client import ForwardClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.http import spdy
 from podkeep.http.client import upgrade
-from podkeep.kernel.namespaces import run_in_netns
+from podkeep.kernel.namespace.namespaces import run_in_netns
 from support import streams
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
 

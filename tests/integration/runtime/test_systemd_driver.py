@@ -15,7 +15,9 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mounts, procfs, systemd
+from podkeep.kernel.cgroup import systemd
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.process import procfs
 from podkeep.runtime.cgroup_driver import slices
 from support import processes
 from support.cri import Pods, error_of, namespaces, pod, wait_for

@@ -14,7 +14,7 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from support.cri import BLOCK, Pods, Triple, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.images import Member, busybox_layout, directory, symlink

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from support.cri import BLOCK, Pods, namespaces, pod
 from support.daemon import Daemon
 

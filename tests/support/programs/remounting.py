@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import libc, mounts
+from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import MountAttr, MountFlag, Propagation
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import MountAttr, MountFlag, Propagation
 
 FLAGS = {
     "ro": (os.ST_RDONLY, MountAttr.RDONLY, MountFlag.RDONLY),

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 from support.resctrl import hardware as description
 from support.resctrl.hardware import Hardware
 from support.timeout import TIMEOUT_S

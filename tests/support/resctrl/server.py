@@ -18,7 +18,7 @@ from typing import Any
 import mfusepy
 import msgspec
 
-from podkeep.kernel import confine
+from podkeep.kernel.process import confine
 from support.resctrl.groups import Groups
 from support.resctrl.hardware import Hardware
 from support.resctrl.tree import Directory, File, Tree

@@ -25,7 +25,7 @@ from podkeep.base.config import AgentConfig, Config, RuntimeConfig
 from podkeep.base.errors import AlreadyExists, FailedPrecondition
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from unit.cri.cri_endpoint import serving
 
 

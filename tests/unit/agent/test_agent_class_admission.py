@@ -30,7 +30,7 @@ from podkeep.base.config import AgentConfig, Config, RuntimeConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from unit.cri.cri_endpoint import run, serving
 
 RDT = "rdt.resources.alpha.kubernetes.io"

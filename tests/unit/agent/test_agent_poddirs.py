@@ -16,8 +16,8 @@ from podkeep.base import waiting
 from podkeep.base.errors import FailedPrecondition, Internal, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
-from podkeep.kernel import mounts
-from podkeep.kernel.removal import unmount_below
+from podkeep.kernel.files.removal import unmount_below
+from podkeep.kernel.mount import mounts
 from support.exchange import exchanging
 
 SOCKET = "/run/podkeep/podkeep.sock"

@@ -22,7 +22,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.ids import PodUID
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from unit.kernel.isolation import in_new_namespaces
 
 CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "1", "b": "2"}}

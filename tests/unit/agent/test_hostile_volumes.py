@@ -22,8 +22,8 @@ from podkeep.agent.volumes import host_path, ownership, projection, sub_path
 from podkeep.agent.volumes.payload import File
 from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition, PodkeepError
-from podkeep.kernel import mounts
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.files.removal import remove_tree
+from podkeep.kernel.mount import mounts
 from support.exchange import exchanging
 from support.leases import leased
 from unit.kernel.isolation import in_new_namespaces

@@ -14,7 +14,7 @@ from podkeep.agent import subordinate_ids, userns
 from podkeep.agent.subordinate_ids import Granted, parse
 from podkeep.agent.userns import BLOCK_LENGTH, Blocks, default_range
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 
 STRANGE = """root:100000:65536
 root:0x30000:65536

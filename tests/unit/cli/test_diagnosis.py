@@ -13,7 +13,7 @@ from podkeep.base import config
 from podkeep.cli.diagnosis import daemon, finding, machine, mounting, programs
 from podkeep.cli.diagnosis.finding import Level
 from podkeep.cri.v1 import api_pb2
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from support.mountns import on_a_scratch_machine
 
 PODKEEP = str(Path(sys.executable).with_name("podkeep"))

@@ -10,7 +10,7 @@ import pytest
 from podkeep.base.config import ClassResourcesConfig, Config, CustomClass, CustomType
 from podkeep.cli.diagnosis import class_resources
 from podkeep.cli.diagnosis.finding import Finding, Level
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.class_resources.blockio.devices import Devices
 from support.resctrl.fixture import Mount
 from support.resctrl.hardware import MONITORING_ONLY, Cache, Hardware

@@ -7,7 +7,7 @@ import pytest
 from podkeep.base.config import Config, RuntimeConfig
 from podkeep.cli.diagnosis import machine
 from podkeep.cli.diagnosis.finding import Level
-from podkeep.kernel import systemd
+from podkeep.kernel.cgroup import systemd
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from podkeep.images.layers.erofs import image, layout
 from podkeep.images.layers.erofs.tree import TooLarge, Tree
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import Entry, EntryKind
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel.erofs import mount_erofs
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.erofs import mount_erofs
 from support import erofs
 
 LARGE = 5 << 30

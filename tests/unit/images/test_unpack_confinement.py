@@ -21,8 +21,8 @@ from podkeep.images.layers import messages
 from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.programs import command
 from podkeep.images.worker.layers import decode_report
-from podkeep.kernel import mountinfo
-from podkeep.kernel.confine import Capability
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.process.confine import Capability
 from support.images import file, tar
 from support.unpacking import REQUEST
 

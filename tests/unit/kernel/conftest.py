@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kernel.isolation import resources
-from podkeep.kernel.idmap import block
-from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.kernel.namespace.idmap import block
+from podkeep.kernel.namespace.namespaces import NamespaceHelper
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from podkeep.kernel import libc, mounts
+from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.mount import mounts
 
 
 def in_new_namespaces(flags: CloneFlag = CloneFlag.NEWNS) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.kernel.blockdev import device_name, disk_of
+from podkeep.kernel.mount.blockdev import device_name, disk_of
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.kernel import cgroup_dynmods, cgroups
-from podkeep.kernel.cgroups import CgroupLayout
+from podkeep.kernel.cgroup import cgroup_dynmods, cgroups
+from podkeep.kernel.cgroup.cgroups import CgroupLayout
 
 VERSION_1 = CgroupLayout(version=1, hierarchies=(Path("/cg/cpu,cpuacct"), Path("/cg/pids")))
 VERSION_2 = CgroupLayout(version=2, hierarchies=(Path("/cg"),))

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, Internal, KernelCallError
-from podkeep.kernel import cgroup_files as files
-from podkeep.kernel.cgroup_files import DeviceIo, Psi, PsiLine, Table
-from podkeep.kernel.cgroup_stats import StatsReader, open_reader
-from podkeep.kernel.cgroups import CgroupLayout, Cgroups
+from podkeep.kernel.cgroup import cgroup_files as files
+from podkeep.kernel.cgroup.cgroup_files import DeviceIo, Psi, PsiLine, Table
+from podkeep.kernel.cgroup.cgroup_stats import StatsReader, open_reader
+from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
 
 CALM = "avg10=0.00 avg60=0.00 avg300=0.00"
 V2 = {

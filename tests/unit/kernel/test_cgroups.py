@@ -16,8 +16,9 @@ import pytest
 
 from kernel.isolation import in_new_namespaces
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import cgroups, mountinfo, mounts
-from podkeep.kernel.cgroups import CgroupLayout, Cgroups
+from podkeep.kernel.cgroup import cgroups
+from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
+from podkeep.kernel.mount import mountinfo, mounts
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kernel.isolation import in_new_namespaces
-from podkeep.kernel import mounts
-from podkeep.kernel.cgroups import CgroupLayout, Cgroups
+from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
+from podkeep.kernel.mount import mounts
 
 
 def test_members_are_those_of_the_cgroup_and_below() -> None:

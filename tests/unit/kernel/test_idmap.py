@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel.idmap import MAX_ID, IdMap, IdMapping, block, proc_text
+from podkeep.kernel.namespace.idmap import MAX_ID, IdMap, IdMapping, block, proc_text
 
 GOOD = (IdMapping(container_id=0, host_id=65536, length=65536),)
 

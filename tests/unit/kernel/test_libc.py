@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import libc, mounts
+from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import FsconfigCommand, FsmountFlag, MountAttr, MountFlag, OpenTreeFlag, UnmountFlag
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import FsconfigCommand, FsmountFlag, MountAttr, MountFlag, OpenTreeFlag, UnmountFlag
 
 MISSING = b"/nonexistent/pk"
 ATTR = libc.MountAttrArgument(attr_set=int(MountAttr.RDONLY))

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from kernel.isolation import in_new_namespaces
 from kernel.tables import tables_read
 from podkeep.base.errors import Internal, NotFound
-from podkeep.kernel import cgroups, lsm, mountinfo, mounts
+from podkeep.kernel.cgroup import cgroups
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.process import lsm
 
 
 def test_every_field_and_escapes() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from kernel.isolation import as_root_of, in_child, in_new_namespaces
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel.mounts import MountAttr, MountFlag, Propagation
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import MountAttr, MountFlag, Propagation
 
 NOBODY = 65534
 

@@ -16,11 +16,13 @@ import pytest
 
 from kernel.isolation import in_child, in_new_namespaces
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import libc, mountinfo, mounts, namespaces
-from podkeep.kernel.idmap import IdMap, IdMapping, block
+from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import MountAttr
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import MountAttr
+from podkeep.kernel.namespace import namespaces
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping, block
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
 
 USER, NET, IPC, UTS = NamespaceKind.USER, NamespaceKind.NET, NamespaceKind.IPC, NamespaceKind.UTS
 PID, MNT = NamespaceKind.PID, NamespaceKind.MNT

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import Internal
-from podkeep.kernel import netdev
-from podkeep.kernel.netdev import Interface
+from podkeep.kernel.network import netdev
+from podkeep.kernel.network.netdev import Interface
 
 TEXT = """Inter-|   Receive                                        |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed

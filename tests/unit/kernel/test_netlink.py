@@ -18,10 +18,10 @@ import grpc.aio
 import pytest
 
 from podkeep.base.errors import AlreadyExists, InvalidArgument, KernelCallError, NotFound
-from podkeep.kernel import netlink
-from podkeep.kernel.idmap import block
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
-from podkeep.kernel.netlink import Endpoint
+from podkeep.kernel.namespace.idmap import block
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+from podkeep.kernel.network import netlink
+from podkeep.kernel.network.netlink import Endpoint
 
 GATEWAY = IPv4Interface("10.201.0.1/16")
 POD = Endpoint(address=IPv4Interface("10.201.1.1/16"), gateway=GATEWAY.ip)

@@ -23,8 +23,8 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
-from podkeep.kernel import netlink, nlmsg, routes
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+from podkeep.kernel.network import netlink, nlmsg, routes
 
 Attributes = list[tuple[str, Any]]
 MAC = "0a:58:0a:c9:03:04"
@@ -144,7 +144,7 @@ def test_the_requests_for_a_marked_bridge_have_the_bytes_that_pyroute2_makes() -
 def test_the_runtime_does_not_load_pyroute2() -> None:
     code = "import sys, podkeep.runtime.daemon.daemon, podkeep.runtime.network.networks; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "podkeep.kernel.netlink" in done.stdout.split()
+    assert "podkeep.kernel.network.netlink" in done.stdout.split()
     assert "pyroute2" not in done.stdout.split()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel import namespaces, nshelper
+from podkeep.kernel.namespace import namespaces, nshelper
 
 REQUEST = {"kinds": ["USER"], "uids": "0 65536 10\n", "gids": "0 65536 10\n", "hostname": None, "sysctls": {}}
 
@@ -74,7 +74,7 @@ def test_the_helper_ends_when_its_owner_is_killed() -> None:
     """The owner is killed with SIGKILL; its helper sees the end of the socket."""
     program = (
         "import os, signal\n"
-        "from podkeep.kernel.namespaces import NamespaceHelper\n"
+        "from podkeep.kernel.namespace.namespaces import NamespaceHelper\n"
         "helper = NamespaceHelper()\nhelper.start()\nprint(helper.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -92,7 +92,7 @@ def test_the_helper_ends_when_its_owner_is_killed() -> None:
 def test_the_helper_imports_the_standard_library_only() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from podkeep.kernel import nshelper\n"
+        "from podkeep.kernel.namespace import nshelper\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)))\n"
         "print(*sorted(name for name in sys.modules if name.startswith('podkeep')))\n"
     )
@@ -105,8 +105,10 @@ def test_the_helper_imports_the_standard_library_only() -> None:
         "podkeep.base.errors",
         "podkeep.kernel",
         "podkeep.kernel.libc",
-        "podkeep.kernel.mounts",
-        "podkeep.kernel.nshelper",
+        "podkeep.kernel.mount",
+        "podkeep.kernel.mount.mounts",
+        "podkeep.kernel.namespace",
+        "podkeep.kernel.namespace.nshelper",
     ]
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from kernel.isolation import in_new_namespaces
 from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
-from podkeep.kernel import mounts, openat
-from podkeep.kernel.removal import remove_entry, remove_tree
+from podkeep.kernel.files import openat
+from podkeep.kernel.files.removal import remove_entry, remove_tree
+from podkeep.kernel.mount import mounts
 from support.exchange import exchanging
 from support.leases import leased
 from support.opening import never_opened

@@ -11,8 +11,8 @@ import pytest
 
 from kernel.isolation import as_root_of, in_new_namespaces
 from podkeep.base.errors import InvalidArgument, KernelCallError
-from podkeep.kernel import mountinfo, mounts, overlay
-from podkeep.kernel.mounts import MountAttr, MountFlag
+from podkeep.kernel.mount import mountinfo, mounts, overlay
+from podkeep.kernel.mount.mounts import MountAttr, MountFlag
 
 BOTH_WAYS = pytest.mark.parametrize("by_path", [False, True])
 

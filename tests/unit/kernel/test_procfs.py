@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import NotFound
-from podkeep.kernel import procfs
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 from support import processes, setuid
 
 PROGRAMS = Path(__file__).with_name("programs")

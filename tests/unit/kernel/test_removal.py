@@ -13,8 +13,10 @@ import pytest
 from kernel.isolation import in_new_namespaces
 from kernel.tables import tables_read
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import libc, mounts, openat
-from podkeep.kernel.removal import SMALL_DEPTH, SMALL_ENTRIES, remove_entry, remove_tree
+from podkeep.kernel import libc
+from podkeep.kernel.files import openat
+from podkeep.kernel.files.removal import SMALL_DEPTH, SMALL_ENTRIES, remove_entry, remove_tree
+from podkeep.kernel.mount import mounts
 
 
 def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:

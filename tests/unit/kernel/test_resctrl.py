@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.kernel import resctrl as module
-from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
+from podkeep.kernel.cgroup import resctrl as module
+from podkeep.kernel.cgroup.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
 from support.resctrl.hardware import AMD, HASWELL, INTEL, Hardware, MemoryBandwidth, Monitoring
 from support.resctrl.mount import Resctrl as Mounted
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.kernel import seccomp
+from podkeep.kernel.process import seccomp
 
 PROGRAM = Path(__file__).with_name("programs") / "files_only.py"
 

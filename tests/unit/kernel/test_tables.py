@@ -10,7 +10,7 @@ import pytest
 import podkeep.kernel
 from podkeep.kernel import tables
 
-MODULES = sorted(Path(podkeep.kernel.__file__).parent.glob("*.py"))
+MODULES = sorted(Path(podkeep.kernel.__file__).parent.rglob("*.py"))
 """Those that read what the kernel says."""
 
 
@@ -20,7 +20,7 @@ def test_only_a_newline_ends_a_line() -> None:
     assert tables.lines("") == tables.lines(b"") == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_nothing_else_takes_tables_of_the_kernel_apart(path: Path) -> None:
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
     assert [call.lineno for call in calls if call.attr == "splitlines"] == [], "use podkeep.kernel.tables.lines"
@@ -32,7 +32,7 @@ def test_a_name_may_be_any_bytes(tmp_path: Path) -> None:
     assert tables.read_text(table) == "fuse.a\udcffb\r\n"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_nothing_else_decodes_texts_of_the_kernel(path: Path) -> None:
     """One name that is no UTF-8 would make all of the table unreadable."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from podkeep.kernel import tcp
+from podkeep.kernel.network import tcp
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 from kernel.isolation import in_new_namespaces
-from podkeep.kernel import mounts, tree_size
+from podkeep.kernel.files import tree_size
+from podkeep.kernel.mount import mounts
 
 BLOCK = 4096
 

@@ -208,7 +208,7 @@ def test_a_pin_needs_a_directory_that_does_not_propagate(tmp_path: Path) -> None
     on_a_scratch_machine(
         tmp_path,
         """
-        from podkeep.kernel import namespaces
+        from podkeep.kernel.namespace import namespaces
         from podkeep.mountns import making
 
         pin.parent.mkdir()

@@ -127,7 +127,7 @@ def test_what_others_pinned_there_before_is_seen_on_the_mount(tmp_path: Path) ->
     on_a_scratch_machine(
         tmp_path,
         """
-        from podkeep.kernel import namespaces
+        from podkeep.kernel.namespace import namespaces
 
         netns = netns_directory.NETNS
         netns.mkdir()

@@ -6,7 +6,7 @@ from typing import Any
 
 from podkeep.base.ids import ContainerID, ImageID, SandboxID
 from podkeep.images.formats.image import ImageRunConfig
-from podkeep.kernel.idmap import block
+from podkeep.kernel.namespace.idmap import block
 from podkeep.runtime.model.records import (
     Container,
     ContainerConfig,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.kernel import lsm
+from podkeep.kernel.process import lsm
 from podkeep.runtime.model.records import AppArmor, ProfileKind
 from podkeep.runtime.oci import apparmor, apparmor_loader
 from podkeep.runtime.oci.apparmor import AppArmorSupport

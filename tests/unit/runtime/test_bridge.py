@@ -16,9 +16,9 @@ import pytest
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.ids import SandboxID
-from podkeep.kernel import netlink, routes
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
-from podkeep.kernel.routes import Route
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+from podkeep.kernel.network import netlink, routes
+from podkeep.kernel.network.routes import Route
 from podkeep.runtime.network import rules, subnets
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.network.ports import Forward, host_port

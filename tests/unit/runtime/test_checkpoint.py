@@ -19,7 +19,7 @@ from runtime_values import IDMAP, container, in_own_userns, sandbox
 
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, Internal, ResourceExhausted, Unimplemented
 from podkeep.base.ids import HandlerName
-from podkeep.kernel.cgroups import CgroupLayout, Cgroups
+from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
 from podkeep.runtime.lifecycle.checkpoint import CheckpointMaker, CheckpointPlan, write_layer
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Sandbox, SandboxState, SandboxStatus

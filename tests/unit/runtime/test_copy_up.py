@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import Cancelled, InvalidArgument, KernelCallError, ResourceExhausted
-from podkeep.kernel import mounts
-from podkeep.kernel.idmap import block
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.namespace.idmap import block
 from podkeep.runtime.bundle import anonymous_volumes
 from podkeep.runtime.bundle.anonymous_volumes import wanted
 from podkeep.runtime.bundle.copy_up import copy_directory

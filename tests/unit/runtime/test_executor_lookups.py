@@ -11,10 +11,10 @@ import pytest
 from runtime_values import IDMAP, sandbox_config
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
-from podkeep.kernel import procfs
-from podkeep.kernel.namespaces import NamespaceKind
-from podkeep.kernel.procfs import ProcessId
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.files.removal import remove_tree
+from podkeep.kernel.namespace.namespaces import NamespaceKind
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.lifecycle.container_executor import _read_inside, _target_namespace, exit_code_of
 from podkeep.runtime.lifecycle.sandbox_executor import namespace_kinds
 from podkeep.runtime.model.records import Device, NamespaceMode, NamespaceOptions

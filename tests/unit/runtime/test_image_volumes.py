@@ -16,8 +16,8 @@ from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.formats.image import Image, ImageRunConfig
-from podkeep.kernel import mounts, overlay
-from podkeep.kernel.mounts import MountAttr
+from podkeep.kernel.mount import mounts, overlay
+from podkeep.kernel.mount.mounts import MountAttr
 from podkeep.runtime.bundle.image_volumes import FAILED, Policy, check_kind, find_images, narrow
 from podkeep.runtime.model.records import Container, Mount, Propagation, SELinuxOptions, VolumeImage
 from podkeep.runtime.oci import selinux, spec

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.ids import ContainerID, HandlerName, SandboxID, new_id
-from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.kernel.namespace.namespaces import NamespaceKind
 from podkeep.runtime.model.layout import Layout, container_cgroup, sandbox_cgroup, veth_name
 
 LAYOUT = Layout(root=Path("/r"), run=Path("/n"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from podkeep.kernel import lsm, mountinfo
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.process import lsm
 
 LXC_CONTEXTS = """process = "system_u:system_r:container_t:s0"
 content = "system_u:object_r:virt_var_lib_t:s0"

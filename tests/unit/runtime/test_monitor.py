@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Awaitable, Callable
 
 from podkeep.base.ids import ContainerID
-from podkeep.kernel import procfs
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
 
 ONE = ContainerID("one")

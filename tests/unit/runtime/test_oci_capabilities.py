@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from podkeep.runtime.model.records import Security
 from podkeep.runtime.oci.capabilities import DEFAULT, KNOWN, container_set, parse
 

@@ -30,7 +30,7 @@ from podkeep.cri import transport
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.http.budget import Account
 from podkeep.http.streams import Inbox
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from podkeep.runtime.oci import driver, sealed
 from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.driver import (

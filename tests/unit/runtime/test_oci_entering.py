@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from podkeep.runtime.oci import entering
 
 TIMEOUT_S = 30

@@ -20,7 +20,7 @@ from runtime_values import (
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.images.formats.image import ImageRunConfig
-from podkeep.kernel.idmap import IdMap, IdMapping
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 from podkeep.runtime.model.records import (
     Mount,
     NamespaceMode,

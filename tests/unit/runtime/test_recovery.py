@@ -19,9 +19,9 @@ from podkeep.base.config import HandlerConfig, ImagesConfig, NetworkConfig
 from podkeep.base.errors import PodkeepError
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.images.store.store import ImageStore
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.namespace.namespaces import NamespaceHelper
+from podkeep.kernel.process import procfs
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
 from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor

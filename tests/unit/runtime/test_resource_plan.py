@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.kernel.cgroups import CgroupLayout, Cgroups
+from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
 from podkeep.runtime.lifecycle import resource_plan, updates
 from podkeep.runtime.lifecycle.resource_plan import Write
 from podkeep.runtime.model.records import Resources

@@ -9,7 +9,7 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.cgroups import CgroupLayout, Cgroups
+from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
 from podkeep.runtime.model.records import Resources
 from podkeep.runtime.oci import confinement, resources
 from podkeep.runtime.oci.resources import ResourceFacts

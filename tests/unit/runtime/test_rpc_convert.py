@@ -12,7 +12,7 @@ from runtime_values import IDMAP, in_own_userns, sandbox_config
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.idmap import IdMap, IdMapping
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 from podkeep.runtime.lifecycle.sandboxes import check_namespaces
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import (

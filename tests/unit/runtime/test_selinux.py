@@ -12,8 +12,8 @@ from runtime_values import sandbox_config
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
 from podkeep.base.ids import SandboxID
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.namespace.namespaces import NamespaceHelper
 from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Sandbox, SandboxState, SandboxStatus, SELinuxOptions

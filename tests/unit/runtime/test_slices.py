@@ -8,7 +8,7 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import systemd
+from podkeep.kernel.cgroup import systemd
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.cgroup_driver.slices import CgroupName
 from podkeep.runtime.model.layout import cgroup_parents, container_cgroup, sandbox_cgroup

@@ -12,10 +12,10 @@ import pytest
 from runtime_values import IDMAP, container, sandbox
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel.mounts import MountFlag
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, pin
-from podkeep.kernel.removal import unmount_below
+from podkeep.kernel.files.removal import unmount_below
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import MountFlag
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, pin
 from podkeep.runtime.bundle.staging import Staging, check_propagation, make_passable
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, NamespaceOptions, Propagation, Sandbox

@@ -14,7 +14,7 @@ from runtime_values import IDMAP, container, sandbox
 
 from podkeep.base.errors import AlreadyExists, DataLoss, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podkeep.base.ids import ContainerID, SandboxID
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.model import state as state_module
 from podkeep.runtime.model.records import ContainerState, Mount, NamespaceOptions, SandboxState
 from podkeep.runtime.model.state import State

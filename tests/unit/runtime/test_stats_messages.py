@@ -10,10 +10,10 @@ import pytest
 from runtime_values import container, sandbox
 
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.cgroup_files import DeviceIo, Psi, PsiLine
-from podkeep.kernel.cgroup_stats import Detail, Memory, Pressure, Usage
-from podkeep.kernel.netdev import Interface
-from podkeep.kernel.tree_size import TreeSize
+from podkeep.kernel.cgroup.cgroup_files import DeviceIo, Psi, PsiLine
+from podkeep.kernel.cgroup.cgroup_stats import Detail, Memory, Pressure, Usage
+from podkeep.kernel.files.tree_size import TreeSize
+from podkeep.kernel.network.netdev import Interface
 from podkeep.runtime.class_resources.rdt.monitoring import DomainUsage
 from podkeep.runtime.model.records import ContainerState, Resources
 from podkeep.runtime.rpc.chunks import LIST_BYTES

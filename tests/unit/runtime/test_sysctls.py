@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel.idmap import IdMap, IdMapping, block
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping, block
 from podkeep.runtime.oci import sysctls
 from podkeep.runtime.oci.sysctls import PING_GROUPS, PORT_START, DefaultSysctls
 

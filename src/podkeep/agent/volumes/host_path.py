@@ -14,7 +14,7 @@ from pathlib import Path
 
 from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 
 _CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
     "Directory": (stat.S_ISDIR, "is not a directory"),

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 
 _READ_WRITE = 0o660
 _READ_ONLY = 0o440

@@ -23,9 +23,9 @@ from pathlib import Path
 from podkeep.agent.volumes import ownership
 from podkeep.agent.volumes.payload import File, Payload
 from podkeep.base.errors import KernelCallError, PodkeepError, ResourceExhausted
-from podkeep.kernel import openat
-from podkeep.kernel.openat import Resolve
-from podkeep.kernel.removal import remove_entry
+from podkeep.kernel.files import openat
+from podkeep.kernel.files.openat import Resolve
+from podkeep.kernel.files.removal import remove_entry
 
 _DATA = "..data"
 _NEW_DATA = "..data_tmp"

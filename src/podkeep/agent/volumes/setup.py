@@ -20,7 +20,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.volumes import EmptyDirVolumeSource, Volume
 from podkeep.base import quantity
 from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError, Unimplemented
-from podkeep.kernel import mountinfo, mounts
+from podkeep.kernel.mount import mountinfo, mounts
 
 _EMPTY_DIR = "kubernetes.io~empty-dir"
 _CONFIG_MAP = "kubernetes.io~configmap"

@@ -16,9 +16,10 @@ import stat
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import mountinfo, mounts, removal
-from podkeep.kernel.mounts import Propagation
-from podkeep.kernel.openat import Resolve, openat2
+from podkeep.kernel.files import removal
+from podkeep.kernel.files.openat import Resolve, openat2
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import Propagation
 
 _LOOK = os.O_PATH
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY

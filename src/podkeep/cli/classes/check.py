@@ -63,7 +63,7 @@ def kind_of(tree: Node) -> str:
 
 
 def _blockio(file: Path) -> tuple[list[str], dict[str, Any]]:
-    from podkeep.kernel.cgroups import Cgroups
+    from podkeep.kernel.cgroup.cgroups import Cgroups
     from podkeep.runtime.class_resources.blockio import configuration, explain
     from podkeep.runtime.class_resources.blockio.devices import Devices
     from podkeep.runtime.class_resources.blockio.plugin import BlockIo
@@ -74,7 +74,7 @@ def _blockio(file: Path) -> tuple[list[str], dict[str, Any]]:
 
 def _rdt(file: Path, mount: Path, root: Path) -> tuple[list[str], dict[str, Any]]:
     """:param root: the runtime's persistent directory, which says what groups are its own."""
-    from podkeep.kernel.resctrl import Resctrl
+    from podkeep.kernel.cgroup.resctrl import Resctrl
     from podkeep.runtime.class_resources.rdt import configuration, explain, planning
     from podkeep.runtime.class_resources.rdt.groups import ControlGroups
 

@@ -14,7 +14,7 @@ from podkeep.cli.diagnosis.finding import Finding
 
 if TYPE_CHECKING:
     from podkeep.base.config import ClassResourcesConfig, Config, CustomType
-    from podkeep.kernel.cgroups import Cgroups
+    from podkeep.kernel.cgroup.cgroups import Cgroups
 
 _PREFIX = "class resource"
 _REFUSED = "the runtime does not start with this configuration"
@@ -42,7 +42,7 @@ def rdt(file: Path, mount: Path, root: Path, *, filesystems: str) -> Finding:
     :param root: the runtime's persistent directory, which says what groups are its own.
     :param filesystems: the file systems that the kernel knows, as ``/proc/filesystems``.
     """
-    from podkeep.kernel.resctrl import Resctrl
+    from podkeep.kernel.cgroup.resctrl import Resctrl
     from podkeep.runtime.class_resources.rdt import configuration, planning
     from podkeep.runtime.class_resources.rdt.groups import ControlGroups
 
@@ -71,7 +71,7 @@ def rdt(file: Path, mount: Path, root: Path, *, filesystems: str) -> Finding:
 
 
 def _blockio(file: Path) -> list[Finding]:
-    from podkeep.kernel.cgroups import Cgroups
+    from podkeep.kernel.cgroup.cgroups import Cgroups
     from podkeep.runtime.class_resources.blockio import configuration
     from podkeep.runtime.class_resources.blockio.devices import Devices
     from podkeep.runtime.class_resources.blockio.plugin import BlockIo
@@ -104,7 +104,7 @@ def _blockio(file: Path) -> list[Finding]:
 
 
 def _custom(classes: ClassResourcesConfig) -> list[Finding]:
-    from podkeep.kernel.cgroups import Cgroups
+    from podkeep.kernel.cgroup.cgroups import Cgroups
     from podkeep.runtime.class_resources.custom import plugin as custom
     from podkeep.runtime.class_resources.model import Level
 

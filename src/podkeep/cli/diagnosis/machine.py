@@ -16,7 +16,9 @@ from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cli.diagnosis import finding, known_holes
 from podkeep.cli.diagnosis.finding import Finding, tried
-from podkeep.kernel import cgroup_dynmods, cgroups, lsm, mountinfo, procfs, systemd
+from podkeep.kernel.cgroup import cgroup_dynmods, cgroups, systemd
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.process import lsm, procfs
 from podkeep.runtime.oci import apparmor_loader
 
 if TYPE_CHECKING:

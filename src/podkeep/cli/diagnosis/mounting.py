@@ -18,8 +18,10 @@ from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 from podkeep.images.layers.forms import EROFS
 from podkeep.images.snapshots.choice import choose
-from podkeep.kernel import idmap, libc, mounts, overlay
-from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.kernel import libc
+from podkeep.kernel.mount import mounts, overlay
+from podkeep.kernel.namespace import idmap
+from podkeep.kernel.namespace.namespaces import NamespaceHelper
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config

@@ -13,7 +13,7 @@ from podkeep.base.errors import PodkeepError
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding, Level
 from podkeep.cli.mountns import namespace, status
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from podkeep.mountns import contents, installation, lifecycle, netns_directory, sync
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
 from podkeep.mountns.pin import locate

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from podkeep.cri.v1 import podkeep_pb2
 from podkeep.images.formats import openfile
-from podkeep.kernel.openat import write_all
+from podkeep.kernel.files.openat import write_all
 
 _PIECE = 1 << 18
 

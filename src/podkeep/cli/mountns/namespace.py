@@ -24,7 +24,7 @@ def require_root(verb: str) -> None:
 def require_mounting(verb: str) -> None:
     """:raises PermissionDenied: unless root asks, with the capability without which it can join no mount namespace."""
     require_root(verb)
-    from podkeep.kernel import procfs
+    from podkeep.kernel.process import procfs
 
     if "CAP_SYS_ADMIN" not in procfs.capability_bounding_set():
         raise PermissionDenied(

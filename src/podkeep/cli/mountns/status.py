@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from podkeep.base.printable import listed
 from podkeep.cli.core.output import aligned, fields
 from podkeep.cli.mountns import namespace
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from podkeep.mountns import contents, daemons, lifecycle, making, sync
 from podkeep.mountns.daemons import KUBELET, Daemon
 from podkeep.mountns.membership import Membership, Publication

@@ -22,7 +22,7 @@ from typing import IO
 from podkeep.agent.log_rotation import RotatedLog
 from podkeep.agent.log_rotation import rotated as rotated_logs
 from podkeep.base.errors import DataLoss, NotFound
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 
 _BLOCK = 64 * 1024
 READ_BYTES = 256 * 1024

@@ -79,7 +79,7 @@ def remove_directory(fd: int) -> None:
 
     :raises OSError: if the file system refuses.
     """
-    from podkeep.kernel.removal import remove_entry  # nothing that a worker needs: its start-up time counts
+    from podkeep.kernel.files.removal import remove_entry  # nothing that a worker needs: its start-up time counts
 
     parent = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
     try:

@@ -32,8 +32,8 @@ from podkeep.images.layers.messages import (
 )
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import TarError
-from podkeep.kernel import allocator, confine, seccomp
-from podkeep.kernel.confine import Capability
+from podkeep.kernel.process import allocator, confine, seccomp
+from podkeep.kernel.process.confine import Capability
 
 _KEPT = (
     Capability.CHOWN,

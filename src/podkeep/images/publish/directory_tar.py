@@ -17,7 +17,7 @@ from pathlib import Path
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError
 from podkeep.images.formats.media_types import WHITEOUT
 from podkeep.images.layers.rules import MAX_PATH
-from podkeep.kernel.openat import Resolve, openat2
+from podkeep.kernel.files.openat import Resolve, openat2
 
 Count = Callable[[int], None]
 """Is told how many more bytes were read."""

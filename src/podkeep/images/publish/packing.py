@@ -26,7 +26,7 @@ from podkeep.base.reference import is_media_type
 from podkeep.images.formats.manifest import MAX_LAYERS
 from podkeep.images.formats.media_types import OCI_TAR, ORAS_DIGEST, ORAS_UNPACK, TITLE, wrong_title
 from podkeep.images.publish.directory_tar import PIECE, Count, changed, same, tar_of
-from podkeep.kernel.openat import open_named_regular
+from podkeep.kernel.files.openat import open_named_regular
 
 Compression = Literal["gzip", "zstd", "none"]
 

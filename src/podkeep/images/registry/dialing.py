@@ -18,7 +18,7 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import BrokenOff, Connection, TransferError
 from podkeep.images.registry.proxies import Address, address_of, proxy_for
-from podkeep.kernel import routes
+from podkeep.kernel.network import routes
 
 if TYPE_CHECKING:
     import ssl

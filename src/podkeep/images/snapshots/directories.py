@@ -18,7 +18,7 @@ from podkeep.base.ids import Digest
 from podkeep.images.layers.files.recording import record_file, replay
 from podkeep.images.layers.forms import DIRECTORIES, RECORD_SUFFIX
 from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
-from podkeep.kernel import tree_size
+from podkeep.kernel.files import tree_size
 
 
 class DirectoriesDriver(LayerDirectories):

@@ -17,9 +17,9 @@ from podkeep.images.layers.erofs import keeping, layout
 from podkeep.images.layers.forms import EROFS, METADATA, metadata_digest
 from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
 from podkeep.images.snapshots.layermounts import LayerMounts
-from podkeep.kernel import mounts
-from podkeep.kernel.erofs import mount_erofs
-from podkeep.kernel.mounts import MountAttr
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.erofs import mount_erofs
+from podkeep.kernel.mount.mounts import MountAttr
 
 _ATTRIBUTES = MountAttr.NOSUID | MountAttr.NODEV
 """Of the mounts as such. An overlay of them has its own."""

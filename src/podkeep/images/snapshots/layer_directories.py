@@ -16,8 +16,8 @@ from pathlib import Path
 
 from podkeep.base.errors import DataLoss, Internal
 from podkeep.base.ids import Digest
-from podkeep.kernel import mounts
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.files.removal import remove_tree
+from podkeep.kernel.mount import mounts
 
 
 def file_name(layer: Digest) -> str:

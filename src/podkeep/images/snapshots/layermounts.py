@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import mountinfo, mounts
-from podkeep.kernel.mounts import Propagation
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import Propagation
 
 
 class LayerMounts:

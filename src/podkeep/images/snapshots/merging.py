@@ -27,8 +27,9 @@ import msgspec
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest
 from podkeep.images.snapshots.layer_directories import file_name
-from podkeep.kernel import mounts, tree_size
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.files import tree_size
+from podkeep.kernel.files.removal import remove_tree
+from podkeep.kernel.mount import mounts
 
 SUFFIX = ".implied"
 """Of the list's name, beside the staged tree's."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from podkeep.base.errors import PodkeepError
 from podkeep.images.store.catalog import Catalog
-from podkeep.kernel.openat import syncfs
+from podkeep.kernel.files.openat import syncfs
 
 log = logging.getLogger(__name__)
 

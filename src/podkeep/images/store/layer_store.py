@@ -25,7 +25,7 @@ from podkeep.images.snapshots import merging
 from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.store.catalog import Catalog, disk_usage
 from podkeep.images.store.database import LayerRecord
-from podkeep.kernel import tree_size
+from podkeep.kernel.files import tree_size
 
 log = logging.getLogger(__name__)
 

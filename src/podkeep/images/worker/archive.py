@@ -28,7 +28,7 @@ from podkeep.images.worker import selection
 from podkeep.images.worker.assembly import Assembly
 from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.layers import LayerJob
-from podkeep.kernel.openat import Resolve, closing, open_named, open_regular, reopen
+from podkeep.kernel.files.openat import Resolve, closing, open_named, open_regular, reopen
 
 _PIECE = 1 << 18
 _MAX_LINKS = 8

@@ -24,7 +24,7 @@ from podkeep.images.snapshots import merging
 from podkeep.images.worker import file_layers
 from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.layers import LayerJob, Made, UnpackProcess, mark_opaque
-from podkeep.kernel import tree_size
+from podkeep.kernel.files import tree_size
 
 WHOLE = 150_000_000
 """Bytes of memory that a pull takes at most with all its processes."""

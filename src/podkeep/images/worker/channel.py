@@ -14,7 +14,7 @@ import time
 
 from podkeep.images import messages
 from podkeep.images.messages import Available, Event, Progress, Request, Wanted
-from podkeep.kernel.openat import write_all
+from podkeep.kernel.files.openat import write_all
 
 _PROGRESS_INTERVAL = 0.1
 """Seconds between two progress lines of one layer."""

@@ -29,7 +29,7 @@ from podkeep.images.layers.programs import command, ended
 from podkeep.images.messages import NewLayer, StagedLayer, WantedLayer
 from podkeep.images.worker.channel import Channel
 from podkeep.kernel import libc
-from podkeep.kernel.openat import Resolve, openat2, write_all
+from podkeep.kernel.files.openat import Resolve, openat2, write_all
 
 _PIPE = 1 << 20
 """Bytes the pipe to the process holds: with the default of 64 KiB the two wait for each other at every piece."""

@@ -28,7 +28,7 @@ from podkeep.images.formats.openfile import failure, open_again
 from podkeep.images.messages import Save, Saved, StoredImage, StoredLayer
 from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.stored import StoredLayers, give_way
-from podkeep.kernel.openat import write_all
+from podkeep.kernel.files.openat import write_all
 
 _PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
 _RECORD = 10240

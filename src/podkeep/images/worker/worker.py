@@ -17,7 +17,7 @@ from podkeep.base.redaction import redacted
 from podkeep.images.layers.messages import legible
 from podkeep.images.messages import Done, Failed, FetchedImage, Pull, Request, Save, Unchanged, Verify
 from podkeep.images.worker.channel import Channel
-from podkeep.kernel import allocator
+from podkeep.kernel.process import allocator
 
 _MAX_MEMORY = 2 << 30
 """Bytes of memory that it can write to. A pull takes some 60 MB, stacks and buffers of many parallel layers more; this

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from podkeep.base.errors import InvalidArgument, KernelCallError
-from podkeep.kernel import openat
-from podkeep.kernel.idmap import IdMap
-from podkeep.kernel.openat import Resolve
+from podkeep.kernel.files import openat
+from podkeep.kernel.files.openat import Resolve
+from podkeep.kernel.namespace.idmap import IdMap
 from podkeep.runtime.bundle.copy_up import copy_directory
 from podkeep.runtime.oci.mounts import is_below, normal
 

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import mounts, openat
-from podkeep.kernel.mounts import MountAttr
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.files import openat
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import MountAttr
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.model.records import ContainerConfig, Sandbox
 
 TIMEOUT_S = 5.0

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 
 from podkeep.base import failpoints
 from podkeep.base.errors import Cancelled, KernelCallError, ResourceExhausted
-from podkeep.kernel import openat
-from podkeep.kernel.openat import Resolve
+from podkeep.kernel.files import openat
+from podkeep.kernel.files.openat import Resolve
 
 _CONFINED = Resolve.BENEATH | Resolve.NO_SYMLINKS
 _NOT_COPIED = ("security.selinux", "security.ima", "security.evm", "trusted.overlay.")

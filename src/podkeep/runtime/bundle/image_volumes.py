@@ -27,9 +27,10 @@ from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, PodkeepError
 from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
-from podkeep.kernel import mounts, openat, overlay
-from podkeep.kernel.mounts import MountAttr
-from podkeep.kernel.openat import Resolve
+from podkeep.kernel.files import openat
+from podkeep.kernel.files.openat import Resolve
+from podkeep.kernel.mount import mounts, overlay
+from podkeep.kernel.mount.mounts import MountAttr
 from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.model.records import Container, ContainerConfig, Sandbox, VolumeImage
 from podkeep.runtime.oci.mounts import StagedMount

@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 
 ATTRIBUTE = "security.selinux"
 _REFUSED = frozenset(

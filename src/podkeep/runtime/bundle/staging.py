@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import mountinfo, mounts, openat
-from podkeep.kernel.idmap import IdMap
-from podkeep.kernel.mounts import MountAttr
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, open_pinned
+from podkeep.kernel.files import openat
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import MountAttr
+from podkeep.kernel.namespace.idmap import IdMap
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, open_pinned
 from podkeep.runtime.bundle import targets
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, Propagation, Sandbox

@@ -6,8 +6,8 @@ makes. Everything blocks.
 
 from __future__ import annotations
 
-from podkeep.kernel import systemd
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup import systemd
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.cgroup_driver import slices
 
 CRUN_SUBGROUP = "container"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel.systemd import SUFFIX, expand, is_slice
+from podkeep.kernel.cgroup.systemd import SUFFIX, expand, is_slice
 
 SCOPE_PREFIX = "podkeep"
 SANDBOX_PREFIX = "pod-"

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, NotFound
-from podkeep.kernel import procfs
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.kernel.tables import lines
 from podkeep.runtime.class_resources.model import Target
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources import oom, qos
 from podkeep.runtime.class_resources.catalog import Catalog
 from podkeep.runtime.class_resources.custom import plugin as custom

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.undo import UndoStack
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process.procfs import ProcessId
 
 RDT = "rdt"
 """KEP-3008, ClassResourceRdt."""
@@ -73,7 +73,7 @@ class Target:
     name: str
     """For messages: ``namespace/pod`` or ``namespace/pod/container``."""
     cgroup: str
-    """Where its processes and limits are, as :class:`podkeep.kernel.cgroups.Cgroups` takes it."""
+    """Where its processes and limits are, as :class:`podkeep.kernel.cgroup.cgroups.Cgroups` takes it."""
     process: ProcessId | None = None
     """The container's first process."""
 

@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Offer, Target, check_class, problem
 
 log = logging.getLogger(__name__)

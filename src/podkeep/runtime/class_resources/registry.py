@@ -18,7 +18,7 @@ from typing import Any
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
 from podkeep.base.undo import UndoStack
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.catalog import Catalog
 from podkeep.runtime.class_resources.commands import Commands
 from podkeep.runtime.class_resources.guard import Guard

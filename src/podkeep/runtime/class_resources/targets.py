@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.cgroup_driver.pod_cgroups import limited
 from podkeep.runtime.class_resources.model import Level, Target
 from podkeep.runtime.model.layout import container_cgroup, sandbox_cgroup

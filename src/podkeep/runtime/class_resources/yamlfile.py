@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 
 if TYPE_CHECKING:
     import yaml

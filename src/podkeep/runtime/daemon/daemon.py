@@ -27,10 +27,10 @@ from podkeep.base.threads import SharedThreads, working_for
 from podkeep.cri import server
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.store.store import ImageStore
-from podkeep.kernel import cgroup_dynmods, systemd
-from podkeep.kernel.cgroup_stats import open_reader
-from podkeep.kernel.cgroups import Cgroups, detect
-from podkeep.kernel.namespaces import NamespaceHelper
+from podkeep.kernel.cgroup import cgroup_dynmods, systemd
+from podkeep.kernel.cgroup.cgroup_stats import open_reader
+from podkeep.kernel.cgroup.cgroups import Cgroups, detect
+from podkeep.kernel.namespace.namespaces import NamespaceHelper
 from podkeep.mountns import membership
 from podkeep.mountns.membership import Membership
 from podkeep.runtime.bundle import image_volumes

@@ -22,7 +22,7 @@ from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import ContainerID
 from podkeep.base.log_names import is_rotated, numbered, rotated_name
 from podkeep.base.tasks import Tasks
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 from podkeep.runtime.bundle.container_log import LogFile
 
 log = logging.getLogger(__name__)

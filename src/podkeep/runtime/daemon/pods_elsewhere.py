@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound
-from podkeep.kernel import mountinfo, procfs
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.process import procfs
 from podkeep.mountns import pin as pins
 from podkeep.mountns.membership import Membership, Publication, published
 from podkeep.mountns.pin import HostRoot, label

@@ -17,7 +17,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.cri import transport
 from podkeep.images.formats import referrer_names
 from podkeep.images.registry import credentials, endpoints
-from podkeep.kernel import systemd
+from podkeep.kernel.cgroup import systemd
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.class_resources import loading
 from podkeep.runtime.network.bridge import Bridge

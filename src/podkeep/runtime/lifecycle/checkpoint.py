@@ -39,11 +39,11 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID
 from podkeep.base.singleflight import SingleFlight
-from podkeep.kernel import openat
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.idmap import IdMap
-from podkeep.kernel.openat import Found, Resolve
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.files import openat
+from podkeep.kernel.files.openat import Found, Resolve
+from podkeep.kernel.files.removal import remove_tree
+from podkeep.kernel.namespace.idmap import IdMap
 from podkeep.runtime.bundle.container_log import LogFile, log_file
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes
 from podkeep.runtime.model.layout import Layout, container_cgroup

@@ -27,10 +27,13 @@ from podkeep.base.errors import (
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
 from podkeep.images.store.store import ImageStore
-from podkeep.kernel import cgroup_dynmods, mounts, openat, overlay, procfs, removal
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.namespaces import NamespaceKind
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.cgroup import cgroup_dynmods
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.files import openat, removal
+from podkeep.kernel.mount import mounts, overlay
+from podkeep.kernel.namespace.namespaces import NamespaceKind
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.bundle import anonymous_volumes, container_log, pod_files, relabel, targets
 from podkeep.runtime.bundle.container_log import LogFile
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
@@ -125,7 +128,7 @@ class ContainerExecutor:
         return MadeContainer(created=created, user=plan.user)
 
     def expect_move(self) -> None:
-        """See :func:`podkeep.kernel.cgroup_dynmods.expect_move`.
+        """See :func:`podkeep.kernel.cgroup.cgroup_dynmods.expect_move`.
 
         :raises OSError: if the daemon may not write to its own cgroup.
         """

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from podkeep.images.formats.image import Image
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.bundle.container_log import LogFile
 from podkeep.runtime.model.records import Container, Sandbox
 from podkeep.runtime.oci import spec

@@ -36,8 +36,8 @@ from podkeep.base.tasks import Tasks
 from podkeep.base.threads import working_for
 from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
-from podkeep.kernel import procfs
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.bundle import container_log, image_volumes
 from podkeep.runtime.bundle.container_log import LogFile, log_file
 from podkeep.runtime.class_resources.model import Level

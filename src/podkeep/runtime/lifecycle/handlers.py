@@ -21,11 +21,13 @@ from podkeep.base.config import HandlerConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.base.printable import quoted
-from podkeep.kernel import mounts, namespaces, openat
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.idmap import block
-from podkeep.kernel.namespaces import NamespaceHelper
-from podkeep.kernel.removal import remove_tree
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.files import openat
+from podkeep.kernel.files.removal import remove_tree
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.namespace import namespaces
+from podkeep.kernel.namespace.idmap import block
+from podkeep.kernel.namespace.namespaces import NamespaceHelper
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.lifecycle.strays import kill_strays
 from podkeep.runtime.model.layout import Layout

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from podkeep.base.errors import NotFound
-from podkeep.kernel import procfs
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 
 Key = TypeVar("Key", bound=str)
 

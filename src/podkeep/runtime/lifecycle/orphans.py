@@ -11,8 +11,8 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import procfs
-from podkeep.kernel.removal import remove_tree, unmount_below
+from podkeep.kernel.files.removal import remove_tree, unmount_below
+from podkeep.kernel.process import procfs
 from podkeep.runtime.model.layout import Layout
 
 _ID = re.compile(r"[0-9a-f]{64}")

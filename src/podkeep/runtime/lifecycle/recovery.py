@@ -24,8 +24,8 @@ from functools import partial
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.process import procfs
 from podkeep.runtime.cgroup_driver.pod_cgroups import limited
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target, sandbox_target

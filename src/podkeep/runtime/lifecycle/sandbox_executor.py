@@ -24,13 +24,16 @@ from podkeep.base import atomicfile, failpoints
 from podkeep.base.errors import Internal, InvalidArgument, KernelCallError
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
-from podkeep.kernel import mountinfo, mounts, namespaces, nshelper, openat, procfs
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.idmap import IdMapping
-from podkeep.kernel.mounts import MountFlag
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
-from podkeep.kernel.procfs import ProcessId
-from podkeep.kernel.removal import remove_tree, unmount_below
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.files import openat
+from podkeep.kernel.files.removal import remove_tree, unmount_below
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import MountFlag
+from podkeep.kernel.namespace import namespaces, nshelper
+from podkeep.kernel.namespace.idmap import IdMapping
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.bundle import pod_files, relabel
 from podkeep.runtime.bundle.staging import make_passable
 from podkeep.runtime.cgroup_driver import pod_cgroups, slices

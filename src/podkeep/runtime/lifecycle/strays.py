@@ -9,7 +9,7 @@ import signal
 import time
 
 from podkeep.base.errors import Internal
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from podkeep.runtime.oci.driver import Driver
 
 TIMEOUT_S = 5.0

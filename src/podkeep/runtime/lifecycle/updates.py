@@ -34,7 +34,7 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.base.singleflight import SingleFlight
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.tables import GONE
 from podkeep.runtime.class_resources.model import Level, Target
 from podkeep.runtime.class_resources.registry import ClassResources

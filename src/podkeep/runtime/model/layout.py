@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.ids import ContainerID, HandlerName, SandboxID
-from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.kernel.namespace.namespaces import NamespaceKind
 from podkeep.runtime.cgroup_driver import slices
 
 

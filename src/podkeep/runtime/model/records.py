@@ -18,8 +18,8 @@ import enum
 import msgspec
 
 from podkeep.base.ids import ContainerID, HandlerName, ImageID, SandboxID
-from podkeep.kernel.idmap import IdMap
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.namespace.idmap import IdMap
+from podkeep.kernel.process.procfs import ProcessId
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -246,7 +246,7 @@ class State:
             raise self._refusal("written", error) from error
 
     def note_boot(self, boot: str) -> None:
-        """Note in which boot of the machine the records' processes are; see ``kernel.procfs.boot_id``."""
+        """Note in which boot of the machine the records' processes are; see ``kernel.process.procfs.boot_id``."""
         self._replace("boot", (boot,))
         self.boot = boot
 

@@ -19,8 +19,8 @@ from podkeep.base import failpoints
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
 from podkeep.base.ids import SandboxID
-from podkeep.kernel import netlink, routes
-from podkeep.kernel.netlink import Endpoint
+from podkeep.kernel.network import netlink, routes
+from podkeep.kernel.network.netlink import Endpoint
 from podkeep.runtime.model.layout import veth_name
 from podkeep.runtime.model.records import HostPort
 from podkeep.runtime.network import ports, subnets

@@ -22,8 +22,9 @@ from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.base.ids import SandboxID
 from podkeep.base.tasks import Tasks
-from podkeep.kernel import namespaces, nfnetlink
-from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.kernel.namespace import namespaces
+from podkeep.kernel.namespace.namespaces import NamespaceKind
+from podkeep.kernel.network import nfnetlink
 from podkeep.runtime.model.layout import Layout, sandbox_cgroup
 from podkeep.runtime.model.records import (
     NamespaceMode,

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from podkeep.base import spawn
 from podkeep.base.errors import CommandFailed, KernelCallError
 from podkeep.base.ids import SandboxID
-from podkeep.kernel import nfnetlink
+from podkeep.kernel.network import nfnetlink
 from podkeep.runtime.network.ports import Forward
 from podkeep.runtime.network.subnets import Subnet
 

@@ -7,8 +7,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel.netlink import Interface
-from podkeep.kernel.routes import Route
+from podkeep.kernel.network.netlink import Interface
+from podkeep.kernel.network.routes import Route
 
 Subnet = IPv4Network | IPv6Network
 

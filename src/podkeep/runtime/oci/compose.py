@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, TypeAlias
 
-from podkeep.kernel.idmap import IdMap, IdMapping
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 from podkeep.runtime.oci.selinux import Labels
 
 OCI_VERSION = "1.0.2"

@@ -18,8 +18,9 @@ from typing import Any
 
 from podkeep.base.config import RuntimeConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, refused
-from podkeep.kernel import lsm, openat, procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.files import openat
+from podkeep.kernel.process import lsm, procfs
 from podkeep.runtime.model.records import Sandbox, Security, SELinuxOptions
 from podkeep.runtime.oci import apparmor, apparmor_loader, rlimits, selinux
 from podkeep.runtime.oci.apparmor import AppArmorSupport

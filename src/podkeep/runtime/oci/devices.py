@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 from podkeep.runtime.model.records import Device
 from podkeep.runtime.oci.mounts import normal
 

@@ -40,8 +40,8 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
-from podkeep.kernel import procfs
-from podkeep.kernel.procfs import ProcessId
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.oci import entering, sealed
 from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.entering import Enter

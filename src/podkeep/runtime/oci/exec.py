@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import DeadlineExceeded, Internal, KernelCallError, NotFound, PodkeepError
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from podkeep.runtime.oci import entering
 from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.null_device import open_null

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 
-from podkeep.kernel import mounts
+from podkeep.kernel.mount import mounts
 
 _lock = threading.Lock()
 _mount: list[int] = []

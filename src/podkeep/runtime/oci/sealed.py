@@ -17,7 +17,7 @@ import logging
 import os
 from pathlib import Path
 
-from podkeep.kernel import lsm
+from podkeep.kernel.process import lsm
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.images.formats.image import ImageRunConfig
-from podkeep.kernel.idmap import IdMap
+from podkeep.kernel.namespace.idmap import IdMap
 from podkeep.runtime.model.records import ContainerConfig, Resources, SandboxConfig
 from podkeep.runtime.oci import capabilities, mounts, resources, seccomp
 from podkeep.runtime.oci.compose import Config, Edit, base, compose, joining, labelled, mapped, mounting, setting

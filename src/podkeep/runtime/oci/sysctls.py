@@ -1,8 +1,8 @@
 """Which sysctls a pod sandbox gets. Pure.
 
-Only what belongs to one of the pod's own namespaces can be set; which sysctls these are is in ``kernel/nshelper.py``,
-which also writes them. Beside the request's there are the configuration's, for every pod that has the namespace. Those
-of a network interface are written when there is one, by ``sandbox_executor.py``.
+Only what belongs to one of the pod's own namespaces can be set; which sysctls these are is in
+``kernel/namespace/nshelper.py``, which also writes them. Beside the request's there are the configuration's, for every
+pod that has the namespace. Those of a network interface are written when there is one, by ``sandbox_executor.py``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from podkeep.base.errors import InvalidArgument, KernelCallError
-from podkeep.kernel import nshelper
-from podkeep.kernel.idmap import IdMap
+from podkeep.kernel.namespace import nshelper
+from podkeep.kernel.namespace.idmap import IdMap
 
 MAX_SYSCTLS = 256
 MAX_LENGTH = 1024

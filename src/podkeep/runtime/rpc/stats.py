@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import SandboxID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.blockdev import device_name
+from podkeep.kernel.mount.blockdev import device_name
 from podkeep.runtime.class_resources.model import RDT
 from podkeep.runtime.model.records import Container, Sandbox, SandboxState
 from podkeep.runtime.model.state import State

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import netdev, procfs
-from podkeep.kernel.blockdev import device_name, disk_of
-from podkeep.kernel.cgroup_stats import Detail, StatsReader, Usage
-from podkeep.kernel.netdev import Interface
-from podkeep.kernel.procfs import Descriptors
+from podkeep.kernel.cgroup.cgroup_stats import Detail, StatsReader, Usage
+from podkeep.kernel.mount.blockdev import device_name, disk_of
+from podkeep.kernel.network import netdev
+from podkeep.kernel.network.netdev import Interface
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import Descriptors
 from podkeep.runtime.class_resources.model import RDT
 from podkeep.runtime.model.records import Container, Sandbox
 from podkeep.runtime.stats.layers import Layers, LayerSize
@@ -223,7 +224,7 @@ class Collector:
         if class_name is None or self._resctrl is None:
             return ()
         # Imported where they are needed: most nodes have no such classes.
-        from podkeep.kernel.resctrl import Resctrl
+        from podkeep.kernel.cgroup.resctrl import Resctrl
         from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 
         return Monitoring(Resctrl(self._resctrl)).usage(class_name, container.id)

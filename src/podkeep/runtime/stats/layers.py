@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from podkeep.base.ids import ContainerID
-from podkeep.kernel import tree_size
-from podkeep.kernel.tree_size import TreeSize
+from podkeep.kernel.files import tree_size
+from podkeep.kernel.files.tree_size import TreeSize
 from podkeep.runtime.stats.targets import ContainerTarget
 
 PERIOD_S = 10.0

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from podkeep.kernel.cgroup_files import DeviceIo, Psi
-from podkeep.kernel.cgroup_stats import Memory
-from podkeep.kernel.netdev import Interface
+from podkeep.kernel.cgroup.cgroup_files import DeviceIo, Psi
+from podkeep.kernel.cgroup.cgroup_stats import Memory
+from podkeep.kernel.network.netdev import Interface
 from podkeep.runtime.model.records import Container, Resources, Sandbox
 from podkeep.runtime.stats.collector import ContainerMetrics, FileSystem
 from podkeep.runtime.stats.descriptors import UNCOUNTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from podkeep.kernel.cgroup_stats import StatsReader
+from podkeep.kernel.cgroup.cgroup_stats import StatsReader
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, ContainerState, Sandbox
 from podkeep.runtime.model.state import State

@@ -13,7 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from podkeep.base.ids import ContainerID, SandboxID
-from podkeep.kernel.namespaces import NamespaceKind
+from podkeep.kernel.namespace.namespaces import NamespaceKind
 from podkeep.runtime.model.layout import Layout, container_cgroup, sandbox_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, Sandbox
 

@@ -28,7 +28,7 @@ from podkeep.http.server import Server
 from podkeep.http.tls import server_context
 from podkeep.http.transport import Transport
 from podkeep.http.websocket import Tunnel, WebSocket
-from podkeep.kernel import allocator
+from podkeep.kernel.process import allocator
 from podkeep.runtime.streaming import pending, port_forward, remote_command
 from podkeep.runtime.streaming.pending import PendingRequests, above
 from podkeep.runtime.streaming.port_forward import ForwardRequest

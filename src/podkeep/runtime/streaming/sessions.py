@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from podkeep.kernel.namespaces import NamespaceKind, open_pinned, run_in_netns
+from podkeep.kernel.namespace.namespaces import NamespaceKind, open_pinned, run_in_netns
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes
 from podkeep.runtime.model.layout import Layout

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import confine, libc, mounts
+from podkeep.kernel import libc
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.process import confine
 
 tried: dict[str, object] = {}
 

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import confine, libc, mounts, seccomp
+from podkeep.kernel import libc
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.process import confine, seccomp
 
 tried: dict[str, object] = {}
 libc_syscall = ctypes.CDLL(None, use_errno=True)["syscall"]

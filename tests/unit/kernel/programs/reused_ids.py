@@ -1,5 +1,5 @@
 """Process 1 of a PID namespace: has a child's parent end, and its ID given to the child's own child, while
-:func:`podkeep.kernel.procfs.find_family` looks. Prints what that finds.
+:func:`podkeep.kernel.process.procfs.find_family` looks. Prints what that finds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 
 libc = ctypes.CDLL(None, use_errno=True)
 PARENT, CHILD = 900, 100

@@ -10,7 +10,7 @@ import resource
 import sys
 import threading
 
-from podkeep.kernel import allocator
+from podkeep.kernel.process import allocator
 
 if sys.argv[1:] == ["keep"]:
     allocator.keep_buffers()

@@ -12,7 +12,7 @@ import pytest
 
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.class_resources.blockio import explain, limits, plugin
 from podkeep.runtime.class_resources.blockio.devices import Devices
 from podkeep.runtime.class_resources.blockio.plugin import BlockIo

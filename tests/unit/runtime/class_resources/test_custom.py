@@ -15,8 +15,8 @@ import pytest
 
 from podkeep.base.config import ClassResourcesConfig, CustomClass, CustomType
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.custom import cgroup_values
 from podkeep.runtime.class_resources.custom import plugin as custom
 from podkeep.runtime.class_resources.model import ClassResource, Level, Target

@@ -11,7 +11,7 @@ import pytest
 
 from podkeep.base.config import ClassResourcesConfig, Config, CustomClass, CustomType
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.class_resources import loading, qos
 from podkeep.runtime.class_resources.model import Level, Target
 from podkeep.runtime.class_resources.registry import ClassResources
@@ -153,7 +153,7 @@ def test_a_daemon_without_them_does_not_load_what_reads_them() -> None:
     loaded = done.stdout.split()
     package = "podkeep.runtime.class_resources"
     assert f"{package}.loading" in loaded
-    of_files = ("yaml", "podkeep.kernel.resctrl", f"{package}.yamlfile", f"{package}.rdt", f"{package}.blockio")
+    of_files = ("yaml", "podkeep.kernel.cgroup.resctrl", f"{package}.yamlfile", f"{package}.rdt", f"{package}.blockio")
     assert [name for name in loaded if name.startswith(of_files)] == []
 
 

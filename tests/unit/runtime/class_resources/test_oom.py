@@ -12,8 +12,8 @@ from typing import IO
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources import oom
 from podkeep.runtime.class_resources.model import Level, Target
 from podkeep.runtime.class_resources.oom import Oom

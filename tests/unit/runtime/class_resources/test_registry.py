@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import procfs
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.model import ClassResource, Level, Offer, Target, problem
 from podkeep.runtime.class_resources.registry import ClassResources
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from podkeep.kernel.openat import write_all
+from podkeep.kernel.files.openat import write_all
 
 _RECORD = struct.Struct("<q?HI")
 _NAME = ".wh..wh..journal"

@@ -16,7 +16,7 @@ from podkeep.images.layers.forms import DIRECTORIES
 from podkeep.images.layers.messages import MadeTree
 from podkeep.images.layers.rules import TreeError
 from podkeep.images.layers.tarstream import ByteSource, TarReader
-from podkeep.kernel.openat import write_all
+from podkeep.kernel.files.openat import write_all
 
 _BLOCK_BYTES = 4096
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -18,7 +18,7 @@ from typing import IO
 import zstandard
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, KernelCallError
-from podkeep.kernel.openat import Resolve, openat2, write_all
+from podkeep.kernel.files.openat import Resolve, openat2, write_all
 
 _STEP = struct.Struct("<IHQQ")
 """Bytes as they are that come first, length of the path, offset and length of the part of that file."""

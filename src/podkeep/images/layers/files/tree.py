@@ -24,8 +24,8 @@ from podkeep.images.layers.files.recording import Recorder
 from podkeep.images.layers.rules import TreeError, shown
 from podkeep.images.layers.tarstream import Entry, EntryKind
 from podkeep.images.layers.tree import Directory, LayerTree, Leaf
-from podkeep.kernel.openat import Resolve, closing, openat2, write_all
-from podkeep.kernel.removal import remove_entry
+from podkeep.kernel.files.openat import Resolve, closing, openat2, write_all
+from podkeep.kernel.files.removal import remove_entry
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

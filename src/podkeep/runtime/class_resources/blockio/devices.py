@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.kernel.blockdev import device_name
+from podkeep.kernel.mount.blockdev import device_name
 from podkeep.runtime.class_resources.blockio import patterns
 
 _RACY_NS = 2_000_000_000

@@ -18,7 +18,7 @@ from typing import Any
 
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, KernelCallError
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.class_resources.blockio import configuration, explain, limits
 from podkeep.runtime.class_resources.blockio.configuration import Class, Configuration
 from podkeep.runtime.class_resources.blockio.devices import Devices

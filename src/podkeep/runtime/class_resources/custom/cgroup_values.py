@@ -16,11 +16,11 @@ from functools import partial
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.tables import GONE
 
 ATTRIBUTE = "trusted.podkeep.class-resources"
-"""Of the cgroup; see :meth:`podkeep.kernel.cgroups.Cgroups.set_attribute`."""
+"""Of the cgroup; see :meth:`podkeep.kernel.cgroup.cgroups.Cgroups.set_attribute`."""
 
 _FILE = re.compile(r"[a-z0-9_]+(\.[A-Za-z0-9_-]+)+")
 _NOT_FOR_CLASSES = frozenset({"cgroup", "devices", "freezer"})

@@ -16,8 +16,8 @@ from pathlib import Path
 from podkeep.base import spawn
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, NotFound, ResourceExhausted
 from podkeep.base.printable import printable
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.model import Target
 
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}

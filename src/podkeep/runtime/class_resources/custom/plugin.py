@@ -16,7 +16,7 @@ import msgspec
 
 from podkeep.base.config import ClassResourcesConfig, CustomClass, CustomType
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.kernel.cgroups import Cgroups
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.class_resources.custom import cgroup_values
 from podkeep.runtime.class_resources.custom.cgroup_values import CgroupValues
 from podkeep.runtime.class_resources.custom.hook import Action, Hook

@@ -22,8 +22,8 @@ import msgspec
 from podkeep.base import atomicfile, failpoints
 from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError, ResourceExhausted
 from podkeep.base.undo import UndoStack
-from podkeep.kernel import procfs
-from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.cgroup.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import GONE
 from podkeep.runtime.class_resources.model import RDT_NOTES
 from podkeep.runtime.class_resources.rdt import schemata, tasks
@@ -47,7 +47,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     resctrl: str
     """Where the file system is mounted."""
     groups: dict[str, str] = {}
-    """Names to :meth:`podkeep.kernel.resctrl.Resctrl.identity`; empty: about to be made."""
+    """Names to :meth:`podkeep.kernel.cgroup.resctrl.Resctrl.identity`; empty: about to be made."""
     default_changed: bool = False
     """The default group does not have everything any more."""
 

@@ -2,7 +2,7 @@
 
 Pure: :func:`read` is given the texts of ``info/`` and ``schemata``. No vendor and no model of processor is looked at:
 what the kernel says there is all that counts (Documentation/filesystems/resctrl.rst). Does not own: reading files
-(``kernel/resctrl.py``).
+(``kernel/cgroup/resctrl.py``).
 """
 
 from __future__ import annotations

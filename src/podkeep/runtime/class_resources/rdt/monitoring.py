@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.cgroup.resctrl import Group, Resctrl, ResctrlError
 from podkeep.kernel.tables import GONE
 from podkeep.runtime.class_resources.rdt import tasks
 from podkeep.runtime.class_resources.rdt.tasks import Threads

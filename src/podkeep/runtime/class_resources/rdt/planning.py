@@ -8,7 +8,7 @@ and ``podkeep doctor``. Nothing is changed.
 from __future__ import annotations
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.cgroup.resctrl import Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.rdt import allocation, hardware, tasks
 from podkeep.runtime.class_resources.rdt.allocation import Plan
 from podkeep.runtime.class_resources.rdt.configuration import Configuration

@@ -16,8 +16,8 @@ from typing import Any
 
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, PodkeepError
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.cgroup.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Origin, Target, named
 from podkeep.runtime.class_resources.rdt import allocation, configuration, explain, planning, tasks
 from podkeep.runtime.class_resources.rdt.allocation import Plan

@@ -1,6 +1,7 @@
 """The text of resctrl's ``schemata`` files: from lines to numbers, back, and what differs.
 
-Pure. Does not own: reading and writing the files (``kernel/resctrl.py``), or what a class gets (``allocation.py``).
+Pure. Does not own: reading and writing the files (``kernel/cgroup/resctrl.py``), or what a class gets
+(``allocation.py``).
 """
 
 from __future__ import annotations

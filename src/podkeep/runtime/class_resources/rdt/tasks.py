@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import procfs
-from podkeep.kernel.cgroups import Cgroups
-from podkeep.kernel.procfs import ProcessId
-from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.cgroup.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.process import procfs
+from podkeep.kernel.process.procfs import ProcessId
 
 _PROC = Path("/proc")
 TIMEOUT_S = 5.0

@@ -7,7 +7,7 @@ import posixpath
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import Propagation
 from podkeep.runtime.rpc.convert.checks import enum_value, path_text, quote

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.idmap import IdMap, IdMapping
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.rpc.convert.checks import bounded, enum_value

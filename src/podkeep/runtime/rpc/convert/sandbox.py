@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel import systemd
+from podkeep.kernel.cgroup import systemd
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import NamespaceMode, SandboxConfig

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.cgroup_files import Psi, PsiLine
-from podkeep.kernel.cgroup_stats import Memory, Usage
-from podkeep.kernel.netdev import Interface
+from podkeep.kernel.cgroup.cgroup_files import Psi, PsiLine
+from podkeep.kernel.cgroup.cgroup_stats import Memory, Usage
+from podkeep.kernel.network.netdev import Interface
 from podkeep.runtime.model.records import Container, Sandbox
 from podkeep.runtime.rpc.chunks import LIST_BYTES
 from podkeep.runtime.rpc.encoded import Encoded

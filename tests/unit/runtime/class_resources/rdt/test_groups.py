@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
-from podkeep.kernel.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.cgroup.resctrl import Group, Resctrl, ResctrlError
 from podkeep.runtime.class_resources.model import RDT_NOTES
 from podkeep.runtime.class_resources.rdt import groups as module
 from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups, Notes, Wanted
@@ -295,7 +295,7 @@ def test_notes_that_cannot_be_written_stop_it_before_a_group_is_made(mounted: Mo
 _KILLED = """
 import sys
 from pathlib import Path
-from podkeep.kernel.resctrl import Resctrl
+from podkeep.kernel.cgroup.resctrl import Resctrl
 from podkeep.runtime.class_resources.rdt.groups import ControlGroups
 resctrl = Resctrl(Path(sys.argv[1]))
 ControlGroups(resctrl, Path(sys.argv[2])).establish({"gold": ("L3:0=f;1=f",), "silver": ()})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
-from podkeep.kernel.resctrl import Resctrl
+from podkeep.kernel.cgroup.resctrl import Resctrl
 from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.rdt import configuration, planning
 from podkeep.runtime.class_resources.rdt.allocation import Plan

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import mounts
-from podkeep.kernel.mounts import MountAttr
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import MountAttr
 
 _MAX_STRING = 255
 """Bytes of an option's value (fsconfig(2))."""

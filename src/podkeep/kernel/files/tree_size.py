@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from podkeep.base.errors import ResourceExhausted
-from podkeep.kernel import openat
+from podkeep.kernel.files import openat
 
 MAX_INODES = openat.MAX_ENTRIES
 """A larger tree is counted only this far; so is one that is deeper than a walk goes."""

@@ -3,7 +3,7 @@
 Owns: the only ``fork`` in podkeep. Only a process with a single thread can make a user namespace, and forking a process
 that runs gRPC is unsafe; so this process has one thread and imports nothing but the standard library, ``libc``,
 ``mounts`` and the error classes. Does not own: pinning, or validating what it is asked
-(:class:`podkeep.kernel.namespaces.NamespaceHelper` is its only client).
+(:class:`podkeep.kernel.namespace.namespaces.NamespaceHelper` is its only client).
 
 Protocol: a SOCK_SEQPACKET socket that the owner keeps the other end of; one JSON object per packet.
 
@@ -54,9 +54,10 @@ from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
 from podkeep.base.errors import InvalidArgument, KernelCallError, PodkeepError
-from podkeep.kernel import libc, mounts
+from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import Propagation
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import Propagation
 
 MAX_PACKET_BYTES = 128 * 1024
 MAX_FDS = 253

@@ -20,7 +20,9 @@ from itertools import count, repeat
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
-from podkeep.kernel import libc, mountinfo, mounts, openat
+from podkeep.kernel import libc
+from podkeep.kernel.files import openat
+from podkeep.kernel.mount import mountinfo, mounts
 
 SMALL_ENTRIES = 200
 SMALL_DEPTH = 8

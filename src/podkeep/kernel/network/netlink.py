@@ -22,8 +22,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from pathlib import Path
 
 from podkeep.base.errors import AlreadyExists, Internal, InvalidArgument, KernelCallError, NotFound
-from podkeep.kernel import nlmsg
-from podkeep.kernel.namespaces import run_in_netns
+from podkeep.kernel.namespace.namespaces import run_in_netns
+from podkeep.kernel.network import nlmsg
 from podkeep.kernel.tables import read_text
 
 MAX_NAME_BYTES = 15

@@ -16,9 +16,9 @@ from typing import Protocol
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import cgroup_files as files
-from podkeep.kernel.cgroup_files import DeviceIo, Psi, Table
-from podkeep.kernel.cgroups import CgroupLayout
+from podkeep.kernel.cgroup import cgroup_files as files
+from podkeep.kernel.cgroup.cgroup_files import DeviceIo, Psi, Table
+from podkeep.kernel.cgroup.cgroups import CgroupLayout
 from podkeep.kernel.tables import GONE
 
 _READ_BYTES = 16 << 10

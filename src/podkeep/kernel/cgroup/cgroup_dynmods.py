@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel import mounts
-from podkeep.kernel.cgroups import CgroupLayout
+from podkeep.kernel.cgroup.cgroups import CgroupLayout
+from podkeep.kernel.mount import mounts
 from podkeep.kernel.tables import lines, read_text
 
 HIERARCHY = "podkeep-favordynmods"

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import libc, mounts
+from podkeep.kernel import libc
+from podkeep.kernel.mount import mounts
 
 
 class Capability(IntEnum):

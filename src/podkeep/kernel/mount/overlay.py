@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import InvalidArgument, KernelCallError
-from podkeep.kernel import mounts
-from podkeep.kernel.mounts import MountAttr, MountFlag
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import MountAttr, MountFlag
 
 MAX_OPTIONS_BYTES = 4095
 """mount(2) copies one page of options."""
@@ -35,7 +35,7 @@ def mount_overlay(
 ) -> None:
     """Mount a writable overlay at ``target``.
 
-    :param lowers: descriptors of detached mounts (:func:`podkeep.kernel.mounts.clone_tree`), top layer first; they stay
+    :param lowers: descriptors of detached mounts (``mounts.clone_tree``), top layer first; they stay
         open and the overlay keeps its own references. An old kernel uses them up: pass each only once.
     :param upper: directory that takes the changes; on one file system with ``work``.
     :param by_path: do not try descriptors first.

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel import nlmsg
+from podkeep.kernel.network import nlmsg
 
 INET = 1
 """NFPROTO_INET: the family of tables for IPv4 and IPv6."""

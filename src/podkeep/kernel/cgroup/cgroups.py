@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import mountinfo, procfs
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import GONE, read_text
 
 DEFAULT_ROOT = Path("/sys/fs/cgroup")

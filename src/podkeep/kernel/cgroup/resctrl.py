@@ -27,7 +27,8 @@ from pathlib import Path
 
 from podkeep.base import lockfile
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
-from podkeep.kernel import mountinfo, procfs
+from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import GONE, lines, read_text
 
 log = logging.getLogger(__name__)

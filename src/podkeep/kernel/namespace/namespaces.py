@@ -24,10 +24,12 @@ from typing import TypeVar
 
 from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, Unavailable
-from podkeep.kernel import libc, mounts, nshelper
-from podkeep.kernel.idmap import IdMap, proc_text
+from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import MountFlag
+from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import MountFlag
+from podkeep.kernel.namespace import nshelper
+from podkeep.kernel.namespace.idmap import IdMap, proc_text
 
 Result = TypeVar("Result")
 
@@ -37,9 +39,10 @@ _NS_GET_USERNS = 0xB701
 _NS_GET_NSTYPE = 0xB703
 _NSFS_MAGIC = 0x6E736673
 _BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from podkeep.kernel import nshelper; nshelper.main(int(sys.argv[2]))"
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from podkeep.kernel.namespace import nshelper; nshelper.main(int(sys.argv[2]))"
 )
-_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 
 
 class NamespaceKind(Enum):

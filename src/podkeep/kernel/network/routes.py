@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from podkeep.base.errors import Internal, KernelCallError
-from podkeep.kernel import nlmsg
+from podkeep.kernel.network import nlmsg
 
 _RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_MULTIPATH, _RTA_VIA = 1, 4, 5, 9, 18

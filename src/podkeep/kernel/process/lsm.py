@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from podkeep.kernel import mountinfo
+from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.tables import lines, read_text
 
 APPARMOR_SWITCH = Path("/sys/module/apparmor/parameters/enabled")

@@ -52,11 +52,11 @@ def main(pin: str, kind: str) -> None:
     """Do it, print what it took, and let go; ``hold`` does so only when its input ends."""
     config = MountnsConfig(enabled=kind != STAY, pin=pin)
     start = time.perf_counter()
-    from podkeep.mountns import membership, place, unified
+    from podkeep.mountns import membership, namespace_ref, unified
     from podkeep.mountns.pin import is_pinned
 
-    where = place.place(config, environ={}, is_pinned=is_pinned)
-    joined = membership.enter(where, pins=place.candidates(config))
+    where = namespace_ref.resolve(config, environ={}, is_pinned=is_pinned)
+    joined = membership.enter(where, pins=namespace_ref.candidates(config))
     if where is not None:
         unified.detach()
     print((time.perf_counter() - start) * 1e3, flush=True)

@@ -78,7 +78,7 @@ def test_a_caller_that_comes_back_in_time_joins_it() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("sandbox", [ONE, None])
+@pytest.mark.parametrize("sandbox", [ONE, None], ids=["one", "all"])
 def test_creations_are_given_up_with_their_sandbox(sandbox: SandboxID | None) -> None:
     async def scenario() -> None:
         creations, makings = Creations(), [Making(), Making()]

@@ -66,11 +66,11 @@ def test_a_removed_table_is_noticed(inside: Callable[[Callable[[], None]], None]
         try:
             nft("delete table inet other\ndelete table ip mine\nadd chain inet mine c\n")
             assert select.select([watch], [], [], 5)[0] == [watch]
-            assert not watch.was_removed(nfnetlink.INET, "mine")
+            assert not watch.was_removed((nfnetlink.INET, "mine"))
             nft("flush ruleset\n")
             assert select.select([watch], [], [], 5)[0] == [watch]
-            assert watch.was_removed(nfnetlink.INET, "mine")
-            assert not watch.was_removed(nfnetlink.INET, "mine"), "told once"
+            assert watch.was_removed((nfnetlink.INET, "mine"))
+            assert not watch.was_removed((nfnetlink.INET, "mine")), "told once"
         finally:
             watch.close()
 

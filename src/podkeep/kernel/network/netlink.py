@@ -35,7 +35,9 @@ _IFA_F_NODAD = 0x02
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_NET_NS_FD = 1, 3, 10, 18, 20, 28
 _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _IFLA_INFO_SLAVE_KIND, _IFLA_INFO_SLAVE_DATA = 1, 2, 4, 5
-_VETH_INFO_PEER, _IFLA_BRPORT_MODE = 1, 4
+_VETH_INFO_PEER, _IFLA_BRPORT_MODE, _IFLA_BR_MULTI_BOOLOPT = 1, 4, 46
+_NO_LL_LEARN = 1
+"""The option of bridges (linux/if_bridge.h, BR_BOOLOPT_NO_LL_LEARN) as a bit."""
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_OIF, _RTA_GATEWAY = 4, 5
 _IFF_UP = 0x1
@@ -87,7 +89,7 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
     """Make sure that bridge ``name`` exists, has the addresses ``gateways`` and is up; safe to repeat and to race.
 
     Its hardware address is derived from the first one: otherwise it would change with the ports that come and go.
-    Router advertisements of pods are not believed.
+    Router advertisements of pods are not believed, and it learns nothing from frames that are not forwarded.
 
     :param owner: the bridge's alias (``ip link`` shows it); a bridge with another one, or none, is somebody else's.
     :raises AlreadyExists: if a link of another kind, or of another owner, has this name; it is left as it is.
@@ -116,7 +118,7 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
         _ignore_router_advertisements(name)
         _enable_ipv6(name, gateways)
         addresses = [_address_request(name, index, gateway) for gateway in gateways]
-        _exchange(channel, [*addresses, _up_request(name, index)])
+        _exchange(channel, [_no_link_local_learning(name, index), *addresses, _up_request(name, index)])
 
 
 def _settled(channel: socket.socket, name: str) -> _Link:
@@ -151,6 +153,18 @@ def _bridge_requests(name: str, gateway: Interface, owner: str) -> list[_Request
     create = _link_request(f"create bridge {name}", *attributes, flags=flags, index=index)
     mark = _link_request(f"mark bridge {name}", nlmsg.text(_IFLA_IFALIAS, owner), index=index)
     return [create, mark]
+
+
+def _no_link_local_learning(name: str, index: int) -> _Request:
+    """Return what keeps a bridge from learning hardware addresses from frames to 01:80:c2:00:00:0X.
+
+    They are for the bridge, and do not pass what drops a pod's frames with another one's address
+    (net/bridge/br_input.c, br_handle_frame).
+    """
+    options = nlmsg.attribute(_IFLA_BR_MULTI_BOOLOPT, struct.pack("=II", _NO_LL_LEARN, _NO_LL_LEARN))
+    kind = nlmsg.text(_IFLA_INFO_KIND, "bridge")
+    info = nlmsg.group(_IFLA_LINKINFO, kind, nlmsg.group(_IFLA_INFO_DATA, options))
+    return _link_request(f"set no_linklocal_learn of {name}", info, index=index)
 
 
 def delete_bridge(name: str, owner: str) -> bool:

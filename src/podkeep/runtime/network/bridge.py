@@ -1,8 +1,8 @@
 """The built-in network: one bridge per machine; a cable, an address per family and host ports per pod.
 
-Owns: the bridge, its addresses, the system settings it needs, and a pod's cable. Does not own: the nftables table
-(``rules.py``), which address a pod gets (``state.py``) or the namespace (``sandbox_executor.py``). Everything blocks;
-the server calls it on threads.
+Owns: the bridge, its addresses, the system settings it needs, and a pod's cable. Does not own: the nftables tables
+(``rules.py``, ``port_filter.py``), which address a pod gets (``state.py``) or the namespace (``sandbox_executor.py``).
+Everything blocks; the server calls it on threads.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from podkeep.kernel.network.netlink import Endpoint
 from podkeep.runtime.model.layout import veth_name
 from podkeep.runtime.model.records import HostPort
 from podkeep.runtime.network import ports, subnets
+from podkeep.runtime.network.port_filter import PortFilter
 from podkeep.runtime.network.ports import Forward
 from podkeep.runtime.network.rules import Rules
 from podkeep.runtime.network.subnets import Subnet
@@ -48,6 +49,7 @@ class Bridge:
         removed.
         """
         self.rules = Rules(name, masquerade=masquerade)
+        self.ports = PortFilter(name)
         self._subnets = subnets
         self._former: tuple[Subnet, ...] = ()
         self._lock = threading.Lock()
@@ -113,20 +115,33 @@ class Bridge:
                     # address once.
                     self._make(wanted)
 
-    def start(self, forwards: Mapping[SandboxID, tuple[Forward, ...]], in_use: Sequence[str] = ()) -> None:
+    def start(
+        self,
+        forwards: Mapping[SandboxID, tuple[Forward, ...]],
+        in_use: Sequence[str] = (),
+        pods: Mapping[SandboxID, Sequence[str]] | None = None,
+    ) -> None:
         """Make the bridge and its rules, or take those it made before, and let the machine forward.
 
-        :param forwards: the host ports of the pods that are there, ``in_use`` their addresses.
+        :param forwards: the host ports of the pods that are there.
+        :param in_use: addresses of pods, also of those that are not connected.
+        :param pods: the addresses of each pod that is connected.
         :raises AlreadyExists: if the name is that of a link which this runtime did not make.
         :raises FailedPrecondition: if the machine uses one of the subnets, by a route that is not the bridge's.
         :raises KernelCallError: if the kernel refuses the bridge.
         :raises CommandFailed: if nft refuses the rules.
         """
         with self._lock:
-            self._start(forwards, in_use)
+            self._start(forwards, in_use, pods or {})
 
-    def _start(self, forwards: Mapping[SandboxID, tuple[Forward, ...]], in_use: Sequence[str]) -> None:
+    def _start(
+        self,
+        forwards: Mapping[SandboxID, tuple[Forward, ...]],
+        in_use: Sequence[str],
+        pods: Mapping[SandboxID, Sequence[str]],
+    ) -> None:
         self._make(self._subnets)
+        self.ports.install(pods)
         self.rules.install(self._pods(in_use), forwards)
         if any(forwards.values()):
             self._answer_loopback()
@@ -165,6 +180,11 @@ class Bridge:
         there = self._started or self.name in netlink.links()
         if there and netlink.delete_bridge(self.name, self.owner):
             self.rules.drop()
+            self.ports.drop()
+
+    def close(self) -> None:
+        """Give back what the daemon holds; the network stays."""
+        self.ports.close()
 
     def attach(
         self, sandbox: SandboxID, netns: int, addresses: Sequence[str], host_ports: Sequence[HostPort] = ()
@@ -177,8 +197,9 @@ class Bridge:
         with self._lock:
             # Until now pods were connected by CNI: this is the first one here.
             if not self._started:
-                self._start({}, ())
+                self._start({}, (), {})
         endpoints = [self._endpoint(text) for text in addresses]
+        self.ports.add(sandbox, addresses)
         netlink.create_veth(
             host_name=veth_name(sandbox),
             bridge=self.name,
@@ -208,6 +229,7 @@ class Bridge:
                 self.rules.remove(sandbox, ports.forwards(host_ports, addresses))
         finally:
             netlink.delete_link(veth_name(sandbox))
+            self.ports.remove(sandbox)
 
     def _answer_loopback(self) -> None:
         """Let answers to packets from 127.0.0.1 come in over the bridge; the rules are in place (``rules.py``)."""

@@ -91,6 +91,7 @@ class Networks:
                     if item.config.host_ports
                 },
                 self._state.addresses(),
+                {item.id: addresses(item.status) for item in mine if item.status.address},
             )
         if self.chosen() is NetworkMaker.CNI:
             self.cni.collect_garbage(self._attached())
@@ -109,17 +110,20 @@ class Networks:
             asyncio.get_running_loop().remove_reader(self._watch.fileno())
             self._watch.close()
             self._watch = None
+        self.bridge.close()
 
     def _rules_changed(self, watch: nfnetlink.TableWatch) -> None:
-        if watch.was_removed(nfnetlink.INET, self.bridge.rules.table):
+        rules, filter_ = self.bridge.rules.table, self.bridge.ports.table
+        if watch.was_removed((nfnetlink.INET, rules), (nfnetlink.BRIDGE, filter_)):
             self._tasks.start(self._restore())
 
     async def _restore(self) -> None:
-        try:
-            if await asyncio.to_thread(self.bridge.rules.restore):
-                log.warning("somebody removed the nftables table %s; it is back", self.bridge.rules.table)
-        except PodkeepError as error:
-            log.warning("the nftables table %s is gone: %s", self.bridge.rules.table, error)
+        for family, table in (("inet", self.bridge.rules), ("bridge", self.bridge.ports)):
+            try:
+                if await asyncio.to_thread(table.restore):
+                    log.warning("somebody removed the nftables table %s %s; it is back", family, table.table)
+            except PodkeepError as error:
+                log.warning("the nftables table %s %s is gone: %s", family, table.table, error)
 
     async def check_all(self) -> None:
         """Let CNI plugins look at the pods that were there when the daemon started, and log what is not as it was.

@@ -16,11 +16,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from podkeep.base.errors import CommandFailed, DeadlineExceeded, NotFound, ResourceExhausted
 
 MAX_POLL_S = 86_400.0
+KILL_TIMEOUT_S = 2.0
+"""How long a killed program may take to be gone."""
 
 
 def poll_timeout(seconds: float | None) -> float | None:
@@ -135,16 +138,27 @@ def finish(process: subprocess.Popen[bytes], *, stdin: bytes = b"", timeout: flo
     """
     assert isinstance(process.args, list)
     command = command_line(process.args)
-    with process:
-        try:
-            stdout, stderr = process.communicate(stdin, timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
+    try:
+        stdout, stderr = process.communicate(stdin, timeout=timeout)
+    except BaseException as error:
+        _kill(process)
+        if isinstance(error, subprocess.TimeoutExpired):
             raise DeadlineExceeded(f"`{command}` did not finish within {timeout:g} s and was killed") from error
-        except BaseException:
-            process.kill()
-            raise
+        raise
     return Completed(command=command, returncode=process.returncode, stdout=stdout or b"", stderr=stderr or b"")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and wait for its end, a while only: one that has a container's file open may not come to it.
+
+    It is reaped then when it has, by a later start of a program (``subprocess._cleanup``).
+    """
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_TIMEOUT_S)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def run_foreign(

@@ -575,7 +575,8 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
             os.close(pidfd)
         process.stdout.close()
         process.stderr.close()
-        process.wait()
+        with suppress(DeadlineExceeded):  # one that does not end was killed, and its caller is told so
+            exec_.wait(process)
         for output in outputs.values():
             output.give_back()
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode

@@ -4,6 +4,10 @@ Owns: the OCI runtime's ``exec``, the terminal's way to us, and killing a comman
 own: who reads and writes the streams (``runtime/streaming/``) or ExecSync (``driver.py``). Every function blocks.
 
 The OCI runtime is the command's parent and waits for it: its exit status is the command's.
+
+A command's terminal is opened in the container, where /dev/ptmx may be a file of FUSE: what closes that waits for its
+server, whatever signal comes (fs/fuse/file.c, fuse_flush). So a process of its own takes what the OCI runtime sends,
+and gives the daemon nothing but a terminal of the kernel; and no wait for such a process is without an end.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podkeep.base import spawn
 from podkeep.base.errors import DeadlineExceeded, Internal, KernelCallError, NotFound, PodkeepError
 from podkeep.kernel.process import procfs
 from podkeep.runtime.oci import entering
@@ -33,7 +39,24 @@ from podkeep.runtime.oci.null_device import open_null
 START_TIMEOUT_S = 30.0
 """How long an OCI runtime may take until a command has its terminal."""
 KILL_TIMEOUT_S = 2.0
-"""How long a killed command may take to be gone."""
+"""How long a killed command may take to be gone, and after it the OCI runtime."""
+_RECEIVER = """\
+import _socket, posix, sys
+def take(channel):
+    for _, _, data in channel.recvmsg(4096, _socket.CMSG_SPACE(4))[1]:
+        return int.from_bytes(data, sys.byteorder)
+    posix._exit(1)
+channel = _socket.socket(fileno=int(sys.argv[1]))
+terminal = take(_socket.socket(fileno=take(channel)))
+found = posix.fstat(terminal)
+if (found.st_mode & 0o170000, found.st_rdev) == (0o020000, 0x502):
+    rights = _socket.SOL_SOCKET, _socket.SCM_RIGHTS, terminal.to_bytes(4, sys.byteorder)
+    channel.sendmsg([b"t"], [rights])
+posix._exit(0)
+"""
+"""Takes a descriptor from the socket that it is given, and passes it on if it is the kernel's device 5:2, ptmx: of a
+file of FUSE the kernel believes no other type than the one that was opened. It imports only what is built in.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +110,16 @@ class ExecProcess:
         kill_command(self.runtime, self._path("pid"))
 
     def finish(self) -> int:
-        """Wait for the OCI runtime, remove its files, and return the command's exit code.
+        """Wait for an OCI runtime that ended or was killed, remove its files, and return the command's exit code.
 
         :raises Internal: with the OCI runtime's words, if the command never ran.
+        :raises DeadlineExceeded: if it does not end.
         """
-        code = self.runtime.wait()
+        try:
+            code = wait(self.runtime)
+        except BaseException:
+            self._remove_files()
+            raise
         try:
             started = self._path("pid").exists()
             words = b"" if started else self._path("log").read_bytes()
@@ -179,16 +207,19 @@ def _start_with_pipes(command: ExecCommand, argv: list[str], token: str, stdio: 
 
 def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> ExecProcess:
     path = command.sockets / token
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener,
+        _Receiver() as receiver,
+    ):
         listener.bind(str(path))
         try:
             listener.listen(1)
             console = ["--tty", "--console-socket", str(path), command.container]
             process = ExecProcess(runtime=_popen(command, [*argv, *console], ExecStdio()), command=command, token=token)
             try:
-                process.terminal = _receive_terminal(listener, process.runtime)
+                process.terminal = _receive_terminal(listener, receiver, process.runtime)
             except _NoConsoleSocket:
-                process.runtime.wait()
+                wait(process.runtime)
                 return _start_with_relay(command, [*argv, "--tty", command.container], token)
             except BaseException:
                 process.discard()
@@ -247,25 +278,78 @@ def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subproces
         os.close(null)
 
 
-def _receive_terminal(listener: socket.socket, popen: subprocess.Popen[bytes]) -> int:
+class _Receiver:
+    """A process that takes a descriptor which the daemon must not have before it is known to be a terminal."""
+
+    def __init__(self) -> None:
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            try:
+                argv = [sys.executable, "-I", "-S", "-c", _RECEIVER, str(theirs.fileno())]
+                self._process = spawn.start(argv, pass_fds=(theirs.fileno(),))
+            except BaseException:
+                self.channel.close()
+                raise
+
+    def __enter__(self) -> _Receiver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.close()
+        self._process.kill()
+        with suppress(DeadlineExceeded):  # it has what is no terminal
+            wait(self._process)
+
+    def take_from(self, connection: socket.socket) -> None:
+        """Have the next descriptor that comes through a connection received; the answer comes through the channel."""
+        socket.send_fds(self.channel, [b"c"], [connection.fileno()])
+
+    def answer(self) -> int:
+        """Return the terminal that it received.
+
+        :raises Internal: if it was none.
+        """
+        _, fds, _, _ = socket.recv_fds(self.channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not fds:
+            raise Internal(
+                "OCI runtime exec failed: it sent no terminal", hint="look at what the container has at /dev/ptmx"
+            )
+        return fds[0]
+
+
+def wait(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit status of a process that ended or was killed (negative: the signal).
+
+    :raises DeadlineExceeded: if it has not ended in :data:`KILL_TIMEOUT_S`: it has a file of a container open. It is
+        reaped when it has, by a later start of a program (``subprocess._cleanup``).
+    """
+    try:
+        return process.wait(KILL_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise DeadlineExceeded(
+            f"process {process.pid} was killed and did not end within {KILL_TIMEOUT_S:g} s",
+            hint="it waits for a file of a container; remove the pod",
+        ) from error
+
+
+def _receive_terminal(listener: socket.socket, receiver: _Receiver, popen: subprocess.Popen[bytes]) -> int:
     """Return the master's side of the terminal that the OCI runtime sends (OCI runtime-spec, --console-socket)."""
     pidfd = os.pidfd_open(popen.pid)
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
-        connection = None
+        came = False
         while True:
             poll = select.poll()
-            poll.register(connection or listener, select.POLLIN)
-            poll.register(pidfd, select.POLLIN)
+            poll.register(receiver.channel if came else listener, select.POLLIN)
+            if not came:
+                poll.register(pidfd, select.POLLIN)
             ready = {fd for fd, _ in poll.poll(max(deadline - time.monotonic(), 0) * 1000)}
-            if connection is not None and connection.fileno() in ready:
-                _, fds, _, _ = socket.recv_fds(connection, 4096, 1, socket.MSG_CMSG_CLOEXEC)
-                connection.close()
-                if fds:
-                    return fds[0]
-                raise Internal("OCI runtime exec failed: it sent no terminal")
-            if connection is None and listener.fileno() in ready:
-                connection, _ = listener.accept()
+            if receiver.channel.fileno() in ready:
+                return receiver.answer()
+            if listener.fileno() in ready:
+                with listener.accept()[0] as connection:
+                    receiver.take_from(connection)
+                came = True
             elif pidfd in ready:
                 raise _NoConsoleSocket
             elif not ready:

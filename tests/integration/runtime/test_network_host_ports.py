@@ -307,12 +307,19 @@ def test_rules_that_somebody_flushed_come_back(dual: Pods, dual_daemon: Daemon, 
     """As ``systemctl restart nftables`` does."""
     server = dual.run(pod("server", port_mappings=[mapping(12080)]))
     place.serve(server)
-    before = host_ports(f"pkt{dual_daemon.token}")
+    name = f"pkt{dual_daemon.token}"
+
+    def ports() -> bytes:
+        return subprocess.run(["nft", "list", "table", "bridge", f"podkeep-{name}"], capture_output=True).stdout
+
+    before, ports_before = host_ports(name), ports()
+    assert b"pk" + server[:12].encode() in ports_before
     for _ in range(3):
         subprocess.run(["nft", "flush", "ruleset"], check=True)
-        wait_for(lambda: host_ports(f"pkt{dual_daemon.token}") == before, "the rules")
+        wait_for(lambda: host_ports(name) == before and ports() == ports_before, "the rules")
     assert ask(neighbour, MACHINE, 12080) == "192.0.2.2"
-    assert dual_daemon.log.read_text().count("it is back") == 3
+    for family in ("inet", "bridge"):
+        assert dual_daemon.log.read_text().count(f"table {family} podkeep-{name}; it is back") == 3
 
 
 def test_a_udp_client_that_goes_on_sending_reaches_the_next_pod(

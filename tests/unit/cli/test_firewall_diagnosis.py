@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from podkeep.cli.diagnosis.finding import Level
-from podkeep.cli.diagnosis.machine import firewall
+from podkeep.cli.diagnosis.machine import firewall, senders
 
 DOCKER = "add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }; "
 
@@ -40,3 +40,10 @@ def test_a_firewall_that_drops_what_is_forwarded(commands: str, level: Level) ->
         assert "ip filter FORWARD" in found.detail
         fixed = firewall(listed(commands + ";" + found.fix.replace("nft ", "")), "podkeep0")
         assert fixed.level is Level.OK
+
+
+def test_a_kernel_that_cannot_hold_pods_to_their_addresses_is_told_of() -> None:
+    assert senders(can_filter=True).level is Level.OK
+    found = senders(can_filter=False)
+    assert found.level is Level.WARNING
+    assert "CAP_NET_RAW" in found.why

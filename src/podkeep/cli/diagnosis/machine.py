@@ -19,6 +19,7 @@ from podkeep.cli.diagnosis.finding import Finding, tried
 from podkeep.kernel.cgroup import cgroup_dynmods, cgroups, systemd
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process import lsm, procfs
+from podkeep.runtime.network import port_filter
 from podkeep.runtime.oci import apparmor_loader
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ IDMAPPED_TMPFS = (6, 3)
 
 _USER_IDS = "user IDs of pods"
 _TRAFFIC = "forwarding of pod traffic"
+_SENDERS = "senders of pod traffic"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NEEDED_CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 
@@ -270,7 +272,22 @@ def examine_firewall(config: Config) -> list[Finding]:
     except (PodkeepError, ValueError, KeyError):
         # That nft is missing or broken is another finding.
         return []
-    return [firewall(objects, config.network.bridge)]
+    # The kernel looks at the rules and does not take them.
+    rules = port_filter.definition("podkeep-check", [])
+    checked = spawn.run(["nft", "--check", "-f", "-"], stdin=rules.encode())
+    return [firewall(objects, config.network.bridge), senders(can_filter=checked.returncode == 0)]
+
+
+def senders(*, can_filter: bool) -> Finding:
+    """Judge whether the kernel takes the rules of ``runtime/network/port_filter.py``."""
+    if can_filter:
+        return finding.ok(_SENDERS, "each pod sends from its own addresses only")
+    return finding.warning(
+        _SENDERS,
+        "the kernel has no nftables of family bridge",
+        why="a pod with CAP_NET_RAW, a default of containers, can receive what is sent to others",
+        fix="use a kernel with CONFIG_NF_TABLES_BRIDGE, or `modprobe nf_tables` where it is a module",
+    )
 
 
 def firewall(objects: list[dict[str, Any]], bridge: str) -> Finding:

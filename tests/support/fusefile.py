@@ -20,9 +20,10 @@ _SOURCE = Path(__file__).resolve().parents[2] / "src"
 _SERVER = r"""
 import errno, fcntl, os, struct, sys
 sys.path.insert(0, sys.argv[1])
-from podkeep.kernel import libc, mounts
+from podkeep.kernel import libc
+from podkeep.kernel.mount import mounts
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.mounts import MountFlag
+from podkeep.kernel.mount.mounts import MountFlag
 
 user, mnt = (os.open(f"/proc/{sys.argv[2]}/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt"))
 libc.setns(user, CloneFlag.NEWUSER)

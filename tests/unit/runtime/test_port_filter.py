@@ -14,12 +14,12 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from podkeep.kernel.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
 
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import CommandFailed
 from podkeep.base.ids import SandboxID
-from podkeep.kernel import netlink, nfnetlink
+from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
+from podkeep.kernel.network import netlink, nfnetlink
 from podkeep.runtime.model.layout import veth_name
 from podkeep.runtime.network import port_filter
 from podkeep.runtime.network.bridge import Bridge

@@ -2,7 +2,7 @@
 
 Owns: the nftables table of family bridge, and which addresses the port of each pod has in it. Does not own: the pods'
 addresses (``networks.py``), the ports (``bridge.py``). Everything blocks: the table is written by nft, once; a pod
-comes and goes by a netlink message of 0.1 ms (``kernel/nfnetlink.py``).
+comes and goes by a netlink message of 0.1 ms (``kernel/network/nfnetlink.py``).
 
 A container has CAP_NET_RAW by default, so it can send any frame. A bridge learns from frames where a hardware address
 is, and hosts learn from ARP and ND which hardware address has a network address: who may claim another pod's receives
@@ -22,8 +22,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from podkeep.base import spawn
 from podkeep.base.errors import CommandFailed, KernelCallError, NotFound
 from podkeep.base.ids import SandboxID
-from podkeep.kernel import netlink, nfnetlink
-from podkeep.kernel.nfnetlink import Element
+from podkeep.kernel.network import netlink, nfnetlink
+from podkeep.kernel.network.nfnetlink import Element
 from podkeep.runtime.model.layout import veth_name
 
 log = logging.getLogger(__name__)

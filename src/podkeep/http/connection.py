@@ -22,6 +22,7 @@ import h11
 
 from podkeep.base import log as request_log
 from podkeep.base.errors import PodkeepError
+from podkeep.http.blanks import Blanks
 from podkeep.http.budget import Account, ClientGone, Pool
 from podkeep.http.listener import Connection
 from podkeep.http.messages import Body, Credentials, Handler, Peer, Refused, Request, Response, Upgrade
@@ -78,6 +79,8 @@ class HttpConnection:
         self._reader, self._writer = connection.reader, connection.writer
         self._socket: socket.socket = connection.writer.get_extra_info("socket")
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._blanks = Blanks()
+        self._is_chunked = False
         self._peer = _peer(self._socket, connection.writer)
         self._account = Account(pool)
         """What is kept of the bodies of its requests."""
@@ -131,11 +134,12 @@ class HttpConnection:
         headers: dict[str, list[str]] = {}
         for name, value in head.headers:
             headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
-        if "transfer-encoding" in headers and "content-length" in headers:
+        self._is_chunked = "transfer-encoding" in headers
+        if self._is_chunked and "content-length" in headers:
             # Whoever passes requests on might take the other one for the end of this (RFC 9112, section 6.3).
             raise Refused(400, "not an HTTP/1.1 request: it has two lengths")
         # h11 lets only one number through.
-        length = None if "transfer-encoding" in headers else int(headers.get("content-length", ["0"])[0])
+        length = None if self._is_chunked else int(headers.get("content-length", ["0"])[0])
         return Request(
             method=head.method.decode(),
             target=head.target.decode("latin-1"),
@@ -179,10 +183,19 @@ class HttpConnection:
                     return event
                 if isinstance(event, h11.ConnectionClosed):
                     return None
-                self._h11.receive_data(await self._reader.read(PIECE_BYTES))
+                self._parse(await self._reader.read(PIECE_BYTES))
                 if not begun:
                     begun = True
                     deadline.reschedule(asyncio.get_running_loop().time() + self._limits.head_timeout)
+
+    def _parse(self, data: bytes) -> None:
+        """Have lines of headers parsed.
+
+        :raises Refused: if that would take long.
+        """
+        if self._blanks.found_in(data):
+            raise Refused(400, "not an HTTP/1.1 request: blanks before a byte that no header may have")
+        self._h11.receive_data(data)
 
     def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         try:
@@ -200,9 +213,13 @@ class HttpConnection:
                 try:
                     if self._h11.they_are_waiting_for_100_continue:
                         await self._write(self._h11.send(h11.InformationalResponse(status_code=100, headers=[])))
-                    self._h11.receive_data(await self._reader.read(PIECE_BYTES))
+                    data = await self._reader.read(PIECE_BYTES)
                 except OSError as error:
                     raise ClientGone(f"the connection broke: {error}") from error
+                if self._is_chunked:  # what follows the last chunk is read as headers are
+                    self._parse(data)
+                else:
+                    self._h11.receive_data(data)
             elif isinstance(event, h11.Data):
                 await self._account.took(len(event.data))
                 if event.data:

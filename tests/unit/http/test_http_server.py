@@ -218,6 +218,38 @@ def test_a_large_response_is_written_in_pieces(run: Any) -> None:
     run(scenario())
 
 
+HOSTILE = b" " * 15_000 + b"\0"
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\na:" + HOSTILE + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\na:" + HOSTILE[:-1] + b"\rb\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\na:" + HOSTILE + b"\r\n\r\n",
+    ],
+    ids=["head", "carriage return", "trailer"],
+)
+def test_what_takes_long_to_parse_is_refused_before(said: bytes, pieces: int, run: Any) -> None:
+    """A line with thousands of blanks before a byte that no header may have cost the square of their number."""
+
+    async def handler(request: Request) -> Response:
+        return Response(body=await request.body.read(1000))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.connect()
+            size = -(-len(said) // pieces)
+            for start in range(0, len(said), size):
+                client.send(said[start : start + size])
+                await client.writer.drain()
+            status, _, body = await client.response()
+            assert (status, body) == (400, b"not an HTTP/1.1 request: blanks before a byte that no header may have\n")
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     ("head", "status"),
     [

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import h11
 
+from podkeep.http.blanks import Blanks
+
 PIECE = 1 << 20
 """Bytes of a body that are asked of the socket at a time."""
 LEAST = 1 << 16
@@ -23,7 +25,7 @@ LEAST = 1 << 16
 _READ = 1 << 14
 """Bytes of what is parsed that are asked of the socket at a time."""
 _MAX_HEAD = 1 << 15
-"""Bytes of a head, a trailer, or a chunk's first line. h11 takes 3 s to refuse the worst header of this size."""
+"""Bytes of a head, a trailer, or a chunk's first line. h11 takes seconds to refuse the worst trailer of this size."""
 _MAX_HEADERS = 200
 _MAX_INTERIM = 8
 _MAX_FRAMING = 1 << 20
@@ -118,9 +120,12 @@ class Answer:
         self._connection = connection
         self._source = source
         self._parser = parser
+        self._blanks = Blanks()
+        self._has_head = False
         self.origin: tuple[str, str, int] | None = None
         """Scheme, host and port of who gave it, where redirects were followed."""
         head = self._head()
+        self._has_head = True
         self.status, self.headers = head.status_code, Headers(head.headers)
         self._framing_start = source.received
         self._content = 0
@@ -197,6 +202,8 @@ class Answer:
                 )
             if self._source.received == len(data) and data[: len(_FIRST)] != _FIRST[: len(data)]:
                 raise BadAnswer(f"it does not speak HTTP/1: it begins with {data[:40]!r}")
+            if not self._has_head and self._blanks.found_in(data):
+                raise BadAnswer("it does not keep to HTTP/1.1: blanks before a byte that no header may have")
             self._parser.receive_data(data)
         return event
 

@@ -15,7 +15,27 @@ from podkeep.base.ids import Digest
 
 
 class SnapshotDriver(Protocol):
-    """Keeps layers. Methods block; they are safe to call from several threads for different layers."""
+    """Keeps layers. Methods block; they are safe to call from several threads for different layers.
+
+    The life of a layer, as the store lives it::
+
+        gone = driver.recover(known)           # at the start: what a killed store began is removed
+        staging = driver.stage()               # for each pull
+        ...                                    # the worker unpacks each layer into a directory of its own there
+        driver.commit(unpacked, layer)         # from here on it is there, also for others
+        driver.discard(staging)                # whether the pull came to its end or not
+
+    A container of an image with two layers, in a user namespace; overlayfs wants at least one lower::
+
+        lowers = driver.lowers([base, layer], userns=userns, at_least=1)
+        ...                                    # an overlay takes them, top layer first; the caller closes them
+
+    When no image has the layer any more, and nothing has it mounted::
+
+        driver.release(keep)                   # the driver's own mount of it goes
+        doomed = driver.retire(layer)          # at once: a pull of the same layer makes it anew
+        driver.discard(doomed)                 # off the request's path
+    """
 
     name: str
 

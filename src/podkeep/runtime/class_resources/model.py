@@ -85,6 +85,18 @@ class ClassResource(Protocol):
     the kernel, and wait for nothing.
 
     A type derives from this class, and has what does nothing here only if it has something to do.
+
+    The life of a container in the class ``gold``::
+
+        resource.check(Level.CONTAINER, "gold")           # the request is refused before anything is made
+        config = resource.edit("gold", config)            # what the OCI runtime has to be told
+        resource.apply(target, "gold")                    # its first process is there, its program does not run
+        resource.verify(target, "gold")                   # right before that runs
+        resource.apply(target, "silver", previous="gold") # UpdateContainerResources
+        resource.release(target, "silver")                # it ended
+
+    After a restart of the runtime, and after a reload, ``apply`` is called again with the class as its own
+    ``previous`` if what is in force is another.
     """
 
     name: str

@@ -77,12 +77,12 @@ def test_sha512_is_a_digest_too() -> None:
     ],
 )
 def test_layer_types(media_type: str, kind: str) -> None:
-    assert manifest.compression(media_type) == kind
+    assert manifest.image_layer_compression(media_type) == kind
 
 
 def test_layers_of_other_types_are_named() -> None:
     with pytest.raises(Unimplemented, match=re.escape("'application/vnd.oci.image.layer.v1.tar+gzip+encrypted'")):
-        manifest.compression("application/vnd.oci.image.layer.v1.tar+gzip+encrypted")
+        manifest.image_layer_compression("application/vnd.oci.image.layer.v1.tar+gzip+encrypted")
 
 
 def test_a_configuration_with_nulls_is_an_empty_one() -> None:

@@ -66,7 +66,7 @@ _ARCHITECTURES = {
     "i386": "386",
     "loongarch64": "loong64",
 }
-_COMPRESSIONS = {
+_IMAGE_LAYERS = {
     "application/vnd.oci.image.layer.v1.tar": "none",
     "application/vnd.oci.image.layer.v1.tar+gzip": "gzip",
     "application/vnd.oci.image.layer.v1.tar+zstd": "zstd",
@@ -78,6 +78,8 @@ _COMPRESSIONS = {
     "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
     "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip": "gzip",
 }
+"""The layers that an image may have, by their whole type: its diff IDs are those of tars, and an unknown type may mean
+something else (encrypted layers end in ``+gzip+encrypted``). Artifacts go by how a type ends (``media_types.py``)."""
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,15 +140,18 @@ def digest_of(data: bytes, algorithm: str = "sha256") -> Digest:
     return Digest(f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}")
 
 
-def compression(media_type: str) -> str:
-    """Return ``none``, ``gzip`` or ``zstd`` for a layer's media type.
+def image_layer_compression(media_type: str) -> str:
+    """Return ``none``, ``gzip`` or ``zstd`` for the media type of an image's layer.
 
     :raises Unimplemented: for anything else, encrypted layers included.
     """
     try:
-        return _COMPRESSIONS[media_type]
+        return _IMAGE_LAYERS[media_type]
     except KeyError:
-        raise Unimplemented(f"layers of type {media_type!r} cannot be unpacked") from None
+        raise Unimplemented(
+            f"layers of type {media_type!r} cannot be unpacked in an image",
+            hint="build the image with layers of OCI's or docker's types; [images.media_types] is about artifacts",
+        ) from None
 
 
 def is_index(document: Mapping[str, Any], media_type: str) -> bool:

@@ -1,8 +1,9 @@
 """How an artifact's layer is kept, by its media type, its annotations and the node's policy. Pure.
 
 Owns: which types are archives, which layers are files and what names those may have, and ``[images.media_types]`` and
-``[images.artifact_types]``. Does not own: images, whose configuration says what their layers are (``selection.py``),
-or making anything of a layer (``unpack.py``). Called by the worker.
+``[images.artifact_types]``. Does not own: layers of images, which are tars of the types in ``manifest.py`` (of these
+rules only ``deny`` is asked for them; ``selection.py`` chooses), or making anything of a layer (``unpack.py``). Called
+by the worker.
 
 Sources: OCI image-spec (layer.md, annotations.md, and manifest.md, "Guidelines for Artifact Usage"); ORAS, "artifact
 concepts", for the ``io.deis.oras`` annotations and the type that ORAS gives to files when it is not told one.

@@ -61,7 +61,7 @@ def _image_jobs(
         with _naming(f"{what}: layers[{number}]"):
             if media_types.refused(layer.media_type, policy):
                 raise media_types.denied(layer.media_type)
-            compression = manifest.compression(layer.media_type)
+            compression = manifest.image_layer_compression(layer.media_type)
         jobs.append(LayerJob(layer=diff_id, compression=compression, digest=layer.digest, size=layer.size))
     return tuple(jobs)
 

@@ -545,7 +545,7 @@ def ended_status(container: Container, layout: Layout) -> ContainerStatus:
             finished_at=time.time_ns(),
             exit_code=UNKNOWN_EXIT_CODE,
             reason="ContainerStatusUnknown",
-            message="its monitor ended before it could note the exit code",
+            message="its conmon ended without noting the exit code",
         )
     code, finished = noted
     # A file's time is that of the kernel's last tick: of a program that ended at once, before its start.

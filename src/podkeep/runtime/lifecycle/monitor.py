@@ -2,6 +2,8 @@
 
 conmon writes the exit code to a file and ends; its end is what wakes us. If conmon itself was killed the container may
 live on, so then its first process is watched, and its exit code is never known. An infra process has no conmon.
+
+conmon is no child of the runtime: it forks away from it, so as to outlive it. A pidfd says that it ended, not how.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ container's state means. Every function blocks; the server calls them on threads
 
     conmon ──▶ crun create ──▶ the container's first process, stopped before its program
        │            (exits)
-       └── stays: stdout and stderr to the log file, exit code to <run>/exits/<id>
+       └── forks, and stays as a child of PID 1: stdout and stderr to the log file, exit code to <run>/exits/<id>
 """
 
 from __future__ import annotations
@@ -404,13 +404,14 @@ class Launch:
     ) -> None:
         """Use a running conmon.
 
+        :param process: the conmon that was executed. It ends when it has forked the one that stays.
         :param answer: where it writes the process ID.
         :param held: descriptors that are open as long as it is needed: ``answer``, that by which it is told, others.
         """
         self._container = container
         self._bundle = bundle
         self._stdio = stdio
-        self._process = process
+        self._launcher = process
         self._answer = answer
         self._held = list(held)
 
@@ -423,7 +424,7 @@ class Launch:
         try:
             with suppress(BrokenPipeError):  # it ended, and said why
                 os.write(self._held[1], b"\n")
-            spawn.finish(self._process, timeout=CREATE_TIMEOUT_S).check()
+            spawn.finish(self._launcher, timeout=CREATE_TIMEOUT_S).check()
             pid = self._read_pid()
         finally:
             self.close()
@@ -435,7 +436,7 @@ class Launch:
     def close(self) -> None:
         """End a conmon that was not told; safe to repeat."""
         # First of all: to one that reads it, the end of the pipe is the same as being told.
-        with self._process as process:
+        with self._launcher as process:
             if process.poll() is None:
                 process.kill()
         while self._held:

@@ -89,9 +89,9 @@ class PullProgress(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a pull: ``phase`` of ``digest`` (empty: of the whole image), ``done`` of ``total`` bytes.
 
     Phases of a layer: ``waiting``, ``downloading`` (``done`` counts compressed bytes, fetched and handed on to be
-    unpacked), ``resuming`` (the connection broke), ``retrying`` (from its beginning, elsewhere), ``unpacking`` (all is
-    fetched), ``done``, ``exists`` (it was here already). Of an image: ``resolving``, ``done``, and ``saving`` of an
-    archive.
+    unpacked), ``resuming`` (the connection broke), ``retrying`` (from its beginning, at the next server),
+    ``unpacking`` (all is fetched), ``done``, ``exists`` (it was here already). Of an image: ``resolving``, ``done``,
+    and ``saving`` of an archive.
     """
 
     image: str

@@ -66,7 +66,10 @@ class Registry:
             self._client,
         )
         self.on_break: Callable[[Digest, int, int], None] = lambda digest, done, size: None
-        """Called with a blob that broke off, the bytes that were had and its size, before it connects again."""
+        """Called with a blob that broke off, the bytes that were had and its size, before it connects again.
+
+        Set for pulls only: neither for the question whether an image has changed, nor for searches of referrers.
+        """
 
     def __str__(self) -> str:
         return f"{self._host}/{self._repository}"

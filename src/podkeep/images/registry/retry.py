@@ -1,4 +1,8 @@
-"""For how long a server that says "later" is believed, and how long to wait in between."""
+"""For how long a server that says "later" is believed, and how long to wait in between.
+
+Who waits: ``Registry.exchange`` and ``Authorizer._token``, each request by itself, and silently. Other waits are in
+``agent/backoff.py`` (pulls that failed) and ``Registry.blob`` (connections that broke).
+"""
 
 from __future__ import annotations
 

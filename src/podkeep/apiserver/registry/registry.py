@@ -1,14 +1,17 @@
 """Creating, updating, patching, applying and deleting objects of any resource.
 
 Each verb reads the newest revision, computes what is to be stored without waiting for anything, and hands it to the
-store, so that no other write comes between. What it waits for is the disk.
+store, so that no other write comes between. What it waits for is the disk. The newest revision may itself still be on
+its way there; an answer without a write of its own, such as a refusal, is held back until it has arrived, and is 500 if
+it does not.
 """
 
 from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -182,6 +185,25 @@ class Registry:
             raise target.not_found()
         return found, msgspec.json.decode(found.value)
 
+    async def _settle(self, target: Target) -> None:
+        """Wait until the revision that an answer is computed from is on the disk.
+
+        :raises StatusError: 500, if it cannot be written.
+        """
+        try:
+            await self._store.settled(target.key)
+        except PodkeepError as error:
+            raise internal(str(error)) from error
+
+    @asynccontextmanager
+    async def _settled_refusals(self, target: Target) -> AsyncIterator[None]:
+        """Hold back a refusal until the revision that it is computed from is on the disk."""
+        try:
+            yield
+        except StatusError:
+            await self._settle(target)
+            raise
+
     # writes
 
     async def create(self, target: Target, value: Object, request: Request) -> Object:
@@ -206,6 +228,7 @@ class Registry:
                 return await self._put(target, attempt, None, request)
             if not generated:
                 break
+        await self._settle(target)
         raise already_exists(target.resource.plural, target.resource.group, target.name)
 
     def _place(self, target: Target, value: Object) -> None:
@@ -251,17 +274,20 @@ class Registry:
         :returns: the object as it is stored, or would be, and whether it was created.
         :raises StatusError: 400, 403, 404, 409, 422 or 500.
         """
-        given = metadata(value).get("name", target.name)
-        if given != target.name:
-            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({target.name})")
-        new = copy(value)
-        new.setdefault("metadata", {})["name"] = target.name
-        if self._store.newest(target.key) is None and target.resource.strategy.create_on_update:
-            return await self.create(target, new, request), True
-        stored, old = self._newest(target)
-        self._place(target, new)
-        target.resource.strategy.default(new)
-        return await self._replace(target, stored, old, self._tracked(target, old, new, request), request), False
+        async with self._settled_refusals(target):
+            given = metadata(value).get("name", target.name)
+            if given != target.name:
+                raise bad_request(
+                    f"the name of the object ({given}) does not match the name on the URL ({target.name})"
+                )
+            new = copy(value)
+            new.setdefault("metadata", {})["name"] = target.name
+            if self._store.newest(target.key) is None and target.resource.strategy.create_on_update:
+                return await self.create(target, new, request), True
+            stored, old = self._newest(target)
+            self._place(target, new)
+            target.resource.strategy.default(new)
+            return await self._replace(target, stored, old, self._tracked(target, old, new, request), request), False
 
     async def patch(
         self,
@@ -277,19 +303,20 @@ class Registry:
         :param check: told the unknown fields of the result, which are dropped; may raise.
         :raises StatusError: 400, 403, 404, 409, 413, 422 or 500.
         """
-        stored, old = self._newest(target)
-        try:
-            decoded = decode(_patched(old, patch, kind, target.resource), target.resource.struct)
-        except PatchError as error:
-            raise _patch_status(error) from None
-        except WrongType as error:
-            raise unprocessable(str(error)) from None
-        check(decoded.unknown)
-        new = decoded.value
-        new.setdefault("metadata", {})
-        self._place(target, new)
-        target.resource.strategy.default(new)
-        return await self._replace(target, stored, old, self._tracked(target, old, new, request), request)
+        async with self._settled_refusals(target):
+            stored, old = self._newest(target)
+            try:
+                decoded = decode(_patched(old, patch, kind, target.resource), target.resource.struct)
+            except PatchError as error:
+                raise _patch_status(error) from None
+            except WrongType as error:
+                raise unprocessable(str(error)) from None
+            check(decoded.unknown)
+            new = decoded.value
+            new.setdefault("metadata", {})
+            self._place(target, new)
+            target.resource.strategy.default(new)
+            return await self._replace(target, stored, old, self._tracked(target, old, new, request), request)
 
     async def apply(self, target: Target, config: Object, request: Request, *, force: bool) -> tuple[Object, bool]:
         """Server-side apply.
@@ -298,27 +325,30 @@ class Registry:
         :returns: the object as it is stored, or would be, and whether it was created.
         :raises StatusError: as :meth:`patch`; 409 also if others own what would change.
         """
-        stored = self._store.newest(target.key)
-        if stored is None and target.subresource:
-            raise target.not_found()
-        old = None if stored is None else msgspec.json.decode(stored.value)
-        applied = copy(config)
-        self._place(target, applied)
-        given = metadata(applied).setdefault("name", target.name)
-        if given != target.name:
-            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({target.name})")
-        try:
-            new = copy(managers.apply(old, applied, self._write(target, request), force=force))
-        except ApplyConflict as error:
-            raise _apply_conflict(error) from None
-        except PatchError as error:
-            raise _patch_status(error) from None
-        target.resource.strategy.default(new)
-        if stored is not None and old is not None:
-            return await self._replace(target, stored, old, new, request), False
-        new["metadata"].pop("resourceVersion", None)
-        self._admit_creation(target, new, request)
-        return await self._put(target, new, None, request), True
+        async with self._settled_refusals(target):
+            stored = self._store.newest(target.key)
+            if stored is None and target.subresource:
+                raise target.not_found()
+            old = None if stored is None else msgspec.json.decode(stored.value)
+            applied = copy(config)
+            self._place(target, applied)
+            given = metadata(applied).setdefault("name", target.name)
+            if given != target.name:
+                raise bad_request(
+                    f"the name of the object ({given}) does not match the name on the URL ({target.name})"
+                )
+            try:
+                new = copy(managers.apply(old, applied, self._write(target, request), force=force))
+            except ApplyConflict as error:
+                raise _apply_conflict(error) from None
+            except PatchError as error:
+                raise _patch_status(error) from None
+            target.resource.strategy.default(new)
+            if stored is not None and old is not None:
+                return await self._replace(target, stored, old, new, request), False
+            new["metadata"].pop("resourceVersion", None)
+            self._admit_creation(target, new, request)
+            return await self._put(target, new, None, request), True
 
     def _tracked(self, target: Target, old: Object, new: Object, request: Request) -> Object:
         return copy(managers.track_update(old, new, self._write(target, request)))
@@ -345,6 +375,7 @@ class Registry:
         self._validate(target, new, errors)
         self._admission.validate(attributes)
         if _same_but_for_times(new, old):
+            await self._settle(target)
             return old
         fields = metadata(new)
         if "deletionTimestamp" in fields and not (fields.get("finalizers") or fields.get("deletionGracePeriodSeconds")):
@@ -373,16 +404,18 @@ class Registry:
         :returns: the object as it was last, and whether it is gone.
         :raises StatusError: 403, 404, 409 or 500.
         """
-        stored, old = self._newest(target)
-        self._check_preconditions(target, stored, old, options)
-        self._admission.validate(self._attributes(Operation.DELETE, target, None, old, request))
-        new = self._deleting(target, old, options)
-        fields = metadata(new)
-        if not fields.get("finalizers") and not fields["deletionGracePeriodSeconds"]:
-            return await self._remove(target, stored, old, request), True
-        if equal(new, old):
-            return old, False
-        return await self._put(target, new, stored, request), False
+        async with self._settled_refusals(target):
+            stored, old = self._newest(target)
+            self._check_preconditions(target, stored, old, options)
+            self._admission.validate(self._attributes(Operation.DELETE, target, None, old, request))
+            new = self._deleting(target, old, options)
+            fields = metadata(new)
+            if not fields.get("finalizers") and not fields["deletionGracePeriodSeconds"]:
+                return await self._remove(target, stored, old, request), True
+            if equal(new, old):
+                await self._settle(target)
+                return old, False
+            return await self._put(target, new, stored, request), False
 
     def _deleting(self, target: Target, old: Object, options: DeleteOptions) -> Object:
         """Return an object as it is once its deletion has begun, or the grace period of that was made shorter."""
@@ -433,11 +466,13 @@ class Registry:
         if size > MAX_OBJECT_BYTES:
             raise too_large(f"limit is {MAX_OBJECT_BYTES}, the object has {size} bytes")
         if request.dry_run:
+            await self._settle(target)
             return value
         return await self._stored(self._store.put(target.key, value, previous), value)
 
     async def _remove(self, target: Target, stored: Stored, value: Object, request: Request) -> Object:
         if request.dry_run:
+            await self._settle(target)
             return value
         return await self._stored(self._store.delete(target.key, value, stored), value)
 

@@ -24,7 +24,7 @@ import msgspec
 
 from podkeep.apiserver.storage.database import Database
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.errors import FailedPrecondition, Internal, PodkeepError, Unavailable
 from podkeep.base.tasks import Tasks, finished
 
 HISTORY_EVENTS = 10_000
@@ -154,7 +154,7 @@ class Store:
             _, namespace, name = stored.key
             self._objects.setdefault(stored.key.resource, {})[namespace, name] = stored
         self._names = {resource: sorted(objects) for resource, objects in self._objects.items()}
-        self._pending: dict[Key, Event] = {}
+        self._pending: dict[Key, _Write] = {}
         self._queue: list[_Write] = []
         self._writer: asyncio.Task[None] | None = None
         self._history: deque[Event] = deque()
@@ -201,10 +201,19 @@ class Store:
 
     def newest(self, key: Key) -> Stored | None:
         """Return an object as the next write to it finds it, which may not be acknowledged yet."""
-        queued = self._pending.get(key)
-        if queued is None:
+        if key not in self._pending:
             return self.get(key)
-        return None if queued.type is EventType.DELETED else queued.stored
+        event, _ = self._pending[key]
+        return None if event.type is EventType.DELETED else event.stored
+
+    async def settled(self, key: Key) -> None:
+        """Wait until what :meth:`newest` tells of an object now is acknowledged.
+
+        :raises PodkeepError: why it could not be written.
+        """
+        if key in self._pending:
+            _, future = self._pending[key]
+            await asyncio.shield(future)
 
     def count(self, resource: str) -> int:
         """Return how many objects a resource has."""
@@ -238,7 +247,7 @@ class Store:
 
         :param value: the object; ``metadata.resourceVersion`` is put into it.
         :param previous: what it was computed from, as :meth:`newest` told; None: it must not exist.
-        :returns: what is stored, when it is on the disk.
+        :returns: what is stored, when it is on the disk. Cancelling that takes nothing back.
         :raises Conflict: if the object is another one by now.
         """
         kind = EventType.MODIFIED if previous else EventType.ADDED
@@ -258,12 +267,12 @@ class Store:
         metadata = {**value.get("metadata", {}), "resourceVersion": str(revision)}
         event = Event(kind, Stored(key, revision, _encode({**value, "metadata": metadata})), newest)
         self._assigned = revision
-        self._pending[key] = event
         future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
+        self._pending[key] = event, future
         self._queue.append((event, future))
         if self._writer is None:
             self._writer = self._tasks.start(self._write())
-        return future
+        return asyncio.shield(future)
 
     async def _write(self) -> None:
         """Write what is queued, a group after the other, until nothing is."""
@@ -274,6 +283,10 @@ class Store:
                     await self._on_thread(partial(self._database.commit, [event for event, _ in group]))
                 except PodkeepError as error:
                     self._fail(group, error)
+                except BaseException as error:
+                    # The task ends and its owner logs why; the next write starts another.
+                    self._fail(group, Internal(f"the API's database cannot be written: {error}"))
+                    raise
                 else:
                     self._acknowledge(group)
         finally:
@@ -289,7 +302,7 @@ class Store:
     def _acknowledge(self, group: list[_Write]) -> None:
         for event, future in group:
             key, revision, _ = event.stored
-            if self._pending[key] is event:
+            if self._pending[key][0] is event:
                 del self._pending[key]
             if event.type is EventType.DELETED:
                 self._forget(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -158,6 +159,65 @@ def test_a_name_is_taken_once(tmp_path: Path) -> None:
             *(registry.create(at(CONFIG_MAPS), config_map(), ME) for _ in range(3)), return_exceptions=True
         )
         assert [getattr(result, "reason", "") for result in results] == ["", "AlreadyExists", "AlreadyExists"]
+
+    run(tmp_path, steps)
+
+
+def resource_limit(size: int) -> int:
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    return before
+
+
+def test_what_was_computed_from_a_write_that_fails_is_not_answered(tmp_path: Path) -> None:
+    """A file that grows past its limit is one of the ways in which a disk refuses."""
+
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        here = at(CONFIG_MAPS)
+        first = await registry.create(here, config_map(), ME)
+        large = config_map(a="x" * 1_000_000)
+        stale = {**large, "metadata": {"name": "a", "resourceVersion": "1"}}
+        finalized = config_map("b")
+        finalized["metadata"]["finalizers"] = ["x.io/a"]
+        failing = [{"op": "test", "path": "/data/a", "value": "y"}]
+        tried = Request(field_manager="me", dry_run=True)
+        limits = resource_limit(200_000)
+        try:
+            answers = await asyncio.gather(
+                registry.update(here, large, ME),
+                registry.update(here, large, ME),
+                registry.update(here, stale, ME),
+                registry.update(here, config_map(), tried),
+                registry.create(here, config_map(), ME),
+                registry.patch(here, failing, PatchType.JSON, ME),
+                registry.patch(here, {"metadata": {"uid": "other"}}, PatchType.MERGE, ME),
+                registry.delete(here, DeleteOptions(uid="other"), ME),
+                registry.delete(here, DeleteOptions(), ME),
+                registry.patch(here, {}, PatchType.MERGE, ME),
+                registry.delete(here, DeleteOptions(), ME),
+                registry.apply(at(CONFIG_MAPS, subresource="status"), {}, ME, force=False),
+                registry.create(at(CONFIG_MAPS, "b"), finalized, ME),
+                registry.delete(at(CONFIG_MAPS, "b"), DeleteOptions(), ME),
+                registry.delete(at(CONFIG_MAPS, "b"), DeleteOptions(), ME),
+                return_exceptions=True,
+            )
+        finally:
+            resource_limit(limits)
+        assert [getattr(answer, "code", answer) for answer in answers] == [500] * len(answers)
+        assert await registry.update(here, first, ME) == (first, False)
+
+    run(tmp_path, steps)
+
+
+def test_who_gives_up_waiting_takes_no_write_back(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        first = asyncio.ensure_future(registry.create(at(CONFIG_MAPS), config_map(), ME))
+        again = [asyncio.ensure_future(registry.create(at(CONFIG_MAPS), config_map(), ME)) for _ in range(2)]
+        await asyncio.sleep(0)
+        first.cancel()
+        again[0].cancel()
+        assert (await refused(again[1])).reason == "AlreadyExists"
+        assert registry.get(at(CONFIG_MAPS)).revision == 1
 
     run(tmp_path, steps)
 

@@ -21,7 +21,7 @@ import pytest
 from podkeep.apiserver.storage import store as storage
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from podkeep.apiserver.storage.store import Compacted, Conflict, Slow, Store, Watcher
-from podkeep.base.errors import DataLoss, Unavailable
+from podkeep.base.errors import DataLoss, Internal, Unavailable
 
 WRITER = Path(__file__).with_name("writer.py")
 
@@ -306,6 +306,18 @@ def resource_limit(size: int) -> int:
     before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     return before
+
+
+def test_a_group_that_fails_unexpectedly_does_not_end_the_writer(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        writes = [store.put(key("a"), value("a"), None), store.put(key("\ud800"), value("b"), None)]
+        failures = await asyncio.gather(*writes, return_exceptions=True)
+        assert all(isinstance(failure, Internal) for failure in failures), failures
+        assert store.newest(key("a")) is None
+        after = await store.put(key("a"), value("a"), None)
+        assert store.get(key("a")) == after
+
+    run(tmp_path / "db", steps)
 
 
 def test_a_backup_is_a_database(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -31,8 +31,10 @@ HISTORY_EVENTS = 10_000
 """Newest writes that are kept in memory for watches that begin in the past; older ones come from the disk."""
 HISTORY_BYTES = 16 << 20
 WATCHER_EVENTS = 1_000
-"""Events that may wait for a watcher; one that is slower is ended, and has to list again."""
+"""Events that may still wait for a watcher when others follow, unless it takes some; else it has to list again."""
 WATCHER_BYTES = 8 << 20
+WATCHER_MOST = 4
+"""How many times that may wait for one that takes some, but too few; what came last does not count."""
 _COMPACT_BATCH = 500
 _GROUP_EVENTS = 500
 """Writes that one transaction holds at most, so that the first of a burst do not wait for the last."""
@@ -77,6 +79,8 @@ class Watcher:
         self._events: deque[Event] = deque()
         self._older: deque[Event] = deque()
         self._bytes = 0
+        self._latest = (0, 0)
+        self._took = True
         self._ready = asyncio.Event()
         self._error: PodkeepError | None = None
         self._ended = False
@@ -84,14 +88,22 @@ class Watcher:
     def _is_ours(self, event: Event) -> bool:
         return not self.namespace or event.stored.key.namespace == self.namespace
 
-    def put(self, event: Event) -> None:
-        """Hand over an event that was just acknowledged."""
-        if not self._is_ours(event):
-            return
-        self._events.append(event)
-        self._bytes += len(event.stored.value)
-        if len(self._events) > WATCHER_EVENTS or self._bytes > WATCHER_BYTES:
+    def put(self, events: Iterable[Event]) -> None:
+        """Hand over the events of a group that was just acknowledged, or end the watch if too many wait already.
+
+        The group itself may be of any size: there was no time yet to take any of it.
+        """
+        count, size = self._latest
+        if (_exceeds(len(self._events), self._bytes, 1) and not self._took) or _exceeds(
+            len(self._events) - count, self._bytes - size, WATCHER_MOST
+        ):
             self.end(Slow("the watch was ended: its events were not read fast enough", hint="list, then watch again"))
+            return
+        ours = list(filter(self._is_ours, events))
+        self._latest = len(ours), sum(len(event.stored.value) for event in ours)
+        self._took = False
+        self._events += ours
+        self._bytes += self._latest[1]
         self._ready.set()
 
     def end(self, error: PodkeepError | None = None) -> None:
@@ -113,6 +125,7 @@ class Watcher:
             if not self._ended:
                 self._older.extend(filter(self._is_ours, events))
                 self._after = after
+        self._took = True
         if self._older:
             return self._older.popleft()
         while not self._events:
@@ -122,9 +135,14 @@ class Watcher:
                 raise StopAsyncIteration
             self._ready.clear()
             await self._ready.wait()
+        self._took = True
         event = self._events.popleft()
         self._bytes -= len(event.stored.value)
         return event
+
+
+def _exceeds(events: int, size: int, times: int) -> bool:
+    return events > times * WATCHER_EVENTS or size > times * WATCHER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +318,7 @@ class Store:
                 future.set_exception(error)
 
     def _acknowledge(self, group: list[_Write]) -> None:
+        by_resource: dict[str, list[Event]] = {}
         for event, future in group:
             key, revision, _ = event.stored
             if self._pending[key][0] is event:
@@ -310,10 +329,12 @@ class Store:
                 self._remember(event.stored)
             self._revision = revision
             self._keep_in_history(event)
-            for watcher in list(self._watchers.get(key.resource, ())):
-                watcher.put(event)
+            by_resource.setdefault(key.resource, []).append(event)
             if not future.done():
                 future.set_result(event.stored)
+        for resource, events in by_resource.items():
+            for watcher in list(self._watchers.get(resource, ())):
+                watcher.put(events)
 
     def _remember(self, stored: Stored) -> None:
         resource, namespace, name = stored.key

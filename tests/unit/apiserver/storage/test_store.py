@@ -199,6 +199,7 @@ def test_a_watcher_that_does_not_read_is_ended(tmp_path: Path) -> None:
         for start in range(0, storage.WATCHER_EVENTS + 1, 91):
             names = [str(number) for number in range(start, start + 91)]
             await asyncio.gather(*(store.put(key(name), value(name), None) for name in names))
+        await store.put(key("last"), value("last"), None)
         with pytest.raises(Slow):
             await anext(slow)
         assert len(await reading) == storage.WATCHER_EVENTS + 1
@@ -210,10 +211,42 @@ def test_a_watcher_of_large_objects_is_ended_sooner(tmp_path: Path) -> None:
     async def steps(store: Store) -> None:
         slow = store.watch("pods", 0)
         large = "x" * (1 << 20)
-        for number in range(9):
+        for number in range(10):
             await store.put(key(str(number)), value(str(number), data=large), None)
         with pytest.raises(Slow):
             await anext(slow)
+
+    run(tmp_path / "db", steps)
+
+
+def test_a_large_group_does_not_end_a_watcher_that_reads(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        watcher = store.watch("pods", 0)
+        large = "x" * (1 << 20)
+        reading = asyncio.ensure_future(some(watcher, 24))
+        for start in (0, 12):
+            names = [str(number) for number in range(start, start + 12)]
+            await asyncio.gather(*(store.put(key(name), value(name, data=large), None) for name in names))
+        assert len(await reading) == 24
+
+    run(tmp_path / "db", steps)
+
+
+def test_a_watcher_that_reads_too_little_is_ended_too(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        watcher = store.watch("pods", 0)
+        large = "x" * 300_000
+        taken: list[Event] = []
+
+        async def write_and_take_one(start: int) -> None:
+            names = [str(number) for number in range(start, start + 16)]
+            await asyncio.gather(*(store.put(key(name), value(name, data=large), None) for name in names))
+            taken.append(await anext(watcher))
+
+        with pytest.raises(Slow):
+            for start in range(0, 2 * storage.WATCHER_MOST * storage.WATCHER_BYTES // 300_000, 16):
+                await write_and_take_one(start)
+        assert len(taken) * 16 > storage.WATCHER_BYTES // 300_000 + 16
 
     run(tmp_path / "db", steps)
 

@@ -49,6 +49,8 @@ MAX_OBJECT_BYTES = 1_536 << 10
 """Of an object as it is stored (etcd's default)."""
 MAX_GENERATED_BASE = 58
 """Characters of ``generateName`` that are kept, before five that are random."""
+_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""The last time that RFC 3339 can write."""
 _GENERATED = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
 
@@ -440,8 +442,10 @@ class Registry:
         return new
 
     def _shorten(self, fields: dict[str, Any], before: int, seconds: int) -> None:
-        begun = datetime.fromisoformat(fields["deletionTimestamp"]) - timedelta(seconds=before)
-        end = begun + timedelta(seconds=seconds)
+        end = datetime.fromisoformat(fields["deletionTimestamp"])
+        # A deletion that ends with time itself was moved there, so that its beginning is not known.
+        begun = self._now() if end == _LAST else end - timedelta(seconds=before)
+        end = _later(begun, seconds)
         if end < self._now():
             end, seconds = self._now(), min(seconds, 1)
         fields["deletionTimestamp"], fields["deletionGracePeriodSeconds"] = _rfc3339(end), seconds
@@ -512,7 +516,7 @@ class Registry:
         return Write(request.field_manager, resource.struct, version, self._time(), target.subresource, ignored)
 
     def _time(self, after: int = 0) -> str:
-        return _rfc3339(self._now() + timedelta(seconds=after))
+        return _rfc3339(_later(self._now(), after))
 
     def _validate(self, target: Target, value: Object, errors: FieldErrors) -> None:
         """Add the rules of all metadata to the errors that were found, and raise them."""
@@ -547,7 +551,15 @@ def _kept_apart(target: Target, old: Object, new: Object) -> Object:
 
 
 def _rfc3339(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
+    moment = moment.astimezone(UTC)
+    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}Z"  # %Y is not padded
+
+
+def _later(moment: datetime, seconds: int) -> datetime:
+    try:
+        return min(moment + timedelta(seconds=seconds), _LAST)
+    except OverflowError:
+        return _LAST
 
 
 def _spec(value: Object) -> dict[str, Any]:

@@ -478,6 +478,30 @@ def test_a_pod_is_deleted_when_its_agent_has_ended_it(tmp_path: Path) -> None:
     run(tmp_path, steps)
 
 
+def test_a_grace_period_may_be_longer_than_time(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        most = (1 << 63) - 1
+        await registry.create(at(PODS), {"metadata": {"name": "a"}}, ME)
+        for grace in (most, most - 1, 300_000_000_000):
+            marked, _ = await registry.delete(at(PODS), DeleteOptions(grace_period=grace), ME)
+            assert metadata(marked)["deletionTimestamp"] == "9999-12-31T23:59:59Z"
+            assert metadata(marked)["deletionGracePeriodSeconds"] == grace
+        shorter, _ = await registry.delete(at(PODS), DeleteOptions(grace_period=10), ME)
+        assert metadata(shorter)["deletionTimestamp"] == "2026-11-23T06:00:10Z"
+        assert metadata(shorter)["deletionGracePeriodSeconds"] == 10
+
+    run(tmp_path, steps)
+
+
+def test_a_clock_before_the_year_1000(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        clock.now = NOW.replace(year=1)
+        created = await registry.create(at(CONFIG_MAPS), config_map(), ME)
+        assert metadata(created)["creationTimestamp"] == "0001-11-23T06:00:00Z"
+
+    run(tmp_path, steps)
+
+
 class OnlyConfigMaps(AdmitAll):
     def __init__(self) -> None:
         self.seen: list[tuple[Operation, str]] = []

@@ -67,12 +67,14 @@ class FieldSet:
             for rest in self.below(element).paths():
                 yield (element, *rest)
 
-    def union(self, other: FieldSet) -> FieldSet:
-        """Return what is in one of the two."""
-        children = dict(self.children)
-        for element, child in other.children.items():
-            children[element] = children[element].union(child) if element in children else child
-        return FieldSet(self.members | other.members, children)
+    def union(self, *others: FieldSet) -> FieldSet:
+        """Return what is in one of them."""
+        found: dict[str, list[FieldSet]] = {}
+        for item in (self, *others):
+            for element, child in item.children.items():
+                found.setdefault(element, []).append(child)
+        children = {element: first.union(*rest) if rest else first for element, (first, *rest) in found.items()}
+        return FieldSet(self.members.union(*(other.members for other in others)), children)
 
     def intersection(self, other: FieldSet) -> FieldSet:
         """Return what is in both."""

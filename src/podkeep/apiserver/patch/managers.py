@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -64,9 +65,9 @@ class ApplyConflict(PatchError):
             message = f"Apply failed with 1 conflict: conflict with {manager}: {shown(path)}"
         else:
             lines: list[str] = []
-            for manager in dict.fromkeys(manager for manager, _ in self.conflicts):
+            for manager, group in groupby(self.conflicts, key=lambda conflict: conflict[0]):
                 lines.append(f"conflicts with {manager}:")
-                lines += [f"- {shown(path)}" for other, path in self.conflicts if other == manager]
+                lines += [f"- {shown(path)}" for _, path in group]
             message = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
         super().__init__(message, code=409)
 
@@ -264,9 +265,7 @@ def _pruned(merged: Any, last: FieldSet, owned: Iterable[Owned], struct: Struct)
     named = last.with_named_fields(struct)
     pruned = typed.remove(merged, named, struct)
     everything = typed.field_set_of_any(merged, struct).with_named_fields(struct)
-    claimed = FieldSet()
-    for item in owned:
-        claimed = claimed.union(item.fields)
+    claimed = FieldSet().union(*(item.fields for item in owned))
     left = typed.field_set_of_any(pruned, struct).with_named_fields(struct)
     pruned = typed.remove(merged, everything.difference(left.union(claimed.with_named_fields(struct))), struct)
     left = typed.field_set_of_any(pruned, struct).with_named_fields(struct)

@@ -385,6 +385,8 @@ def _of(paths: set[Any]) -> FieldSet:
 def test_sets_of_fields_are_sets(one: set[Any], other: set[Any]) -> None:
     left, right = _of(one), _of(other)
     assert set(left.union(right).paths()) == one | other
+    assert left.union(right, right, left) == left.union(right)
+    assert left == _of(one)
     assert set(left.intersection(right).paths()) == one & other
     assert set(left.difference(right).paths()) == one - other
     below = {path for path in one if any(path[:length] in other for length in range(1, len(path) + 1))}

@@ -238,14 +238,14 @@ def test_a_watcher_that_reads_too_little_is_ended_too(tmp_path: Path) -> None:
         large = "x" * 300_000
         taken: list[Event] = []
 
-        async def write_and_take_one(start: int) -> None:
-            names = [str(number) for number in range(start, start + 16)]
-            await asyncio.gather(*(store.put(key(name), value(name, data=large), None) for name in names))
-            taken.append(await anext(watcher))
+        async def write_and_take_one_each() -> None:
+            for start in range(0, 2 * storage.WATCHER_MOST * storage.WATCHER_BYTES // 300_000, 16):
+                names = [str(number) for number in range(start, start + 16)]
+                await asyncio.gather(*(store.put(key(name), value(name, data=large), None) for name in names))
+                taken.append(await anext(watcher))
 
         with pytest.raises(Slow):
-            for start in range(0, 2 * storage.WATCHER_MOST * storage.WATCHER_BYTES // 300_000, 16):
-                await write_and_take_one(start)
+            await write_and_take_one_each()
         assert len(taken) * 16 > storage.WATCHER_BYTES // 300_000 + 16
 
     run(tmp_path / "db", steps)

@@ -51,6 +51,7 @@ MAX_GENERATED_BASE = 58
 """Characters of ``generateName`` that are kept, before five that are random."""
 _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """The last time that RFC 3339 can write."""
+_ABSENT = {"uid": ("",), "resourceVersion": ("", "0")}
 _GENERATED = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
 
@@ -234,16 +235,20 @@ class Registry:
         raise already_exists(target.resource.plural, target.resource.group, target.name)
 
     def _place(self, target: Target, value: Object) -> None:
-        """Put the namespace of the request into an object that does not say it."""
+        """Put the namespace of the request into an object, and drop what says no more than if it were not there."""
         fields = value.setdefault("metadata", {})
         value["apiVersion"], value["kind"] = target.resource.kind.api_version, target.resource.kind.kind
         if target.resource.namespaced:
-            if fields.setdefault("namespace", target.namespace) != target.namespace:
+            fields["namespace"] = fields.get("namespace") or target.namespace
+            if fields["namespace"] != target.namespace:
                 raise bad_request(
                     "the namespace of the provided object does not match the namespace sent on the request"
                 )
-        elif fields.get("namespace"):
-            raise bad_request("namespace may not be set on an object that is not in a namespace")
+        else:
+            fields.pop("namespace", None)
+        for name in ("uid", "resourceVersion"):
+            if fields.get(name) in _ABSENT[name]:
+                del fields[name]
 
     def _generate_name(self, value: Object) -> bool:
         fields = metadata(value)
@@ -285,6 +290,8 @@ class Registry:
             new = copy(value)
             new.setdefault("metadata", {})["name"] = target.name
             if self._store.newest(target.key) is None and target.resource.strategy.create_on_update:
+                if uid := metadata(new).get("uid"):
+                    raise target.conflict(_other_uid(uid, ""))
                 return await self.create(target, new, request), True
             stored, old = self._newest(target)
             self._place(target, new)
@@ -338,6 +345,10 @@ class Registry:
             if given != target.name:
                 raise bad_request(
                     f"the name of the object ({given}) does not match the name on the URL ({target.name})"
+                )
+            if old is None and (uid := metadata(applied).get("uid")):
+                raise target.conflict(
+                    f"uid mismatch: the provided object specified uid {uid[:80]}, and no existing object was found"
                 )
             try:
                 new = copy(managers.apply(old, applied, self._write(target, request), force=force))
@@ -397,8 +408,7 @@ class Registry:
             raise target.conflict(MODIFIED)
         uid = metadata(old)["uid"]
         if fields.get("uid", uid) != uid:
-            why = f"Precondition failed: UID in precondition: {fields['uid'][:80]}, UID in object meta: {uid}"
-            raise target.conflict(why)
+            raise target.conflict(_other_uid(fields["uid"], uid))
 
     async def delete(self, target: Target, options: DeleteOptions, request: Request) -> tuple[Object, bool]:
         """Delete an object, or begin to.
@@ -420,25 +430,30 @@ class Registry:
             return await self._put(target, new, stored, request), False
 
     def _deleting(self, target: Target, old: Object, options: DeleteOptions) -> Object:
-        """Return an object as it is once its deletion has begun, or the grace period of that was made shorter."""
+        """Return an object as it is once its deletion has begun, or its grace period or dependents' fate has changed.
+
+        Options change a deletion that has begun unless it waits for an agent (apiserver: ``BeforeDelete``).
+        """
         new = copy(old)
         fields = new["metadata"]
         wanted = options.grace_period
         if wanted is not None and wanted < 0:
             wanted = 1
         if "deletionTimestamp" in fields:
-            before = fields.get("deletionGracePeriodSeconds", 0)
-            if before and wanted is not None and wanted < before:
+            before = fields.setdefault("deletionGracePeriodSeconds", 0)
+            if before and (wanted is None or wanted >= before):
+                return new  # it waits for its agent already, no less long
+            if before and wanted is not None:
                 self._shorten(fields, before, wanted)
-            return new
-        grace = target.resource.strategy.grace_period(new, wanted) or 0
-        fields["deletionGracePeriodSeconds"], fields["deletionTimestamp"] = grace, self._time(grace)
+        else:
+            grace = target.resource.strategy.grace_period(new, wanted) or 0
+            fields["deletionGracePeriodSeconds"], fields["deletionTimestamp"] = grace, self._time(grace)
+            if fields.get("generation"):
+                fields["generation"] += 1
         if finalizers := _finalizers(fields.get("finalizers", []), options.propagation):
             fields["finalizers"] = finalizers
         else:
             fields.pop("finalizers", None)
-        if fields.get("generation"):
-            fields["generation"] += 1
         return new
 
     def _shorten(self, fields: dict[str, Any], before: int, seconds: int) -> None:
@@ -560,6 +575,10 @@ def _later(moment: datetime, seconds: int) -> datetime:
         return min(moment + timedelta(seconds=seconds), _LAST)
     except OverflowError:
         return _LAST
+
+
+def _other_uid(given: str, found: str) -> str:
+    return f"Precondition failed: UID in precondition: {given[:80]}, UID in object meta: {found}"
 
 
 def _spec(value: Object) -> dict[str, Any]:

@@ -153,6 +153,55 @@ def test_what_cannot_be_created(tmp_path: Path, changes: dict[str, Any], code: i
     run(tmp_path, steps)
 
 
+def test_a_namespace_is_that_of_the_request(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = {"metadata": {"name": "n", "namespace": "default"}}
+        node = await registry.create(at(NODES, ""), given, ME)
+        assert "namespace" not in metadata(node)
+        given = {"metadata": {"name": "n", "namespace": "other", "labels": {"a": "b"}}}
+        node, _ = await registry.update(at(NODES, "n"), given, ME)
+        assert "namespace" not in metadata(node)
+        given = {"metadata": {"name": "a", "namespace": ""}}
+        assert metadata(await registry.create(at(CONFIG_MAPS, ""), given, ME))["namespace"] == "default"
+
+    run(tmp_path, steps)
+
+
+def test_an_empty_uid_and_version_0_are_not_given(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        none = {"uid": "", "resourceVersion": "0"}
+        given = config_map()
+        given["metadata"] |= none
+        created = await registry.create(at(CONFIG_MAPS), given, ME)
+        given["data"] = {"a": "1"}
+        after, _ = await registry.update(at(CONFIG_MAPS), given, ME)
+        assert metadata(after)["uid"] == metadata(created)["uid"]
+        after = await registry.patch(at(CONFIG_MAPS), {"metadata": none, "data": {"a": "2"}}, PatchType.MERGE, ME)
+        assert metadata(after)["uid"] == metadata(created)["uid"]
+        lease = {"metadata": {"name": "a", "uid": ""}}
+        assert (await registry.update(at(LEASES), lease, ME))[1]
+        lease["metadata"]["resourceVersion"] = "0"
+        error = await refused(registry.update(at(LEASES), lease, ME))
+        assert "must be specified for an update" in error.message
+        assert (await registry.apply(at(CONFIG_MAPS, "b"), {"metadata": none}, ME, force=False))[1]
+
+    run(tmp_path, steps)
+
+
+def test_an_object_with_a_uid_is_not_created_anew(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = {"metadata": {"name": "a", "uid": "u1"}}
+        error = await refused(registry.update(at(LEASES), given, ME))
+        assert (error.code, error.reason) == (409, "Conflict")
+        assert "Precondition failed: UID in precondition: u1, UID in object meta: " in error.message
+        error = await refused(registry.apply(at(LEASES), given, ME, force=True))
+        assert (error.code, error.reason) == (409, "Conflict")
+        assert "uid mismatch: the provided object specified uid u1, and no existing object was found" in error.message
+        assert store.revision == 0
+
+    run(tmp_path, steps)
+
+
 def test_a_name_is_taken_once(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         results = await asyncio.gather(
@@ -452,6 +501,30 @@ def test_dependents_are_told_by_finalizers(tmp_path: Path, propagation: str, fin
         assert is_gone is (finalizers is None)
         if finalizers:
             assert metadata(marked)["finalizers"] == finalizers
+
+    run(tmp_path, steps)
+
+
+def test_dependents_may_be_let_go_while_an_object_is_being_deleted(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        async def deleted(target: Target, options: DeleteOptions) -> tuple[list[str], bool]:
+            after, is_gone = await registry.delete(target, options, ME)
+            return metadata(after).get("finalizers", []), is_gone
+
+        here = at(CONFIG_MAPS)
+        await registry.create(here, config_map(), ME)
+        assert await deleted(here, DeleteOptions(propagation="Foreground")) == (["foregroundDeletion"], False)
+        assert await deleted(here, DeleteOptions()) == (["foregroundDeletion"], False)
+        assert await deleted(here, DeleteOptions(propagation="Orphan")) == (["orphan"], False)
+        _, is_gone = await deleted(here, DeleteOptions(propagation="Background"))
+        assert is_gone
+        assert store.get(here.key) is None
+        pod = at(PODS)
+        await registry.create(pod, {"metadata": {"name": "a"}}, ME)
+        assert await deleted(pod, DeleteOptions(propagation="Foreground")) == (["foregroundDeletion"], False)
+        assert await deleted(pod, DeleteOptions(propagation="Background")) == (["foregroundDeletion"], False)
+        assert await deleted(pod, DeleteOptions(grace_period=9, propagation="Orphan")) == (["orphan"], False)
+        assert (await deleted(pod, DeleteOptions(grace_period=0, propagation="Background")))[1]
 
     run(tmp_path, steps)
 

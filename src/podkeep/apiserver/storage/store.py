@@ -57,6 +57,10 @@ class Conflict(FailedPrecondition):
         self.newest = newest
 
 
+class FutureRevision(Unavailable):
+    """The revision that was asked for is not there yet."""
+
+
 class Slow(Unavailable):
     """A watcher did not take its events; it has to list again."""
 
@@ -248,13 +252,17 @@ class Store:
         """Return at most ``limit`` objects as they were at ``revision``, after a namespace and name.
 
         :raises Compacted: if that revision is not kept any more.
+        :raises FutureRevision: if it is not there yet.
         """
+        self._require_kept(revision)
         query = partial(self._database.snapshot, resource, namespace, revision, after, limit + 1)
         found = await self._on_thread(query)
         self._require_kept(revision)
         return Page(found[:limit], revision, len(found) > limit)
 
     def _require_kept(self, revision: int) -> None:
+        if revision > self._revision:
+            raise FutureRevision(f"Too large resource version: {revision}, current: {self._revision}")
         if revision < self._compacted:
             raise Compacted(f"too old resource version: {revision} ({self._compacted})")
 
@@ -355,6 +363,7 @@ class Store:
         """Return the events of a resource after a revision; of one namespace if that is not empty.
 
         :raises Compacted: if that revision is not kept any more.
+        :raises FutureRevision: if it is not there yet.
         """
         self._require_kept(after)
         watcher = Watcher(resource, namespace, after, partial(self._past, self._revision), self._unwatch)
@@ -371,11 +380,11 @@ class Store:
         """
         self._require_kept(after)
         if after >= self._history_start or after >= upto:
-            past = (event for event in self._history if after < event.stored.revision <= upto)
-            return [event for event in past if event.stored.key.resource == resource], None
-        events = await self._on_thread(partial(self._database.events, resource, after, upto, _DISK_EVENTS))
+            recent = (event for event in self._history if after < event.stored.revision <= upto)
+            return [event for event in recent if event.stored.key.resource == resource], None
+        past = await self._on_thread(partial(self._database.events, resource, after, upto, _DISK_EVENTS))
         self._require_kept(after)
-        return events, events[-1].stored.revision if len(events) == _DISK_EVENTS else None
+        return past
 
     def _keep_in_history(self, event: Event) -> None:
         self._history.append(event)

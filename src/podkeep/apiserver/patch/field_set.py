@@ -14,6 +14,8 @@ import msgspec
 from podkeep.apiserver.patch.errors import PatchError
 from podkeep.apiserver.schema.types import List, Map, Struct, Type
 
+MAX_DEPTH = 100
+"""Elements of a path. Sets are walked recursively."""
 _MEMBER = "."
 
 
@@ -130,11 +132,14 @@ class FieldSet:
         return encoded
 
     @classmethod
-    def decode(cls, fields_v1: Any) -> FieldSet:
+    def decode(cls, fields_v1: Any, depth: int = 0) -> FieldSet:
         """Return the set that ``FieldsV1`` stands for.
 
-        :raises PatchError: if it is not ``FieldsV1``.
+        :param depth: how many elements lead to it.
+        :raises PatchError: if it is not ``FieldsV1``, or deeper than any object.
         """
+        if depth > MAX_DEPTH:
+            raise PatchError(f"fieldsV1 must not be nested more than {MAX_DEPTH} times")
         if not isinstance(fields_v1, dict):
             raise PatchError("fieldsV1 must be an object")
         decoded = cls()
@@ -144,7 +149,7 @@ class FieldSet:
             element = _canonical(text)
             if not isinstance(inner, dict):
                 raise PatchError("fieldsV1 must hold objects")
-            child = cls.decode(inner)
+            child = cls.decode(inner, depth + 1)
             if child:
                 decoded.children[element] = child
             if not child or _MEMBER in inner:
@@ -185,11 +190,11 @@ def _canonical(text: str) -> str:
         return text
     try:
         value = msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise PatchError(f"{text[:80]!r} is not a path element of fieldsV1") from None
-    if kind == "k" and isinstance(value, dict):
+    if kind == "k" and isinstance(value, dict) and not any(isinstance(item, dict | list) for item in value.values()):
         return key_element(value)
-    if kind == "v":
+    if kind == "v" and not isinstance(value, dict | list):
         return value_element(value)
     if kind == "i" and type(value) is int:
         return f"i:{value}"

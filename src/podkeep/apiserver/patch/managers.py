@@ -25,6 +25,8 @@ MAX_UPDATE_MANAGERS = 10
 """Entries of updates that are kept; the oldest of more become one, ``ancient-changes``."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """The annotation in which client-side apply keeps what it applied."""
+MAX_ANNOTATION_BYTES = 256 << 10
+"""All keys and values of an object's annotations together."""
 BEFORE_FIRST_APPLY = "before-first-apply"
 
 
@@ -194,8 +196,17 @@ def apply(live: dict[str, Any] | None, config: dict[str, Any], write_: Write, *,
         after, managed = _applied(before, config, managed, write_, force=True)
     if write_.manager == "kubectl" and after.get("metadata", {}).get("annotations", {}).get(LAST_APPLIED):
         after = copy(after)
-        after["metadata"]["annotations"][LAST_APPLIED] = _last_applied_text(config)
+        annotations = after["metadata"]["annotations"]
+        annotations[LAST_APPLIED] = _last_applied_text(config)
+        if annotation_bytes(annotations) > MAX_ANNOTATION_BYTES:
+            del annotations[LAST_APPLIED]
     return _with_managed(after, managed)
+
+
+def annotation_bytes(annotations: Mapping[str, str]) -> int:
+    """Return what counts towards :data:`MAX_ANNOTATION_BYTES`."""
+    texts = (text for pair in annotations.items() for text in pair)
+    return sum(len(text.encode(errors="surrogatepass")) for text in texts)
 
 
 def _is_reset(entries: Any) -> bool:
@@ -331,7 +342,7 @@ def _from_last_applied(live: Mapping[str, Any], write_: Write) -> FieldSet:
             return FieldSet()
         fields = typed.field_set(config, write_.struct)
         comparison = typed.compare(config, live, write_.struct)
-    except (msgspec.DecodeError, PatchError, TypeError, AttributeError):
+    except (msgspec.DecodeError, PatchError, TypeError, AttributeError, RecursionError):
         return FieldSet()
     return fields.difference(comparison.modified).difference(comparison.added).difference(comparison.removed)
 

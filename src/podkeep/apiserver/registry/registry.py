@@ -358,15 +358,17 @@ class Registry:
                 raise _patch_status(error) from None
             target.resource.strategy.default(new)
             if stored is not None and old is not None:
-                return await self._replace(target, stored, old, new, request), False
+                return await self._replace(target, stored, old, new, request, applied=True), False
             new["metadata"].pop("resourceVersion", None)
             self._admit_creation(target, new, request)
-            return await self._put(target, new, None, request), True
+            return await self._put(target, new, None, request, applied=True), True
 
     def _tracked(self, target: Target, old: Object, new: Object, request: Request) -> Object:
         return copy(managers.track_update(old, new, self._write(target, request)))
 
-    async def _replace(self, target: Target, stored: Stored, old: Object, new: Object, request: Request) -> Object:
+    async def _replace(
+        self, target: Target, stored: Stored, old: Object, new: Object, request: Request, *, applied: bool = False
+    ) -> Object:
         """Store ``new`` in place of ``old``, after everything that may change or refuse it."""
         self._check_version(target, stored, old, new)
         new = _kept_apart(target, old, new)
@@ -393,7 +395,7 @@ class Registry:
         fields = metadata(new)
         if "deletionTimestamp" in fields and not (fields.get("finalizers") or fields.get("deletionGracePeriodSeconds")):
             return await self._remove(target, stored, new, request)
-        return await self._put(target, new, stored, request)
+        return await self._put(target, new, stored, request, applied=applied)
 
     def _check_version(self, target: Target, stored: Stored, old: Object, new: Object) -> None:
         fields = metadata(new)
@@ -480,8 +482,15 @@ class Registry:
 
     # storing
 
-    async def _put(self, target: Target, value: Object, previous: Stored | None, request: Request) -> Object:
+    async def _put(
+        self, target: Target, value: Object, previous: Stored | None, request: Request, *, applied: bool = False
+    ) -> Object:
+        """Store an object; one that is too large for its managedFields without them, unless an apply needs them."""
         size = len(msgspec.json.encode(value))
+        if size > MAX_OBJECT_BYTES and "managedFields" in value["metadata"] and not applied:
+            bare = {name: item for name, item in value["metadata"].items() if name != "managedFields"}
+            value = {**value, "metadata": bare}
+            size = len(msgspec.json.encode(value))
         if size > MAX_OBJECT_BYTES:
             raise too_large(f"limit is {MAX_OBJECT_BYTES}, the object has {size} bytes")
         if request.dry_run:

@@ -616,6 +616,25 @@ def test_objects_have_a_largest_size(tmp_path: Path) -> None:
     run(tmp_path, steps)
 
 
+def test_an_object_too_large_for_its_managers_is_stored_without_them(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        keys = {f"{number:06}{'x' * 190}": "" for number in range(5_000)}
+        created = await registry.create(at(CONFIG_MAPS), config_map(**keys), ME)
+        assert "managedFields" not in metadata(created)
+        assert len(created["data"]) == 5_000
+        less = config_map(**dict(list(keys.items())[:100]))
+        await registry.create(at(CONFIG_MAPS, "b"), less | {"metadata": {"name": "b"}}, ME)
+        patched = await registry.patch(at(CONFIG_MAPS, "b"), {"data": keys}, PatchType.MERGE, ME)
+        assert "managedFields" not in metadata(patched)
+        error = await refused(registry.apply(at(CONFIG_MAPS, "c"), {"data": keys}, ME, force=False))
+        assert error.code == 413
+        await registry.create(at(CONFIG_MAPS, "d"), config_map("d"), ME)
+        error = await refused(registry.apply(at(CONFIG_MAPS, "d"), {"data": keys}, ME, force=True))
+        assert error.code == 413
+
+    run(tmp_path, steps)
+
+
 def test_validation_of_a_kind_is_told_with_that_of_metadata(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         given = {"metadata": {"name": "A"}, "spec": {"replicas": -1}}

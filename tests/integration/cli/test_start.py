@@ -80,7 +80,8 @@ def test_directories_that_another_process_has_are_waited_for(stopped: Daemon) ->
         [
             sys.executable,
             "-c",
-            "import sys; from pathlib import Path; from podkeep.base import config; from podkeep.cli.core import background;"
+            "import sys; from pathlib import Path; from podkeep.base import config;"
+            "from podkeep.cli.core import background;"
             "path = Path(sys.argv[1]); print(background.ensure_running(config.load(path), ['--config', str(path)]))",
             str(stopped.config),
         ],

@@ -141,14 +141,14 @@ def finish(process: subprocess.Popen[bytes], *, stdin: bytes = b"", timeout: flo
     try:
         stdout, stderr = process.communicate(stdin, timeout=timeout)
     except BaseException as error:
-        _kill(process)
+        kill(process)
         if isinstance(error, subprocess.TimeoutExpired):
             raise DeadlineExceeded(f"`{command}` did not finish within {timeout:g} s and was killed") from error
         raise
     return Completed(command=command, returncode=process.returncode, stdout=stdout or b"", stderr=stderr or b"")
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a program and wait for its end, a while only: one that has a container's file open may not come to it.
 
     It is reaped then when it has, by a later start of a program (``subprocess._cleanup``).

@@ -22,8 +22,8 @@ import h11
 
 from podkeep.base import log as request_log
 from podkeep.base.errors import PodkeepError
-from podkeep.http.blanks import Blanks
 from podkeep.http.budget import Account, ClientGone, Pool
+from podkeep.http.heads import Head
 from podkeep.http.listener import Connection
 from podkeep.http.messages import Body, Credentials, Handler, Peer, Refused, Request, Response, Upgrade
 from podkeep.http.transport import Hangup, SocketTransport
@@ -79,7 +79,6 @@ class HttpConnection:
         self._reader, self._writer = connection.reader, connection.writer
         self._socket: socket.socket = connection.writer.get_extra_info("socket")
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
-        self._blanks = Blanks()
         self._is_chunked = False
         self._peer = _peer(self._socket, connection.writer)
         self._account = Account(pool)
@@ -173,29 +172,36 @@ class HttpConnection:
         :raises Refused: if what came is no request.
         :raises TimeoutError: if it did not come in time.
         """
-        begun = first or self._h11.trailing_data[0] != b""
+        ahead = bytes(self._h11.trailing_data[0])
+        begun = first or ahead != b""
+        head = Head()
+        self._look_at(head, ahead)
         async with asyncio.timeout(self._limits.head_timeout if begun else self._limits.idle_timeout) as deadline:
-            while True:
-                event = self._next_event()
-                if isinstance(event, h11.Request):
-                    if _size(event) > self._limits.head_bytes:
-                        raise Refused(431, f"the request's head has more than {self._limits.head_bytes} bytes")
-                    return event
-                if isinstance(event, h11.ConnectionClosed):
-                    return None
-                self._parse(await self._reader.read(PIECE_BYTES))
+            while not head.is_whole:
+                data = await self._reader.read(PIECE_BYTES)
+                self._look_at(head, data)
+                self._h11.receive_data(data)
+                if not data:
+                    break
                 if not begun:
                     begun = True
                     deadline.reschedule(asyncio.get_running_loop().time() + self._limits.head_timeout)
+        event = self._next_event()
+        if isinstance(event, h11.Request):
+            return event
+        if isinstance(event, h11.ConnectionClosed):
+            return None
+        raise Refused(400, "not an HTTP/1.1 request: its head is empty")
 
-    def _parse(self, data: bytes) -> None:
-        """Have lines of headers parsed.
+    def _look_at(self, head: Head, data: bytes) -> None:
+        """Look at a piece of a head before it is parsed.
 
-        :raises Refused: if that would take long.
+        :raises Refused: if it has a byte that no head may have, or has grown too long.
         """
-        if self._blanks.found_in(data):
-            raise Refused(400, "not an HTTP/1.1 request: blanks before a byte that no header may have")
-        self._h11.receive_data(data)
+        if not head.add(data):
+            raise Refused(400, "not an HTTP/1.1 request: a byte that no head may have, or a folded line")
+        if head.size > self._limits.head_bytes:
+            raise Refused(431, f"the request's head has more than {self._limits.head_bytes} bytes")
 
     def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         try:
@@ -216,10 +222,7 @@ class HttpConnection:
                     data = await self._reader.read(PIECE_BYTES)
                 except OSError as error:
                     raise ClientGone(f"the connection broke: {error}") from error
-                if self._is_chunked:  # what follows the last chunk is read as headers are
-                    self._parse(data)
-                else:
-                    self._h11.receive_data(data)
+                self._h11.receive_data(data)
             elif isinstance(event, h11.Data):
                 await self._account.took(len(event.data))
                 if event.data:
@@ -228,7 +231,12 @@ class HttpConnection:
                 return b""
 
     def _input_is_whole(self) -> bool:
-        """Pass over what has come of a body that the handler did not read; return whether that was all."""
+        """Pass over what has come of a body that the handler did not read; return whether that was all.
+
+        Chunks are not: what their lines may cost h11 is for who asked for the body.
+        """
+        if self._is_chunked and self._h11.their_state is h11.SEND_BODY:
+            return False
         with suppress(Refused):
             for _ in range(_EVENTS_PASSED_OVER):
                 if self._h11.their_state is not h11.SEND_BODY or self._next_event() is h11.NEED_DATA:
@@ -334,10 +342,6 @@ class HttpConnection:
 def _error(refusal: Refused) -> Response:
     headers = [*refusal.headers, ("Content-Type", "text/plain; charset=utf-8")]
     return Response(status=refusal.status, headers=headers, body=f"{refusal.message}\n".encode())
-
-
-def _size(head: h11.Request) -> int:
-    return len(head.method) + len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
 
 
 async def _fail_when(gone: asyncio.Event) -> NoReturn:

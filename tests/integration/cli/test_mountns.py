@@ -341,7 +341,8 @@ def test_network_namespaces_made_on_the_host_are_seen_inside(made: Host) -> None
 
 def test_who_is_not_root_is_told_so(host: Host) -> None:
     code = (
-        "import os, sys; from podkeep.cli import main, mountns; import podkeep.base.config;"
+        "import os, signal, sys; from podkeep.cli import main; from podkeep.cli.mountns import command, namespace;"
+        " import podkeep.base.config;"
         " os.setresuid(65534, 65534, 65534); main.main(sys.argv[1:])"
     )
     for verb, status in {"start": 1, "stop": 1, "status": 1, "enter": 125, "exec true": 125, "install": 1}.items():

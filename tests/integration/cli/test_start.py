@@ -13,7 +13,7 @@ import pytest
 
 from podkeep.base import config, lockfile
 from podkeep.base.errors import FailedPrecondition
-from podkeep.cli import runtime
+from podkeep.cli.core import background
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountFlag
 from support.daemon import Daemon
@@ -80,8 +80,9 @@ def test_directories_that_another_process_has_are_waited_for(stopped: Daemon) ->
         [
             sys.executable,
             "-c",
-            "import sys; from pathlib import Path; from podkeep.base import config; from podkeep.cli import runtime;"
-            "path = Path(sys.argv[1]); print(runtime.ensure_running(config.load(path), ['--config', str(path)]))",
+            "import sys; from pathlib import Path; from podkeep.base import config;"
+            "from podkeep.cli.core import background;"
+            "path = Path(sys.argv[1]); print(background.ensure_running(config.load(path), ['--config', str(path)]))",
             str(stopped.config),
         ],
         stdout=subprocess.PIPE,
@@ -101,7 +102,7 @@ def test_hint_of_a_runtime_that_cannot_start_is_passed_on(stopped: Daemon) -> No
     bad, stopped.config = stopped.config, stopped.base / "good.toml"
     stopped.config.write_text(good)
     with pytest.raises(FailedPrecondition) as failed:
-        runtime.ensure_running(config.load(stopped.config), ["--config", str(bad)])
+        background.ensure_running(config.load(stopped.config), ["--config", str(bad)])
     assert "nonsense" in failed.value.message
     assert failed.value.hint == (
         f"docs/configuration.md lists every key; its log is {stopped.layout.root / 'runtime.log'}"

@@ -227,15 +227,15 @@ HOSTILE = b" " * 15_000 + b"\0"
     [
         b"GET / HTTP/1.1\r\nHost: x\r\na:" + HOSTILE + b"\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\na:" + HOSTILE[:-1] + b"\rb\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\na:" + HOSTILE + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\na:" + b"\n " * 7_000 + b"\n \0\r\n\r\n",
     ],
-    ids=["head", "carriage return", "trailer"],
+    ids=["blanks", "carriage return", "folded"],
 )
 def test_what_takes_long_to_parse_is_refused_before(said: bytes, pieces: int, run: Any) -> None:
     """A line with thousands of blanks before a byte that no header may have cost the square of their number."""
 
     async def handler(request: Request) -> Response:
-        return Response(body=await request.body.read(1000))
+        raise AssertionError
 
     async def scenario() -> None:
         async with serving(handler) as given:
@@ -245,7 +245,38 @@ def test_what_takes_long_to_parse_is_refused_before(said: bytes, pieces: int, ru
                 client.send(said[start : start + size])
                 await client.writer.drain()
             status, _, body = await client.response()
-            assert (status, body) == (400, b"not an HTTP/1.1 request: blanks before a byte that no header may have\n")
+            assert (status, body) == (
+                400,
+                b"not an HTTP/1.1 request: a byte that no head may have, or a folded line\n",
+            )
+
+    run(scenario())
+
+
+def test_what_follows_a_request_is_looked_at_as_well(run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(body=await request.body.read(1000))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            post = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nb \0y"
+            client = await given.ask(post + b"GET / HTTP/1.1\r\nHost: x\r\na:" + HOSTILE + b"\r\n\r\n")
+            assert (await client.response())[2] == b"b \0y"
+            assert (await client.response())[0] == 400
+
+    run(scenario())
+
+
+def test_chunks_that_nobody_asked_for_are_not_parsed(run: Any) -> None:
+    async def handler(_: Request) -> Response:
+        return Response(body=b"ok")
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            post = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            client = await given.ask(post + b"1;" + b" " * 15_000 + b"\nx\r\n0\r\na:" + HOSTILE + b"\r\n\r\n")
+            status, headers, body = await client.response()
+            assert (status, headers["connection"], body) == (200, "close", b"ok")
 
     run(scenario())
 

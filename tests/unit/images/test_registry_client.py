@@ -190,7 +190,7 @@ def test_bodies(data: bytes, expected: bytes, torn: bool) -> None:
         (b"HTTP/1.1 101 Now Something Else\r\n\r\n", BadAnswer, "does not keep to HTTP"),
         (b"HTTP/1.1 007 OK\r\n\r\n", BadAnswer, "does not keep to HTTP"),
         (b"HTTP/1.1 200 OK\r\nno header\r\n\r\n", BadAnswer, "illegal header line"),
-        (b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n", BadAnswer, "continuation line"),
+        (b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n", BadAnswer, "folded line"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", BadAnswer, "bad Content-Length"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", BadAnswer, "conflicting Content-Length"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9999999999999999999999\r\n\r\n", BadAnswer, "bad Content-Length"),

@@ -12,11 +12,11 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_owners_have_shares_of_what_all_have() -> None:
+def test_owners_have_a_worker_of_their_own_and_shares_of_the_others() -> None:
     async def steps() -> None:
-        workers = Workers(most=3, share=2)
+        workers = Workers(most=1, share=2, owners=3)
         running: list[str] = []
-        ends = {name: asyncio.Event() for name in ("a1", "a2", "a3", "b1", "c1")}
+        ends = {name: asyncio.Event() for name in ("a1", "a2", "a3", "b1", "b2", "c1", "d1")}
 
         async def work(name: str) -> None:
             async with workers.slot(name[0]):
@@ -26,23 +26,26 @@ def test_owners_have_shares_of_what_all_have() -> None:
 
         tasks = {name: asyncio.ensure_future(work(name)) for name in ends}
         await settled()
-        assert running == ["a1", "a2", "b1"]
+        assert sorted(running) == ["a1", "a2", "b1", "c1"]  # a2 has the common one, a3 is beyond a's share
         tasks["a3"].cancel()
-        ends["a1"].set()
+        ends["a2"].set()
         await settled()
-        assert running == ["a2", "b1", "c1"]
+        assert sorted(running) == ["a1", "b1", "b2", "c1"]
+        ends["b2"].set()
+        await settled()
+        assert sorted(running) == ["a1", "b1", "c1", "d1"]  # a fourth owner has none of its own
         for end in ends.values():
             end.set()
         await asyncio.wait(tasks.values())
         assert running == []
-        assert not workers._owners
+        assert not workers._gates
 
     asyncio.run(steps())
 
 
 def test_who_waits_is_served_in_order() -> None:
     async def steps() -> None:
-        workers = Workers(most=1, share=1)
+        workers = Workers(most=1, share=1, owners=0)
         order: list[int] = []
 
         async def work(number: int) -> None:

@@ -60,6 +60,27 @@ def test_a_creation_without_a_caller_is_given_up() -> None:
     run(scenario)
 
 
+def test_the_time_counts_from_the_last_caller_that_left() -> None:
+    async def scenario() -> None:
+        creations, making = Creations(), Making()
+        first = asyncio.ensure_future(creations.do("key", ONE, making))
+        await making.begun.wait()
+        await leave(first)
+        (stale,) = creations._timers.values()
+        second = asyncio.ensure_future(creations.do("key", ONE, making))
+        await asyncio.sleep(0)
+        assert stale.cancelled()
+        await leave(second)
+        (timer,) = creations._timers.values()
+        third = asyncio.ensure_future(creations.do("key", ONE, making))
+        making.go_on.set()
+        assert await third == MADE
+        assert timer.cancelled()
+        assert not creations._timers
+
+    run(scenario)
+
+
 def test_a_caller_that_comes_back_in_time_joins_it() -> None:
     async def scenario() -> None:
         creations, making = Creations(unwanted_s=0.01), Making()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import h11
 
-from podkeep.http.blanks import Blanks
+from podkeep.http.heads import Head
 
 PIECE = 1 << 20
 """Bytes of a body that are asked of the socket at a time."""
@@ -120,12 +120,10 @@ class Answer:
         self._connection = connection
         self._source = source
         self._parser = parser
-        self._blanks = Blanks()
-        self._has_head = False
+        self._head_seen = Head()
         self.origin: tuple[str, str, int] | None = None
         """Scheme, host and port of who gave it, where redirects were followed."""
         head = self._head()
-        self._has_head = True
         self.status, self.headers = head.status_code, Headers(head.headers)
         self._framing_start = source.received
         self._content = 0
@@ -183,7 +181,13 @@ class Answer:
                 if len(event.headers) > _MAX_HEADERS:
                     raise BadAnswer(f"it sends more than {_MAX_HEADERS} headers")
                 return event
+            self._head_seen = Head()
+            self._look_at_head(bytes(self._parser.trailing_data[0]))
         raise BadAnswer("it sends interim answers without end")
+
+    def _look_at_head(self, data: bytes) -> None:
+        if not self._head_seen.add(data):
+            raise BadAnswer("it does not keep to HTTP/1.1: a byte that no head may have, or a folded line")
 
     def _dechunked(self) -> bytes:
         # Chunks of a byte each are allowed, a stream of framing is not.
@@ -202,8 +206,7 @@ class Answer:
                 )
             if self._source.received == len(data) and data[: len(_FIRST)] != _FIRST[: len(data)]:
                 raise BadAnswer(f"it does not speak HTTP/1: it begins with {data[:40]!r}")
-            if not self._has_head and self._blanks.found_in(data):
-                raise BadAnswer("it does not keep to HTTP/1.1: blanks before a byte that no header may have")
+            self._look_at_head(data)
             self._parser.receive_data(data)
         return event
 

@@ -158,7 +158,7 @@ class Fetching:
         """Do what ``ImageStore.load`` says."""
         return await self._fetch(
             str(archive),
-            "",
+            "load",
             lambda settings: Load(path=str(archive), file=file, settings=settings),
             progress or (lambda _: None),
         )
@@ -251,7 +251,7 @@ class Fetching:
         async def handle(event: Event) -> None:
             tell(event)
 
-        async with self._workers.slot(""):
+        async with self._workers.slot(type(request).__name__):
             await run_worker(request, handle, lock=self._lock_fd)
 
 

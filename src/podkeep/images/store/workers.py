@@ -19,9 +19,11 @@ _MAX_LINE = 64 << 20
 """Bytes of one line: one image's documents in base64, with room."""
 _MAX_STDERR = 4096
 MAX_WORKERS = 32
-"""Workers at a time: each takes some 25 MB, and may take its limit of memory."""
+"""Workers at a time beyond the first of each registry: each takes some 25 MB, and may take its limit of memory."""
+MAX_REGISTRIES = 32
+"""Registries that have a worker of their own; so many slow ones keep others from nothing."""
 WORKERS_A_REGISTRY = 8
-"""Of them for one registry: who makes its pulls last keeps the others from none of theirs."""
+"""Workers for one registry, its own among them."""
 
 Handle = Callable[[Event], Awaitable[Available | None]]
 
@@ -29,28 +31,40 @@ Handle = Callable[[Event], Awaitable[Available | None]]
 class Workers:
     """How many workers run at a time; who comes later waits, in the order of asking.
 
-    :param most: in all.
-    :param share: for one owner.
+    Each owner has one worker for itself and ``share`` in all; those beyond the first come out of what all have
+    together, so that nobody's pulls keep the first of another from running.
+
+    :param most: workers of all owners beyond their first ones.
+    :param owners: how many owners have one for themselves.
     """
 
-    def __init__(self, most: int = MAX_WORKERS, share: int = WORKERS_A_REGISTRY) -> None:
-        self._share = share
-        self._all = asyncio.Semaphore(most)
-        self._owners: dict[str, asyncio.Semaphore] = {}
+    def __init__(self, most: int = MAX_WORKERS, share: int = WORKERS_A_REGISTRY, owners: int = MAX_REGISTRIES) -> None:
+        self._share, self._free = share, owners
+        self._common = asyncio.Semaphore(most)
+        self._gates: dict[str, asyncio.Semaphore] = {}
         self._asking: Counter[str] = Counter()
+        self._served: set[str] = set()
 
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[None]:
-        """Wait until a worker may run for ``owner``, a registry's host or empty for what needs none, and let it run."""
-        gate = self._owners.setdefault(owner, asyncio.Semaphore(self._share))
+        """Wait until a worker may run for ``owner``, a registry's host or a verb's name, and let it run."""
+        gate = self._gates.setdefault(owner, asyncio.Semaphore(self._share))
         self._asking[owner] += 1
         try:
-            async with gate, self._all:
-                yield
+            async with gate:
+                if owner not in self._served and len(self._served) < self._free:
+                    self._served.add(owner)
+                    try:
+                        yield
+                    finally:
+                        self._served.discard(owner)
+                else:
+                    async with self._common:
+                        yield
         finally:
             self._asking[owner] -= 1
             if not self._asking[owner]:
-                del self._asking[owner], self._owners[owner]
+                del self._asking[owner], self._gates[owner]
 
 
 async def run_worker(request: Request, handle: Handle, *, lock: int) -> None:

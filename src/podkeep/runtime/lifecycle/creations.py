@@ -25,6 +25,7 @@ class Creations:
         self._unwanted_s = unwanted_s
         self._flights: SingleFlight[ContainerID] = SingleFlight()
         self._running: dict[str, tuple[SandboxID, threading.Event]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     async def do(
         self, key: str, sandbox: SandboxID, create: Callable[[threading.Event], Awaitable[ContainerID]]
@@ -33,11 +34,19 @@ class Creations:
 
         :param create: gets what is set when the creation is given up.
         """
+        self._forget_timer(key)
         try:
             return await self._flights.do(key, lambda: self._create(key, sandbox, create))
         except asyncio.CancelledError:
-            asyncio.get_running_loop().call_later(self._unwanted_s, self._give_up_unless_wanted, key)
+            self._forget_timer(key)
+            if key in self._running:
+                later = asyncio.get_running_loop().call_later(self._unwanted_s, self._give_up_unless_wanted, key)
+                self._timers[key] = later
             raise
+
+    def _forget_timer(self, key: str) -> None:
+        if (timer := self._timers.pop(key, None)) is not None:
+            timer.cancel()
 
     async def _create(
         self, key: str, sandbox: SandboxID, create: Callable[[threading.Event], Awaitable[ContainerID]]
@@ -48,6 +57,7 @@ class Creations:
             return await create(given_up)
         finally:
             del self._running[key]
+            self._forget_timer(key)
 
     def _give_up_unless_wanted(self, key: str) -> None:
         if key in self._running and not self._flights.is_wanted(key):

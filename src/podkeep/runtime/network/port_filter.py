@@ -62,7 +62,7 @@ class PortFilter:
             try:
                 self._install()
             except (CommandFailed, NotFound) as error:
-                if isinstance(error, CommandFailed) and "not supported" not in str(error):
+                if not _is_unsupported(error):
                     raise
                 log.warning("a pod with CAP_NET_RAW can receive what is sent to others: %s", error)
 
@@ -88,7 +88,11 @@ class PortFilter:
         """
         with self._lock:
             if mine := self._ports.pop(sandbox, None):
-                self._change(lambda sets: sets.remove(elements(mine)))
+                try:
+                    self._change(lambda sets: sets.remove(elements(mine)))
+                except BaseException:
+                    self._ports[sandbox] = mine  # for who tries again
+                    raise
 
     def restore(self) -> bool:
         """Put the table back if somebody removed it, and return whether that was so.
@@ -107,10 +111,13 @@ class PortFilter:
         :raises CommandFailed: if nft refuses.
         """
         with self._lock:
-            if self._installed:
-                _nft(f"add table bridge {self.table}\ndelete table bridge {self.table}\n")
-                self._installed = False
             self._close()
+            try:  # also what a runtime left that was killed
+                _nft(f"add table bridge {self.table}\ndelete table bridge {self.table}\n")
+            except (CommandFailed, NotFound) as error:
+                if not _is_unsupported(error):
+                    raise
+            self._installed = False
 
     def close(self) -> None:
         """Give back the descriptor; the table stays."""
@@ -138,6 +145,11 @@ class PortFilter:
     def _install(self) -> None:
         _nft(definition(self.table, self._ports.values()))
         self._installed = True
+
+
+def _is_unsupported(error: Exception) -> bool:
+    """Tell whether there is no nft, or the kernel has no tables of family bridge."""
+    return isinstance(error, NotFound) or "not supported" in str(error)
 
 
 def _nft(commands: str) -> None:

@@ -20,8 +20,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 CREATE_TIMEOUT_S = 120.0
 """How long an OCI runtime may take to create a container."""
 _START_AFTER_END_S = 2.0
-"""How long it may take to say that a program was started that has ended: a short one, or one that was killed."""
+"""How long it may take to notice that the first process has ended."""
 END_TIMEOUT_S = 5.0
 """How long a conmon may take to end after it has said that there is no container."""
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
@@ -223,20 +223,43 @@ class Driver:
         :raises Internal: with the OCI runtime's words, if it refuses (the program does not exist, for example).
         :raises DeadlineExceeded: if it does not end, or not soon after ``process`` did.
         """
+        deadline = time.monotonic() + CREATE_TIMEOUT_S
         outputs = os.memfd_create("start", os.MFD_CLOEXEC)
         try:
             begun = spawn.begin([*self._command(), "start", container], env=_ENVIRONMENT, output=outputs)
             try:
-                timeout = _START_AFTER_END_S if _ends_first(process, begun) else CREATE_TIMEOUT_S
+                self._wait_for_start(container, process, begun, deadline)
             except BaseException:
-                begun.kill()
-                begun.wait()
+                spawn.kill(begun)
                 raise
-            done = spawn.finish(begun, timeout=timeout)
+            done = spawn.finish(begun, timeout=max(deadline - time.monotonic(), 0))
             said = os.pread(outputs, OWN_OUTPUT_BYTES, 0)
         finally:
             os.close(outputs)
         _require_success(done.returncode, "start", said)
+
+    def _wait_for_start(
+        self, container: ContainerID, process: ProcessId, begun: subprocess.Popen[bytes], deadline: float
+    ) -> None:
+        """Wait for the end of ``start``, as long as it can come to one.
+
+        Once the first process has ended, only one that was told to go on has had a program; its OCI runtime may have
+        hooks to run yet (OCI runtime-spec: poststart).
+
+        :raises DeadlineExceeded: if the OCI runtime still waits for a process that is gone.
+        """
+        with ExitStack() as closing:
+            end = closing.enter_context(_pidfd(begun.pid))
+            try:
+                first = procfs.pidfd_open(process)
+            except NotFound:
+                ended = True
+            else:
+                closing.callback(os.close, first)
+                ended = first in _ready({first, end}, deadline - time.monotonic())
+            fifo = self.handler.root / container / "exec.fifo"
+            if ended and not _ready({end}, _START_AFTER_END_S) and fifo.exists():
+                raise DeadlineExceeded(f"OCI runtime start of {container} waits for a process that is gone")
 
     def has_started(self, process: ProcessId) -> bool:
         """Return whether a created container's first process runs its program by now.
@@ -372,21 +395,22 @@ def _require_success(returncode: int, command: str, stderr: bytes) -> None:
         raise (of_words(said) or Internal)(f"OCI runtime {command} failed: {said}")
 
 
-def _ends_first(process: ProcessId, other: subprocess.Popen[bytes]) -> bool:
-    """Wait until one of two processes ends, :data:`CREATE_TIMEOUT_S` at most; return whether ``process`` did."""
+@contextmanager
+def _pidfd(pid: int) -> Iterator[int]:
+    """Hold a descriptor of a child, readable when it ends."""
+    fd = os.pidfd_open(pid)
     try:
-        first = procfs.pidfd_open(process)
-    except NotFound:
-        return True
-    second = os.pidfd_open(other.pid)
-    try:
-        poll = select.poll()
-        poll.register(first, select.POLLIN)
-        poll.register(second, select.POLLIN)
-        return first in {fd for fd, _ in poll.poll(CREATE_TIMEOUT_S * 1000)}
+        yield fd
     finally:
-        os.close(first)
-        os.close(second)
+        os.close(fd)
+
+
+def _ready(fds: set[int], seconds: float) -> set[int]:
+    """Wait until one of the descriptors is readable; return those that are."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll(spawn.poll_timeout(max(seconds, 0)))}
 
 
 class Launch:

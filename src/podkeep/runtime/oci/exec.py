@@ -302,19 +302,29 @@ class _Receiver:
 
     def take_from(self, connection: socket.socket) -> None:
         """Have the next descriptor that comes through a connection received; the answer comes through the channel."""
-        socket.send_fds(self.channel, [b"c"], [connection.fileno()])
+        try:
+            socket.send_fds(self.channel, [b"c"], [connection.fileno()])
+        except OSError as error:
+            raise _receiver_ended(error) from error
 
     def answer(self) -> int:
         """Return the terminal that it received.
 
-        :raises Internal: if it was none.
+        :raises Internal: if it was none, or the process ended.
         """
-        _, fds, _, _ = socket.recv_fds(self.channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        try:
+            _, fds, _, _ = socket.recv_fds(self.channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        except OSError as error:
+            raise _receiver_ended(error) from error
         if not fds:
             raise Internal(
                 "OCI runtime exec failed: it sent no terminal", hint="look at what the container has at /dev/ptmx"
             )
         return fds[0]
+
+
+def _receiver_ended(error: OSError) -> Internal:
+    return Internal(f"the process that takes the terminal of a command ended: {error}", hint="look for an OOM kill")
 
 
 def wait(process: subprocess.Popen[bytes]) -> int:

@@ -8,13 +8,12 @@ from typing import Any, TypeAlias
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.patch.managers import MAX_ANNOTATION_BYTES, annotation_bytes
 from podkeep.apiserver.patch.values import equal
 
 Object: TypeAlias = dict[str, Any]
 """An object as decoded JSON, held against its type."""
 
-MAX_ANNOTATION_BYTES = 256 << 10
-"""All keys and values of an object's annotations together."""
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 MAX_MANAGER_CHARACTERS = 128
@@ -105,11 +104,10 @@ def _maps(fields: Mapping[str, Any], errors: FieldErrors) -> None:
     for key, content in fields.get("labels", {}).items():
         _note(errors, "metadata.labels", key, names.label_key(key))
         _note(errors, "metadata.labels", content, names.label_value(content))
-    size = 0
-    for key, content in fields.get("annotations", {}).items():
+    annotations = fields.get("annotations", {})
+    for key in annotations:
         _note(errors, "metadata.annotations", key, names.label_key(key.lower()))
-        size += len(key.encode(errors="surrogatepass")) + len(content.encode(errors="surrogatepass"))
-    if size > MAX_ANNOTATION_BYTES:
+    if annotation_bytes(annotations) > MAX_ANNOTATION_BYTES:
         errors.add("metadata.annotations", f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes")
 
 

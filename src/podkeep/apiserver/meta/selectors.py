@@ -14,6 +14,8 @@ MAX_CHARACTERS = 65_536
 """Of a selector; kube-apiserver's bound is that of the request line."""
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
 _TOKEN = re.compile(r"\s*(?:(==|!=|[=!,()<>])|([^\s=!,()<>]+)|$)")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
+_ESCAPE = re.compile(r"\\.?", re.DOTALL)
 _UNESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -37,10 +39,16 @@ class Requirement:
         if self.operator == "in":
             return value in self.values
         (limit,) = self.values
-        try:
-            return int(value) > int(limit) if self.operator == "gt" else int(value) < int(limit)
-        except ValueError:
+        number, bound = _integer(value), _integer(limit)
+        if number is None or bound is None:
             return False
+        return number > bound if self.operator == "gt" else number < bound
+
+
+def _integer(text: str) -> int | None:
+    """Return the number that a text is, as ``strconv.ParseInt`` reads one of 64 bits; None: it is none."""
+    number = int(text) if _INTEGER.fullmatch(text) else None
+    return number if number is not None and -(1 << 63) <= number < 1 << 63 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,7 @@ def _requirement(tokens: list[str]) -> Requirement:
         return _checked(key, "notin" if operator == "!=" else "in", [value])
     if operator in ("<", ">"):
         value = tokens.pop(0) if tokens else ""
-        if not re.fullmatch(r"-?[0-9]{1,18}", value):
+        if _integer(value) is None:
             raise _unparsable(f"{value[:80]!r} is not an integer, for 'Gt' and 'Lt' operators")
         return Requirement(key, "gt" if operator == ">" else "lt", frozenset({value}))
     if operator in ("in", "notin"):
@@ -173,13 +181,15 @@ def parse_fields(text: str) -> FieldSelector:
         raise bad_request(f"invalid selector: it is longer than {MAX_CHARACTERS} characters")
     equal: list[tuple[str, str]] = []
     unequal: list[tuple[str, str]] = []
-    for term in filter(None, re.findall(r"(?:[^\\,]|\\.)+", text, re.DOTALL)):
+    for term in filter(None, re.findall(r"(?:[^\\,]|\\.|\\\Z)+", text, re.DOTALL)):
         match = re.match(r"((?:[^\\=!]|\\.)*)(!=|==|=)(.*)", term, re.DOTALL)
         if match is None:
             raise bad_request(f"invalid selector: '{text[:200]}'; can't understand '{term[:200]}'")
         name, operator, value = match.groups()
         if re.search(r"(?<!\\)(?:\\\\)*=", value):
             raise bad_request(f"invalid selector: unescaped '=' in '{value[:200]}'")
+        if wrong := [escape for escape in _ESCAPE.findall(value) if escape not in (r"\\", r"\,", r"\=")]:
+            raise bad_request(f"invalid field selector: invalid escape sequence: {wrong[0]}")
         pair = (name, _UNESCAPED.sub(r"\1", value))
         (unequal if operator == "!=" else equal).append(pair)
     return FieldSelector(tuple(equal), tuple(unequal))

@@ -14,6 +14,8 @@ import msgspec
 from podkeep.apiserver.patch.errors import PatchError
 from podkeep.apiserver.schema.types import List, Map, Struct, Type
 
+MAX_DEPTH = 100
+"""Elements of a path. Sets are walked recursively."""
 _MEMBER = "."
 
 
@@ -67,12 +69,14 @@ class FieldSet:
             for rest in self.below(element).paths():
                 yield (element, *rest)
 
-    def union(self, other: FieldSet) -> FieldSet:
-        """Return what is in one of the two."""
-        children = dict(self.children)
-        for element, child in other.children.items():
-            children[element] = children[element].union(child) if element in children else child
-        return FieldSet(self.members | other.members, children)
+    def union(self, *others: FieldSet) -> FieldSet:
+        """Return what is in one of them."""
+        found: dict[str, list[FieldSet]] = {}
+        for item in (self, *others):
+            for element, child in item.children.items():
+                found.setdefault(element, []).append(child)
+        children = {element: first.union(*rest) if rest else first for element, (first, *rest) in found.items()}
+        return FieldSet(self.members.union(*(other.members for other in others)), children)
 
     def intersection(self, other: FieldSet) -> FieldSet:
         """Return what is in both."""
@@ -128,11 +132,14 @@ class FieldSet:
         return encoded
 
     @classmethod
-    def decode(cls, fields_v1: Any) -> FieldSet:
+    def decode(cls, fields_v1: Any, depth: int = 0) -> FieldSet:
         """Return the set that ``FieldsV1`` stands for.
 
-        :raises PatchError: if it is not ``FieldsV1``.
+        :param depth: how many elements lead to it.
+        :raises PatchError: if it is not ``FieldsV1``, or deeper than any object.
         """
+        if depth > MAX_DEPTH:
+            raise PatchError(f"fieldsV1 must not be nested more than {MAX_DEPTH} times")
         if not isinstance(fields_v1, dict):
             raise PatchError("fieldsV1 must be an object")
         decoded = cls()
@@ -142,7 +149,7 @@ class FieldSet:
             element = _canonical(text)
             if not isinstance(inner, dict):
                 raise PatchError("fieldsV1 must hold objects")
-            child = cls.decode(inner)
+            child = cls.decode(inner, depth + 1)
             if child:
                 decoded.children[element] = child
             if not child or _MEMBER in inner:
@@ -183,11 +190,11 @@ def _canonical(text: str) -> str:
         return text
     try:
         value = msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise PatchError(f"{text[:80]!r} is not a path element of fieldsV1") from None
-    if kind == "k" and isinstance(value, dict):
+    if kind == "k" and isinstance(value, dict) and not any(isinstance(item, dict | list) for item in value.values()):
         return key_element(value)
-    if kind == "v":
+    if kind == "v" and not isinstance(value, dict | list):
         return value_element(value)
     if kind == "i" and type(value) is int:
         return f"i:{value}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +25,8 @@ MAX_UPDATE_MANAGERS = 10
 """Entries of updates that are kept; the oldest of more become one, ``ancient-changes``."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """The annotation in which client-side apply keeps what it applied."""
+MAX_ANNOTATION_BYTES = 256 << 10
+"""All keys and values of an object's annotations together."""
 BEFORE_FIRST_APPLY = "before-first-apply"
 
 
@@ -64,9 +67,9 @@ class ApplyConflict(PatchError):
             message = f"Apply failed with 1 conflict: conflict with {manager}: {shown(path)}"
         else:
             lines: list[str] = []
-            for manager in dict.fromkeys(manager for manager, _ in self.conflicts):
+            for manager, group in groupby(self.conflicts, key=lambda conflict: conflict[0]):
                 lines.append(f"conflicts with {manager}:")
-                lines += [f"- {shown(path)}" for other, path in self.conflicts if other == manager]
+                lines += [f"- {shown(path)}" for _, path in group]
             message = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
         super().__init__(message, code=409)
 
@@ -193,8 +196,17 @@ def apply(live: dict[str, Any] | None, config: dict[str, Any], write_: Write, *,
         after, managed = _applied(before, config, managed, write_, force=True)
     if write_.manager == "kubectl" and after.get("metadata", {}).get("annotations", {}).get(LAST_APPLIED):
         after = copy(after)
-        after["metadata"]["annotations"][LAST_APPLIED] = _last_applied_text(config)
+        annotations = after["metadata"]["annotations"]
+        annotations[LAST_APPLIED] = _last_applied_text(config)
+        if annotation_bytes(annotations) > MAX_ANNOTATION_BYTES:
+            del annotations[LAST_APPLIED]
     return _with_managed(after, managed)
+
+
+def annotation_bytes(annotations: Mapping[str, str]) -> int:
+    """Return what counts towards :data:`MAX_ANNOTATION_BYTES`."""
+    texts = (text for pair in annotations.items() for text in pair)
+    return sum(len(text.encode(errors="surrogatepass")) for text in texts)
 
 
 def _is_reset(entries: Any) -> bool:
@@ -264,9 +276,7 @@ def _pruned(merged: Any, last: FieldSet, owned: Iterable[Owned], struct: Struct)
     named = last.with_named_fields(struct)
     pruned = typed.remove(merged, named, struct)
     everything = typed.field_set_of_any(merged, struct).with_named_fields(struct)
-    claimed = FieldSet()
-    for item in owned:
-        claimed = claimed.union(item.fields)
+    claimed = FieldSet().union(*(item.fields for item in owned))
     left = typed.field_set_of_any(pruned, struct).with_named_fields(struct)
     pruned = typed.remove(merged, everything.difference(left.union(claimed.with_named_fields(struct))), struct)
     left = typed.field_set_of_any(pruned, struct).with_named_fields(struct)
@@ -332,7 +342,7 @@ def _from_last_applied(live: Mapping[str, Any], write_: Write) -> FieldSet:
             return FieldSet()
         fields = typed.field_set(config, write_.struct)
         comparison = typed.compare(config, live, write_.struct)
-    except (msgspec.DecodeError, PatchError, TypeError, AttributeError):
+    except (msgspec.DecodeError, PatchError, TypeError, AttributeError, RecursionError):
         return FieldSet()
     return fields.difference(comparison.modified).difference(comparison.added).difference(comparison.removed)
 

@@ -1,14 +1,17 @@
 """Creating, updating, patching, applying and deleting objects of any resource.
 
 Each verb reads the newest revision, computes what is to be stored without waiting for anything, and hands it to the
-store, so that no other write comes between. What it waits for is the disk.
+store, so that no other write comes between. What it waits for is the disk. The newest revision may itself still be on
+its way there; an answer without a write of its own, such as a refusal, is held back until it has arrived, and is 500 if
+it does not.
 """
 
 from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -46,6 +49,9 @@ MAX_OBJECT_BYTES = 1_536 << 10
 """Of an object as it is stored (etcd's default)."""
 MAX_GENERATED_BASE = 58
 """Characters of ``generateName`` that are kept, before five that are random."""
+_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""The last time that RFC 3339 can write."""
+_ABSENT = {"uid": ("",), "resourceVersion": ("", "0")}
 _GENERATED = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
 
@@ -182,6 +188,25 @@ class Registry:
             raise target.not_found()
         return found, msgspec.json.decode(found.value)
 
+    async def _settle(self, target: Target) -> None:
+        """Wait until the revision that an answer is computed from is on the disk.
+
+        :raises StatusError: 500, if it cannot be written.
+        """
+        try:
+            await self._store.settled(target.key)
+        except PodkeepError as error:
+            raise internal(str(error)) from error
+
+    @asynccontextmanager
+    async def _settled_refusals(self, target: Target) -> AsyncIterator[None]:
+        """Hold back a refusal until the revision that it is computed from is on the disk."""
+        try:
+            yield
+        except StatusError:
+            await self._settle(target)
+            raise
+
     # writes
 
     async def create(self, target: Target, value: Object, request: Request) -> Object:
@@ -206,19 +231,24 @@ class Registry:
                 return await self._put(target, attempt, None, request)
             if not generated:
                 break
+        await self._settle(target)
         raise already_exists(target.resource.plural, target.resource.group, target.name)
 
     def _place(self, target: Target, value: Object) -> None:
-        """Put the namespace of the request into an object that does not say it."""
+        """Put the namespace of the request into an object, and drop what says no more than if it were not there."""
         fields = value.setdefault("metadata", {})
         value["apiVersion"], value["kind"] = target.resource.kind.api_version, target.resource.kind.kind
         if target.resource.namespaced:
-            if fields.setdefault("namespace", target.namespace) != target.namespace:
+            fields["namespace"] = fields.get("namespace") or target.namespace
+            if fields["namespace"] != target.namespace:
                 raise bad_request(
                     "the namespace of the provided object does not match the namespace sent on the request"
                 )
-        elif fields.get("namespace"):
-            raise bad_request("namespace may not be set on an object that is not in a namespace")
+        else:
+            fields.pop("namespace", None)
+        for name in ("uid", "resourceVersion"):
+            if fields.get(name) in _ABSENT[name]:
+                del fields[name]
 
     def _generate_name(self, value: Object) -> bool:
         fields = metadata(value)
@@ -251,17 +281,22 @@ class Registry:
         :returns: the object as it is stored, or would be, and whether it was created.
         :raises StatusError: 400, 403, 404, 409, 422 or 500.
         """
-        given = metadata(value).get("name", target.name)
-        if given != target.name:
-            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({target.name})")
-        new = copy(value)
-        new.setdefault("metadata", {})["name"] = target.name
-        if self._store.newest(target.key) is None and target.resource.strategy.create_on_update:
-            return await self.create(target, new, request), True
-        stored, old = self._newest(target)
-        self._place(target, new)
-        target.resource.strategy.default(new)
-        return await self._replace(target, stored, old, self._tracked(target, old, new, request), request), False
+        async with self._settled_refusals(target):
+            given = metadata(value).get("name", target.name)
+            if given != target.name:
+                raise bad_request(
+                    f"the name of the object ({given}) does not match the name on the URL ({target.name})"
+                )
+            new = copy(value)
+            new.setdefault("metadata", {})["name"] = target.name
+            if self._store.newest(target.key) is None and target.resource.strategy.create_on_update:
+                if uid := metadata(new).get("uid"):
+                    raise target.conflict(_other_uid(uid, ""))
+                return await self.create(target, new, request), True
+            stored, old = self._newest(target)
+            self._place(target, new)
+            target.resource.strategy.default(new)
+            return await self._replace(target, stored, old, self._tracked(target, old, new, request), request), False
 
     async def patch(
         self,
@@ -277,19 +312,20 @@ class Registry:
         :param check: told the unknown fields of the result, which are dropped; may raise.
         :raises StatusError: 400, 403, 404, 409, 413, 422 or 500.
         """
-        stored, old = self._newest(target)
-        try:
-            decoded = decode(_patched(old, patch, kind, target.resource), target.resource.struct)
-        except PatchError as error:
-            raise _patch_status(error) from None
-        except WrongType as error:
-            raise unprocessable(str(error)) from None
-        check(decoded.unknown)
-        new = decoded.value
-        new.setdefault("metadata", {})
-        self._place(target, new)
-        target.resource.strategy.default(new)
-        return await self._replace(target, stored, old, self._tracked(target, old, new, request), request)
+        async with self._settled_refusals(target):
+            stored, old = self._newest(target)
+            try:
+                decoded = decode(_patched(old, patch, kind, target.resource), target.resource.struct)
+            except PatchError as error:
+                raise _patch_status(error) from None
+            except WrongType as error:
+                raise unprocessable(str(error)) from None
+            check(decoded.unknown)
+            new = decoded.value
+            new.setdefault("metadata", {})
+            self._place(target, new)
+            target.resource.strategy.default(new)
+            return await self._replace(target, stored, old, self._tracked(target, old, new, request), request)
 
     async def apply(self, target: Target, config: Object, request: Request, *, force: bool) -> tuple[Object, bool]:
         """Server-side apply.
@@ -298,32 +334,41 @@ class Registry:
         :returns: the object as it is stored, or would be, and whether it was created.
         :raises StatusError: as :meth:`patch`; 409 also if others own what would change.
         """
-        stored = self._store.newest(target.key)
-        if stored is None and target.subresource:
-            raise target.not_found()
-        old = None if stored is None else msgspec.json.decode(stored.value)
-        applied = copy(config)
-        self._place(target, applied)
-        given = metadata(applied).setdefault("name", target.name)
-        if given != target.name:
-            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({target.name})")
-        try:
-            new = copy(managers.apply(old, applied, self._write(target, request), force=force))
-        except ApplyConflict as error:
-            raise _apply_conflict(error) from None
-        except PatchError as error:
-            raise _patch_status(error) from None
-        target.resource.strategy.default(new)
-        if stored is not None and old is not None:
-            return await self._replace(target, stored, old, new, request), False
-        new["metadata"].pop("resourceVersion", None)
-        self._admit_creation(target, new, request)
-        return await self._put(target, new, None, request), True
+        async with self._settled_refusals(target):
+            stored = self._store.newest(target.key)
+            if stored is None and target.subresource:
+                raise target.not_found()
+            old = None if stored is None else msgspec.json.decode(stored.value)
+            applied = copy(config)
+            self._place(target, applied)
+            given = metadata(applied).setdefault("name", target.name)
+            if given != target.name:
+                raise bad_request(
+                    f"the name of the object ({given}) does not match the name on the URL ({target.name})"
+                )
+            if old is None and (uid := metadata(applied).get("uid")):
+                raise target.conflict(
+                    f"uid mismatch: the provided object specified uid {uid[:80]}, and no existing object was found"
+                )
+            try:
+                new = copy(managers.apply(old, applied, self._write(target, request), force=force))
+            except ApplyConflict as error:
+                raise _apply_conflict(error) from None
+            except PatchError as error:
+                raise _patch_status(error) from None
+            target.resource.strategy.default(new)
+            if stored is not None and old is not None:
+                return await self._replace(target, stored, old, new, request, applied=True), False
+            new["metadata"].pop("resourceVersion", None)
+            self._admit_creation(target, new, request)
+            return await self._put(target, new, None, request, applied=True), True
 
     def _tracked(self, target: Target, old: Object, new: Object, request: Request) -> Object:
         return copy(managers.track_update(old, new, self._write(target, request)))
 
-    async def _replace(self, target: Target, stored: Stored, old: Object, new: Object, request: Request) -> Object:
+    async def _replace(
+        self, target: Target, stored: Stored, old: Object, new: Object, request: Request, *, applied: bool = False
+    ) -> Object:
         """Store ``new`` in place of ``old``, after everything that may change or refuse it."""
         self._check_version(target, stored, old, new)
         new = _kept_apart(target, old, new)
@@ -345,11 +390,12 @@ class Registry:
         self._validate(target, new, errors)
         self._admission.validate(attributes)
         if _same_but_for_times(new, old):
+            await self._settle(target)
             return old
         fields = metadata(new)
         if "deletionTimestamp" in fields and not (fields.get("finalizers") or fields.get("deletionGracePeriodSeconds")):
             return await self._remove(target, stored, new, request)
-        return await self._put(target, new, stored, request)
+        return await self._put(target, new, stored, request, applied=applied)
 
     def _check_version(self, target: Target, stored: Stored, old: Object, new: Object) -> None:
         fields = metadata(new)
@@ -364,8 +410,7 @@ class Registry:
             raise target.conflict(MODIFIED)
         uid = metadata(old)["uid"]
         if fields.get("uid", uid) != uid:
-            why = f"Precondition failed: UID in precondition: {fields['uid'][:80]}, UID in object meta: {uid}"
-            raise target.conflict(why)
+            raise target.conflict(_other_uid(fields["uid"], uid))
 
     async def delete(self, target: Target, options: DeleteOptions, request: Request) -> tuple[Object, bool]:
         """Delete an object, or begin to.
@@ -373,42 +418,51 @@ class Registry:
         :returns: the object as it was last, and whether it is gone.
         :raises StatusError: 403, 404, 409 or 500.
         """
-        stored, old = self._newest(target)
-        self._check_preconditions(target, stored, old, options)
-        self._admission.validate(self._attributes(Operation.DELETE, target, None, old, request))
-        new = self._deleting(target, old, options)
-        fields = metadata(new)
-        if not fields.get("finalizers") and not fields["deletionGracePeriodSeconds"]:
-            return await self._remove(target, stored, old, request), True
-        if equal(new, old):
-            return old, False
-        return await self._put(target, new, stored, request), False
+        async with self._settled_refusals(target):
+            stored, old = self._newest(target)
+            self._check_preconditions(target, stored, old, options)
+            self._admission.validate(self._attributes(Operation.DELETE, target, None, old, request))
+            new = self._deleting(target, old, options)
+            fields = metadata(new)
+            if not fields.get("finalizers") and not fields["deletionGracePeriodSeconds"]:
+                return await self._remove(target, stored, old, request), True
+            if equal(new, old):
+                await self._settle(target)
+                return old, False
+            return await self._put(target, new, stored, request), False
 
     def _deleting(self, target: Target, old: Object, options: DeleteOptions) -> Object:
-        """Return an object as it is once its deletion has begun, or the grace period of that was made shorter."""
+        """Return an object as it is once its deletion has begun, or its grace period or dependents' fate has changed.
+
+        Options change a deletion that has begun unless it waits for an agent (apiserver: ``BeforeDelete``).
+        """
         new = copy(old)
         fields = new["metadata"]
         wanted = options.grace_period
         if wanted is not None and wanted < 0:
             wanted = 1
         if "deletionTimestamp" in fields:
-            before = fields.get("deletionGracePeriodSeconds", 0)
-            if before and wanted is not None and wanted < before:
+            before = fields.setdefault("deletionGracePeriodSeconds", 0)
+            if before and (wanted is None or wanted >= before):
+                return new  # it waits for its agent already, no less long
+            if before and wanted is not None:
                 self._shorten(fields, before, wanted)
-            return new
-        grace = target.resource.strategy.grace_period(new, wanted) or 0
-        fields["deletionGracePeriodSeconds"], fields["deletionTimestamp"] = grace, self._time(grace)
+        else:
+            grace = target.resource.strategy.grace_period(new, wanted) or 0
+            fields["deletionGracePeriodSeconds"], fields["deletionTimestamp"] = grace, self._time(grace)
+            if fields.get("generation"):
+                fields["generation"] += 1
         if finalizers := _finalizers(fields.get("finalizers", []), options.propagation):
             fields["finalizers"] = finalizers
         else:
             fields.pop("finalizers", None)
-        if fields.get("generation"):
-            fields["generation"] += 1
         return new
 
     def _shorten(self, fields: dict[str, Any], before: int, seconds: int) -> None:
-        begun = datetime.fromisoformat(fields["deletionTimestamp"]) - timedelta(seconds=before)
-        end = begun + timedelta(seconds=seconds)
+        end = datetime.fromisoformat(fields["deletionTimestamp"])
+        # A deletion that ends with time itself was moved there, so that its beginning is not known.
+        begun = self._now() if end == _LAST else end - timedelta(seconds=before)
+        end = _later(begun, seconds)
         if end < self._now():
             end, seconds = self._now(), min(seconds, 1)
         fields["deletionTimestamp"], fields["deletionGracePeriodSeconds"] = _rfc3339(end), seconds
@@ -428,16 +482,25 @@ class Registry:
 
     # storing
 
-    async def _put(self, target: Target, value: Object, previous: Stored | None, request: Request) -> Object:
+    async def _put(
+        self, target: Target, value: Object, previous: Stored | None, request: Request, *, applied: bool = False
+    ) -> Object:
+        """Store an object; one that is too large for its managedFields without them, unless an apply needs them."""
         size = len(msgspec.json.encode(value))
+        if size > MAX_OBJECT_BYTES and "managedFields" in value["metadata"] and not applied:
+            bare = {name: item for name, item in value["metadata"].items() if name != "managedFields"}
+            value = {**value, "metadata": bare}
+            size = len(msgspec.json.encode(value))
         if size > MAX_OBJECT_BYTES:
             raise too_large(f"limit is {MAX_OBJECT_BYTES}, the object has {size} bytes")
         if request.dry_run:
+            await self._settle(target)
             return value
         return await self._stored(self._store.put(target.key, value, previous), value)
 
     async def _remove(self, target: Target, stored: Stored, value: Object, request: Request) -> Object:
         if request.dry_run:
+            await self._settle(target)
             return value
         return await self._stored(self._store.delete(target.key, value, stored), value)
 
@@ -477,7 +540,7 @@ class Registry:
         return Write(request.field_manager, resource.struct, version, self._time(), target.subresource, ignored)
 
     def _time(self, after: int = 0) -> str:
-        return _rfc3339(self._now() + timedelta(seconds=after))
+        return _rfc3339(_later(self._now(), after))
 
     def _validate(self, target: Target, value: Object, errors: FieldErrors) -> None:
         """Add the rules of all metadata to the errors that were found, and raise them."""
@@ -512,7 +575,19 @@ def _kept_apart(target: Target, old: Object, new: Object) -> Object:
 
 
 def _rfc3339(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
+    moment = moment.astimezone(UTC)
+    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}Z"  # %Y is not padded
+
+
+def _later(moment: datetime, seconds: int) -> datetime:
+    try:
+        return min(moment + timedelta(seconds=seconds), _LAST)
+    except OverflowError:
+        return _LAST
+
+
+def _other_uid(given: str, found: str) -> str:
+    return f"Precondition failed: UID in precondition: {given[:80]}, UID in object meta: {found}"
 
 
 def _spec(value: Object) -> dict[str, Any]:

@@ -21,7 +21,9 @@ from podkeep.base import quantity
 _TIME = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
+_NOT_SET = datetime(1, 1, 1, tzinfo=UTC)
 _LIMITS = {Format.INT32: 1 << 31, Format.INT64: 1 << 63}
+_TIMES = (Scalar(Format.TIME), Scalar(Format.MICROTIME))
 _GO_TYPES = {
     Format.STRING: "string",
     Format.INT32: "int32",
@@ -75,7 +77,9 @@ def _struct(value: Any, struct: Struct, path: str, unknown: list[str]) -> dict[s
             unknown.append(where)
         elif given is not None:
             content = _value(given, known.type, struct, where, unknown)
-            if content or not isinstance(known.type, List | Map) or name in struct.required:
+            if not (content == "" and known.type in _TIMES) and (
+                content or not isinstance(known.type, List | Map) or name in struct.required
+            ):
                 kept[name] = content
     return kept
 
@@ -158,6 +162,7 @@ def _text(value: str, form: Format) -> str:
 
 
 def _time(value: str, form: Format) -> str:
+    """Return a time in canonical form; empty if it is Go's zero time, which means that the field is not set."""
     match = _TIME.fullmatch(value)
     try:
         if match is None:
@@ -166,7 +171,9 @@ def _time(value: str, form: Format) -> str:
     except (ValueError, OverflowError):
         raise WrongType(f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse') from None
     micro = f".{(match[2] or '0')[:6]:0<6}" if form is Format.MICROTIME else ""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{micro}Z"
+    if moment == _NOT_SET and not micro.strip(".0"):
+        return ""
+    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}{micro}Z"  # %Y is not padded
 
 
 def _wrong(value: object, kind: Type, owner: Struct, path: str) -> WrongType:

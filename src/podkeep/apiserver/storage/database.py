@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from podkeep.base.errors import DataLoss, PodkeepError, ResourceExhausted, Unavailable
 
 SCHEMA_VERSION = 1
+PAST_BYTES = 8 << 20
+"""Of the objects that one read of the past returns, but for the last of them."""
 _MODE = 0o600
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -148,15 +150,29 @@ class Database:
         else:
             self._db.execute("INSERT OR REPLACE INTO current VALUES (?, ?, ?, ?)", (*key, revision))
 
-    def events(self, resource: str, after: int, upto: int, limit: int) -> list[Event]:
-        """Return the first ``limit`` writes of a resource after a revision, up to another."""
+    def events(self, resource: str, after: int, upto: int, limit: int) -> tuple[list[Event], int | None]:
+        """Return the first writes of a resource after a revision, up to another.
+
+        :param limit: how many at most; fewer, if they and the states before them have more than ``PAST_BYTES``.
+        :returns: the writes, and the revision after which there may be more; None: there are none.
+        """
+        found: list[Event] = []
+        size = 0
         rows = self._db.execute(
             f"SELECT {_COLUMNS}, log.type, log.previous, before.value FROM log LEFT JOIN log AS before"
-            " ON before.revision = log.previous WHERE log.revision > ? AND log.revision <= ? AND log.resource = ?"
+            # The plus keeps SQLite from the index by object, with which it would read and sort all of them first.
+            " ON before.revision = log.previous WHERE log.revision > ? AND log.revision <= ? AND +log.resource = ?"
             " ORDER BY log.revision LIMIT ?",
             (after, upto, resource, limit),
         )
-        return [_event(row) for row in rows]
+        with closing(rows):
+            for row in rows:
+                event = _event(row)
+                found.append(event)
+                size += len(event.stored.value) + (len(event.previous.value) if event.previous else 0)
+                if len(found) == limit or size >= PAST_BYTES:
+                    return found, event.stored.revision
+        return found, None
 
     def snapshot(
         self, resource: str, namespace: str, revision: int, after: tuple[str, str], limit: int

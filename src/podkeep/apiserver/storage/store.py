@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,15 +24,17 @@ import msgspec
 
 from podkeep.apiserver.storage.database import Database
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.errors import FailedPrecondition, Internal, PodkeepError, Unavailable
 from podkeep.base.tasks import Tasks, finished
 
 HISTORY_EVENTS = 10_000
 """Newest writes that are kept in memory for watches that begin in the past; older ones come from the disk."""
 HISTORY_BYTES = 16 << 20
 WATCHER_EVENTS = 1_000
-"""Events that may wait for a watcher; one that is slower is ended, and has to list again."""
+"""Events that may still wait for a watcher when others follow, unless it takes some; else it has to list again."""
 WATCHER_BYTES = 8 << 20
+WATCHER_MOST = 4
+"""How many times that may wait for one that takes some, but too few; what came last does not count."""
 _COMPACT_BATCH = 500
 _GROUP_EVENTS = 500
 """Writes that one transaction holds at most, so that the first of a burst do not wait for the last."""
@@ -53,6 +55,10 @@ class Conflict(FailedPrecondition):
     def __init__(self, key: Key, newest: Stored | None) -> None:
         super().__init__(f"{key.resource} {key.name} has changed")
         self.newest = newest
+
+
+class FutureRevision(Unavailable):
+    """The revision that was asked for is not there yet."""
 
 
 class Slow(Unavailable):
@@ -77,6 +83,8 @@ class Watcher:
         self._events: deque[Event] = deque()
         self._older: deque[Event] = deque()
         self._bytes = 0
+        self._latest = (0, 0)
+        self._took = True
         self._ready = asyncio.Event()
         self._error: PodkeepError | None = None
         self._ended = False
@@ -84,14 +92,22 @@ class Watcher:
     def _is_ours(self, event: Event) -> bool:
         return not self.namespace or event.stored.key.namespace == self.namespace
 
-    def put(self, event: Event) -> None:
-        """Hand over an event that was just acknowledged."""
-        if not self._is_ours(event):
-            return
-        self._events.append(event)
-        self._bytes += len(event.stored.value)
-        if len(self._events) > WATCHER_EVENTS or self._bytes > WATCHER_BYTES:
+    def put(self, events: Iterable[Event]) -> None:
+        """Hand over the events of a group that was just acknowledged, or end the watch if too many wait already.
+
+        The group itself may be of any size: there was no time yet to take any of it.
+        """
+        count, size = self._latest
+        if (_exceeds(len(self._events), self._bytes, 1) and not self._took) or _exceeds(
+            len(self._events) - count, self._bytes - size, WATCHER_MOST
+        ):
             self.end(Slow("the watch was ended: its events were not read fast enough", hint="list, then watch again"))
+            return
+        ours = list(filter(self._is_ours, events))
+        self._latest = len(ours), sum(len(event.stored.value) for event in ours)
+        self._took = False
+        self._events += ours
+        self._bytes += self._latest[1]
         self._ready.set()
 
     def end(self, error: PodkeepError | None = None) -> None:
@@ -113,6 +129,7 @@ class Watcher:
             if not self._ended:
                 self._older.extend(filter(self._is_ours, events))
                 self._after = after
+        self._took = True
         if self._older:
             return self._older.popleft()
         while not self._events:
@@ -122,9 +139,14 @@ class Watcher:
                 raise StopAsyncIteration
             self._ready.clear()
             await self._ready.wait()
+        self._took = True
         event = self._events.popleft()
         self._bytes -= len(event.stored.value)
         return event
+
+
+def _exceeds(events: int, size: int, times: int) -> bool:
+    return events > times * WATCHER_EVENTS or size > times * WATCHER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +176,7 @@ class Store:
             _, namespace, name = stored.key
             self._objects.setdefault(stored.key.resource, {})[namespace, name] = stored
         self._names = {resource: sorted(objects) for resource, objects in self._objects.items()}
-        self._pending: dict[Key, Event] = {}
+        self._pending: dict[Key, _Write] = {}
         self._queue: list[_Write] = []
         self._writer: asyncio.Task[None] | None = None
         self._history: deque[Event] = deque()
@@ -201,10 +223,19 @@ class Store:
 
     def newest(self, key: Key) -> Stored | None:
         """Return an object as the next write to it finds it, which may not be acknowledged yet."""
-        queued = self._pending.get(key)
-        if queued is None:
+        if key not in self._pending:
             return self.get(key)
-        return None if queued.type is EventType.DELETED else queued.stored
+        event, _ = self._pending[key]
+        return None if event.type is EventType.DELETED else event.stored
+
+    async def settled(self, key: Key) -> None:
+        """Wait until what :meth:`newest` tells of an object now is acknowledged.
+
+        :raises PodkeepError: why it could not be written.
+        """
+        if key in self._pending:
+            _, future = self._pending[key]
+            await asyncio.shield(future)
 
     def count(self, resource: str) -> int:
         """Return how many objects a resource has."""
@@ -221,13 +252,17 @@ class Store:
         """Return at most ``limit`` objects as they were at ``revision``, after a namespace and name.
 
         :raises Compacted: if that revision is not kept any more.
+        :raises FutureRevision: if it is not there yet.
         """
+        self._require_kept(revision)
         query = partial(self._database.snapshot, resource, namespace, revision, after, limit + 1)
         found = await self._on_thread(query)
         self._require_kept(revision)
         return Page(found[:limit], revision, len(found) > limit)
 
     def _require_kept(self, revision: int) -> None:
+        if revision > self._revision:
+            raise FutureRevision(f"Too large resource version: {revision}, current: {self._revision}")
         if revision < self._compacted:
             raise Compacted(f"too old resource version: {revision} ({self._compacted})")
 
@@ -238,7 +273,7 @@ class Store:
 
         :param value: the object; ``metadata.resourceVersion`` is put into it.
         :param previous: what it was computed from, as :meth:`newest` told; None: it must not exist.
-        :returns: what is stored, when it is on the disk.
+        :returns: what is stored, when it is on the disk. Cancelling that takes nothing back.
         :raises Conflict: if the object is another one by now.
         """
         kind = EventType.MODIFIED if previous else EventType.ADDED
@@ -258,12 +293,12 @@ class Store:
         metadata = {**value.get("metadata", {}), "resourceVersion": str(revision)}
         event = Event(kind, Stored(key, revision, _encode({**value, "metadata": metadata})), newest)
         self._assigned = revision
-        self._pending[key] = event
         future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
+        self._pending[key] = event, future
         self._queue.append((event, future))
         if self._writer is None:
             self._writer = self._tasks.start(self._write())
-        return future
+        return asyncio.shield(future)
 
     async def _write(self) -> None:
         """Write what is queued, a group after the other, until nothing is."""
@@ -274,6 +309,10 @@ class Store:
                     await self._on_thread(partial(self._database.commit, [event for event, _ in group]))
                 except PodkeepError as error:
                     self._fail(group, error)
+                except BaseException as error:
+                    # The task ends and its owner logs why; the next write starts another.
+                    self._fail(group, Internal(f"the API's database cannot be written: {error}"))
+                    raise
                 else:
                     self._acknowledge(group)
         finally:
@@ -287,9 +326,10 @@ class Store:
                 future.set_exception(error)
 
     def _acknowledge(self, group: list[_Write]) -> None:
+        by_resource: dict[str, list[Event]] = {}
         for event, future in group:
             key, revision, _ = event.stored
-            if self._pending[key] is event:
+            if self._pending[key][0] is event:
                 del self._pending[key]
             if event.type is EventType.DELETED:
                 self._forget(key)
@@ -297,10 +337,12 @@ class Store:
                 self._remember(event.stored)
             self._revision = revision
             self._keep_in_history(event)
-            for watcher in list(self._watchers.get(key.resource, ())):
-                watcher.put(event)
+            by_resource.setdefault(key.resource, []).append(event)
             if not future.done():
                 future.set_result(event.stored)
+        for resource, events in by_resource.items():
+            for watcher in list(self._watchers.get(resource, ())):
+                watcher.put(events)
 
     def _remember(self, stored: Stored) -> None:
         resource, namespace, name = stored.key
@@ -321,6 +363,7 @@ class Store:
         """Return the events of a resource after a revision; of one namespace if that is not empty.
 
         :raises Compacted: if that revision is not kept any more.
+        :raises FutureRevision: if it is not there yet.
         """
         self._require_kept(after)
         watcher = Watcher(resource, namespace, after, partial(self._past, self._revision), self._unwatch)
@@ -337,11 +380,11 @@ class Store:
         """
         self._require_kept(after)
         if after >= self._history_start or after >= upto:
-            past = (event for event in self._history if after < event.stored.revision <= upto)
-            return [event for event in past if event.stored.key.resource == resource], None
-        events = await self._on_thread(partial(self._database.events, resource, after, upto, _DISK_EVENTS))
+            recent = (event for event in self._history if after < event.stored.revision <= upto)
+            return [event for event in recent if event.stored.key.resource == resource], None
+        past = await self._on_thread(partial(self._database.events, resource, after, upto, _DISK_EVENTS))
         self._require_kept(after)
-        return events, events[-1].stored.revision if len(events) == _DISK_EVENTS else None
+        return past
 
     def _keep_in_history(self, event: Event) -> None:
         self._history.append(event)

@@ -26,6 +26,7 @@ from podkeep.apiserver.meta.status import StatusError
         (" x.io/a in ( b ) , c != d ", [{"x.io/a": "b"}], [{"x.io/a": "b", "c": "d"}]),
         ("a>1", [{"a": "2"}], [{"a": "1"}, {"a": "x"}, {}]),
         ("a<-1", [{"a": "-2"}], [{"a": "0"}]),
+        ("a>5", [{"a": "+6"}, {"a": "010"}], [{"a": "1_0"}, {"a": " 10"}, {"a": "١٠"}, {"a": "9" * 19}, {"a": "-"}]),
         ("in=notin", [{"in": "notin"}], [{}]),
     ],
 )
@@ -117,6 +118,19 @@ def test_field_selectors(text: str, matching: list[dict[str, str]], others: list
     selector = selectors.parse_fields(text)
     assert all(map(selector.matches, matching))
     assert not any(map(selector.matches, others))
+
+
+@pytest.mark.parametrize(
+    ("text", "sequence"),
+    [(r"a=\b", r"\b"), ("a=b\\", "\\"), ("a=b\\\\\\", "\\"), (r"a=b,c=d\e", r"\e"), ("\\", "")],
+)
+def test_escapes_that_are_not_ones(text: str, sequence: str) -> None:
+    with pytest.raises(StatusError) as caught:
+        selectors.parse_fields(text)
+    assert caught.value.code == 400
+    assert "invalid" in caught.value.message
+    if sequence:
+        assert caught.value.message == f"invalid field selector: invalid escape sequence: {sequence}"
 
 
 @pytest.mark.parametrize("text", ["a", "a=b,c", "a=b=c", "a" * 70_000])

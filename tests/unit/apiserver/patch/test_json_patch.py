@@ -35,6 +35,8 @@ from podkeep.apiserver.patch.values import copy, equal
         ({"a": {"b": [1.0, "x"]}}, [{"op": "test", "path": "/a", "value": {"b": [1, "x"]}}], {"a": {"b": [1.0, "x"]}}),
         ({"a": 1}, [{"op": "test", "path": "/b", "value": None}], {"a": 1}),
         ({"a": 1}, [{"op": "test", "path": "", "value": {"a": 1}}], {"a": 1}),
+        ({"a": {}}, [{"op": "replace", "path": "/a/b", "value": 1}], {"a": {"b": 1}}),
+        ({"a": 1}, [{"op": "copy", "from": "/b", "path": "/c"}], {"a": 1, "c": None}),
     ],
 )
 def test_operations(value: Any, patch: list[Any], after: Any) -> None:
@@ -60,7 +62,8 @@ def test_operations(value: Any, patch: list[Any], after: Any) -> None:
         ([{"op": "add", "path": "/text/y", "value": 1}], 422, "missing path"),
         ([{"op": "remove", "path": "/b"}], 422, "remove operation does not apply"),
         ([{"op": "remove", "path": ""}], 422, "whole document"),
-        ([{"op": "replace", "path": "/b", "value": 1}], 422, "replace operation does not apply"),
+        ([{"op": "replace", "path": "/b/c", "value": 1}], 422, "replace operation does not apply"),
+        ([{"op": "replace", "path": "/list/2", "value": 1}], 422, "replace operation does not apply"),
         ([{"op": "add", "path": "/list/3", "value": 1}], 422, "invalid index"),
         ([{"op": "add", "path": "/list/-4", "value": 1}], 422, "invalid index"),
         ([{"op": "remove", "path": "/list/2"}], 422, "invalid index"),
@@ -70,7 +73,13 @@ def test_operations(value: Any, patch: list[Any], after: Any) -> None:
         ([{"op": "move", "from": "/object", "path": "/object/a/b"}], 422, "into itself"),
         ([{"op": "test", "path": "/text", "value": "other"}], 422, "testing value /text failed"),
         ([{"op": "test", "path": "/one", "value": True}], 422, "testing value /one failed"),
-        ([{"op": "test", "path": "/missing", "value": 1}], 422, "missing value"),
+        ([{"op": "test", "path": "/missing", "value": 1}], 422, "testing value /missing failed"),
+        ([{"op": "test", "path": "/missing/a", "value": None}], 422, "missing path"),
+        ([{"op": "test", "path": "/text/a", "value": None}], 422, "missing path"),
+        ([{"op": "test", "path": "/list/2", "value": None}], 422, "invalid index"),
+        ([{"op": "test", "path": "/list/x", "value": None}], 422, "not an index"),
+        ([{"op": "copy", "from": "/list/2", "path": "/a"}], 422, "invalid index"),
+        ([{"op": "move", "from": "/missing", "path": "/a"}], 422, "missing value"),
     ],
 )
 def test_wrong_patches(patch: Any, code: int, text: str) -> None:
@@ -92,6 +101,21 @@ def test_what_a_patch_copies_is_bounded() -> None:
     with pytest.raises(PatchError, match="accumulated size increase of copy") as caught:
         json_patch.apply({"a": "x" * 1000}, patch)
     assert caught.value.code == 413
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        [{"op": "add", "path": "/a/0", "value": 1}],
+        [{"op": "remove", "path": "/a/0"}],
+        [{"op": "move", "from": "/a/0", "path": "/a/-"}],
+    ],
+)
+def test_what_a_patch_moves_in_lists_is_bounded(patch: list[Any]) -> None:
+    with pytest.raises(PatchError, match="moves more than 10000000 items of lists") as caught:
+        json_patch.apply({"a": [0] * 20_000}, patch * 2000)
+    assert caught.value.code == 413
+    json_patch.apply({"a": [0] * 20_000}, [{"op": "add", "path": "/a/-", "value": 1}] * 2000)
 
 
 @pytest.mark.parametrize(

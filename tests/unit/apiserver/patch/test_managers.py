@@ -385,6 +385,8 @@ def _of(paths: set[Any]) -> FieldSet:
 def test_sets_of_fields_are_sets(one: set[Any], other: set[Any]) -> None:
     left, right = _of(one), _of(other)
     assert set(left.union(right).paths()) == one | other
+    assert left.union(right, right, left) == left.union(right)
+    assert left == _of(one)
     assert set(left.intersection(right).paths()) == one & other
     assert set(left.difference(right).paths()) == one - other
     below = {path for path in one if any(path[:length] in other for length in range(1, len(path) + 1))}
@@ -392,6 +394,34 @@ def test_sets_of_fields_are_sets(one: set[Any], other: set[Any]) -> None:
     assert bool(left) is bool(one)
     assert all(left.has(path) for path in one)
     assert FieldSet.decode(msgspec.json.decode(msgspec.json.encode(left.fields_v1()))) == left
+
+
+def test_fields_that_are_nested_too_deeply() -> None:
+    fields: dict[str, Any] = {}
+    for _ in range(5000):
+        fields = {"f:a": fields}
+    entry = {"manager": "x", "operation": "Update", "fieldsType": "FieldsV1", "apiVersion": "apps/v1"}
+    for hostile in (fields, {'k:{"a":' + "[" * 5000 + "]" * 5000 + "}": {}}, {"v:" + "[" * 5000 + "]" * 5000: {}}):
+        with pytest.raises(PatchError):
+            managers.read([{**entry, "fieldsV1": hostile}])
+
+
+def test_what_kubectl_applied_last_may_be_hostile() -> None:
+    live = updated(None, deployment(replicas=1))
+    for text in ('{"spec":' + '{"a":' * 5000 + "1" + "}" * 5000 + "}", "[" * 100_000):
+        live["metadata"]["annotations"] = {managers.LAST_APPLIED: text}
+        with pytest.raises(ApplyConflict):
+            managers.apply(live, deployment(replicas=2), by("kubectl"), force=False)
+
+
+def test_what_kubectl_applied_last_is_not_kept_if_it_is_too_large() -> None:
+    config = deployment(replicas=1)
+    config["metadata"]["annotations"] = {managers.LAST_APPLIED: "{}", "a": "x" * 200_000}
+    after = managers.apply(None, config, by("kubectl"), force=False)
+    assert after["metadata"]["annotations"] == {"a": "x" * 200_000}
+    config["metadata"]["annotations"]["a"] = "x"
+    after = managers.apply(None, config, by("kubectl"), force=False)
+    assert '"replicas":1' in after["metadata"]["annotations"][managers.LAST_APPLIED]
 
 
 @pytest.mark.parametrize("fields", [[], {"x": {}}, {"f": {}}, {"k:[]": {}}, {"k:{": {}}, {"i:true": {}}, {"f:a": 1}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -152,12 +153,120 @@ def test_what_cannot_be_created(tmp_path: Path, changes: dict[str, Any], code: i
     run(tmp_path, steps)
 
 
+def test_a_namespace_is_that_of_the_request(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = {"metadata": {"name": "n", "namespace": "default"}}
+        node = await registry.create(at(NODES, ""), given, ME)
+        assert "namespace" not in metadata(node)
+        given = {"metadata": {"name": "n", "namespace": "other", "labels": {"a": "b"}}}
+        node, _ = await registry.update(at(NODES, "n"), given, ME)
+        assert "namespace" not in metadata(node)
+        given = {"metadata": {"name": "a", "namespace": ""}}
+        assert metadata(await registry.create(at(CONFIG_MAPS, ""), given, ME))["namespace"] == "default"
+
+    run(tmp_path, steps)
+
+
+def test_an_empty_uid_and_version_0_are_not_given(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        none = {"uid": "", "resourceVersion": "0"}
+        given = config_map()
+        given["metadata"] |= none
+        created = await registry.create(at(CONFIG_MAPS), given, ME)
+        given["data"] = {"a": "1"}
+        after, _ = await registry.update(at(CONFIG_MAPS), given, ME)
+        assert metadata(after)["uid"] == metadata(created)["uid"]
+        after = await registry.patch(at(CONFIG_MAPS), {"metadata": none, "data": {"a": "2"}}, PatchType.MERGE, ME)
+        assert metadata(after)["uid"] == metadata(created)["uid"]
+        lease = {"metadata": {"name": "a", "uid": ""}}
+        assert (await registry.update(at(LEASES), lease, ME))[1]
+        lease["metadata"]["resourceVersion"] = "0"
+        error = await refused(registry.update(at(LEASES), lease, ME))
+        assert "must be specified for an update" in error.message
+        assert (await registry.apply(at(CONFIG_MAPS, "b"), {"metadata": none}, ME, force=False))[1]
+
+    run(tmp_path, steps)
+
+
+def test_an_object_with_a_uid_is_not_created_anew(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = {"metadata": {"name": "a", "uid": "u1"}}
+        error = await refused(registry.update(at(LEASES), given, ME))
+        assert (error.code, error.reason) == (409, "Conflict")
+        assert "Precondition failed: UID in precondition: u1, UID in object meta: " in error.message
+        error = await refused(registry.apply(at(LEASES), given, ME, force=True))
+        assert (error.code, error.reason) == (409, "Conflict")
+        assert "uid mismatch: the provided object specified uid u1, and no existing object was found" in error.message
+        assert store.revision == 0
+
+    run(tmp_path, steps)
+
+
 def test_a_name_is_taken_once(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         results = await asyncio.gather(
             *(registry.create(at(CONFIG_MAPS), config_map(), ME) for _ in range(3)), return_exceptions=True
         )
         assert [getattr(result, "reason", "") for result in results] == ["", "AlreadyExists", "AlreadyExists"]
+
+    run(tmp_path, steps)
+
+
+def resource_limit(size: int) -> int:
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    return before
+
+
+def test_what_was_computed_from_a_write_that_fails_is_not_answered(tmp_path: Path) -> None:
+    """A file that grows past its limit is one of the ways in which a disk refuses."""
+
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        here = at(CONFIG_MAPS)
+        first = await registry.create(here, config_map(), ME)
+        large = config_map(a="x" * 1_000_000)
+        stale = {**large, "metadata": {"name": "a", "resourceVersion": "1"}}
+        finalized = config_map("b")
+        finalized["metadata"]["finalizers"] = ["x.io/a"]
+        failing = [{"op": "test", "path": "/data/a", "value": "y"}]
+        tried = Request(field_manager="me", dry_run=True)
+        limits = resource_limit(200_000)
+        try:
+            answers = await asyncio.gather(
+                registry.update(here, large, ME),
+                registry.update(here, large, ME),
+                registry.update(here, stale, ME),
+                registry.update(here, config_map(), tried),
+                registry.create(here, config_map(), ME),
+                registry.patch(here, failing, PatchType.JSON, ME),
+                registry.patch(here, {"metadata": {"uid": "other"}}, PatchType.MERGE, ME),
+                registry.delete(here, DeleteOptions(uid="other"), ME),
+                registry.delete(here, DeleteOptions(), ME),
+                registry.patch(here, {}, PatchType.MERGE, ME),
+                registry.delete(here, DeleteOptions(), ME),
+                registry.apply(at(CONFIG_MAPS, subresource="status"), {}, ME, force=False),
+                registry.create(at(CONFIG_MAPS, "b"), finalized, ME),
+                registry.delete(at(CONFIG_MAPS, "b"), DeleteOptions(), ME),
+                registry.delete(at(CONFIG_MAPS, "b"), DeleteOptions(), ME),
+                return_exceptions=True,
+            )
+        finally:
+            resource_limit(limits)
+        assert [getattr(answer, "code", answer) for answer in answers] == [500] * len(answers)
+        assert await registry.update(here, first, ME) == (first, False)
+
+    run(tmp_path, steps)
+
+
+def test_who_gives_up_waiting_takes_no_write_back(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        first = asyncio.ensure_future(registry.create(at(CONFIG_MAPS), config_map(), ME))
+        again = [asyncio.ensure_future(registry.create(at(CONFIG_MAPS), config_map(), ME)) for _ in range(2)]
+        await asyncio.sleep(0)
+        first.cancel()
+        again[0].cancel()
+        assert (await refused(again[1])).reason == "AlreadyExists"
+        assert registry.get(at(CONFIG_MAPS)).revision == 1
 
     run(tmp_path, steps)
 
@@ -396,6 +505,30 @@ def test_dependents_are_told_by_finalizers(tmp_path: Path, propagation: str, fin
     run(tmp_path, steps)
 
 
+def test_dependents_may_be_let_go_while_an_object_is_being_deleted(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        async def deleted(target: Target, options: DeleteOptions) -> tuple[list[str], bool]:
+            after, is_gone = await registry.delete(target, options, ME)
+            return metadata(after).get("finalizers", []), is_gone
+
+        here = at(CONFIG_MAPS)
+        await registry.create(here, config_map(), ME)
+        assert await deleted(here, DeleteOptions(propagation="Foreground")) == (["foregroundDeletion"], False)
+        assert await deleted(here, DeleteOptions()) == (["foregroundDeletion"], False)
+        assert await deleted(here, DeleteOptions(propagation="Orphan")) == (["orphan"], False)
+        _, is_gone = await deleted(here, DeleteOptions(propagation="Background"))
+        assert is_gone
+        assert store.get(here.key) is None
+        pod = at(PODS)
+        await registry.create(pod, {"metadata": {"name": "a"}}, ME)
+        assert await deleted(pod, DeleteOptions(propagation="Foreground")) == (["foregroundDeletion"], False)
+        assert await deleted(pod, DeleteOptions(propagation="Background")) == (["foregroundDeletion"], False)
+        assert await deleted(pod, DeleteOptions(grace_period=9, propagation="Orphan")) == (["orphan"], False)
+        assert (await deleted(pod, DeleteOptions(grace_period=0, propagation="Background")))[1]
+
+    run(tmp_path, steps)
+
+
 def test_a_pod_is_deleted_when_its_agent_has_ended_it(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         await registry.create(at(PODS), {"metadata": {"name": "a"}}, ME)
@@ -414,6 +547,30 @@ def test_a_pod_is_deleted_when_its_agent_has_ended_it(tmp_path: Path) -> None:
         _, is_gone = await registry.delete(at(PODS), DeleteOptions(grace_period=0), ME)
         assert is_gone
         assert store.get(at(PODS).key) is None
+
+    run(tmp_path, steps)
+
+
+def test_a_grace_period_may_be_longer_than_time(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        most = (1 << 63) - 1
+        await registry.create(at(PODS), {"metadata": {"name": "a"}}, ME)
+        for grace in (most, most - 1, 300_000_000_000):
+            marked, _ = await registry.delete(at(PODS), DeleteOptions(grace_period=grace), ME)
+            assert metadata(marked)["deletionTimestamp"] == "9999-12-31T23:59:59Z"
+            assert metadata(marked)["deletionGracePeriodSeconds"] == grace
+        shorter, _ = await registry.delete(at(PODS), DeleteOptions(grace_period=10), ME)
+        assert metadata(shorter)["deletionTimestamp"] == "2026-11-23T06:00:10Z"
+        assert metadata(shorter)["deletionGracePeriodSeconds"] == 10
+
+    run(tmp_path, steps)
+
+
+def test_a_clock_before_the_year_1000(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        clock.now = NOW.replace(year=1)
+        created = await registry.create(at(CONFIG_MAPS), config_map(), ME)
+        assert metadata(created)["creationTimestamp"] == "0001-11-23T06:00:00Z"
 
     run(tmp_path, steps)
 
@@ -455,6 +612,25 @@ def test_objects_have_a_largest_size(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         error = await refused(registry.create(at(CONFIG_MAPS), config_map(a="x" * verbs.MAX_OBJECT_BYTES), ME))
         assert (error.code, error.reason) == (413, "RequestEntityTooLarge")
+
+    run(tmp_path, steps)
+
+
+def test_an_object_too_large_for_its_managers_is_stored_without_them(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        keys = {f"{number:06}{'x' * 190}": "" for number in range(5_000)}
+        created = await registry.create(at(CONFIG_MAPS), config_map(**keys), ME)
+        assert "managedFields" not in metadata(created)
+        assert len(created["data"]) == 5_000
+        less = config_map(**dict(list(keys.items())[:100]))
+        await registry.create(at(CONFIG_MAPS, "b"), less | {"metadata": {"name": "b"}}, ME)
+        patched = await registry.patch(at(CONFIG_MAPS, "b"), {"data": keys}, PatchType.MERGE, ME)
+        assert "managedFields" not in metadata(patched)
+        error = await refused(registry.apply(at(CONFIG_MAPS, "c"), {"data": keys}, ME, force=False))
+        assert error.code == 413
+        await registry.create(at(CONFIG_MAPS, "d"), config_map("d"), ME)
+        error = await refused(registry.apply(at(CONFIG_MAPS, "d"), {"data": keys}, ME, force=True))
+        assert error.code == 413
 
     run(tmp_path, steps)
 

@@ -64,12 +64,25 @@ def test_quantities_are_canonical(given: object, canonical: str) -> None:
     [
         ("2026-11-23T06:00:00Z", "2026-11-23T06:00:00Z"),
         ("2026-11-23T06:00:00.25+02:00", "2026-11-23T04:00:00Z"),
+        ("0999-11-23T06:00:00Z", "0999-11-23T06:00:00Z"),
     ],
 )
 def test_times_are_in_utc_with_whole_seconds(given: str, canonical: str) -> None:
     value = pod(containers=[])
     value["metadata"]["deletionTimestamp"] = given
     assert decode(value, POD).value["metadata"]["deletionTimestamp"] == canonical
+
+
+def test_the_first_moment_of_all_is_a_time_that_is_not_set() -> None:
+    value = pod(containers=[])
+    value["metadata"] |= {
+        "creationTimestamp": "0001-01-01T00:00:00Z",
+        "deletionTimestamp": "0001-01-01T02:00:00.5+02:00",
+    }
+    assert decode(value, POD).value["metadata"] == {"name": "web"}
+    lease = kubernetes().kind(Kind("coordination.k8s.io", "v1", "Lease"))
+    times = {"renewTime": "0001-01-01T00:00:00Z", "acquireTime": "0001-01-01T00:00:00.000001Z"}
+    assert decode({"spec": times}, lease).value == {"spec": {"acquireTime": "0001-01-01T00:00:00.000001Z"}}
 
 
 def test_microtime_has_six_digits() -> None:

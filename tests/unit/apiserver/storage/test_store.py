@@ -18,10 +18,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from podkeep.apiserver.storage import database
 from podkeep.apiserver.storage import store as storage
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from podkeep.apiserver.storage.store import Compacted, Conflict, Slow, Store, Watcher
-from podkeep.base.errors import DataLoss, Unavailable
+from podkeep.apiserver.storage.store import Compacted, Conflict, FutureRevision, Slow, Store, Watcher
+from podkeep.base.errors import DataLoss, Internal, Unavailable
 
 WRITER = Path(__file__).with_name("writer.py")
 
@@ -174,6 +175,46 @@ def test_a_watch_from_before_a_restart_reads_the_disk(tmp_path: Path) -> None:
     run(tmp_path / "db", read)
 
 
+def test_the_past_of_large_objects_is_read_in_small_parts(tmp_path: Path) -> None:
+    size = database.PAST_BYTES // 4
+
+    async def write(store: Store) -> None:
+        writes = [store.put(key("a"), value("a", data="x" * size), store.newest(key("a"))) for _ in range(9)]
+        await asyncio.gather(*writes)
+
+    async def read(store: Store) -> None:
+        assert await some(store.watch("pods", 0), 9) == [
+            ("MODIFIED" if revision else "ADDED", "a", revision) for revision in range(9)
+        ]
+
+    path = tmp_path / "db"
+    run(path, write)
+    run(path, read)
+    with closing(database.Database(path)) as opened:
+        after, parts = 0, []
+        while after is not None:
+            events, after = opened.events("pods", after, 9, 500)
+            parts.append(len(events))
+    # A write is read with the state before it.
+    assert parts == [3, 2, 2, 2, 0]
+
+
+def test_a_revision_that_is_not_there_yet(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        writing = store.put(key("a"), value("a"), None)
+        with pytest.raises(FutureRevision, match="Too large resource version: 1, current: 0"):
+            store.watch("pods", 1)
+        with pytest.raises(FutureRevision, match="Too large resource version: 1, current: 0"):
+            await store.page("pods", "", 1, ("", ""), 9)
+        await writing
+        assert names(await store.page("pods", "", 1, ("", ""), 9)) == ["a"]
+        store.watch("pods", 1)
+        with pytest.raises(FutureRevision):
+            store.watch("pods", 2)
+
+    run(tmp_path / "db", steps)
+
+
 def test_a_cancelled_read_of_a_watch_loses_nothing(tmp_path: Path) -> None:
     async def write(store: Store) -> None:
         for name in "abc":
@@ -199,6 +240,7 @@ def test_a_watcher_that_does_not_read_is_ended(tmp_path: Path) -> None:
         for start in range(0, storage.WATCHER_EVENTS + 1, 91):
             names = [str(number) for number in range(start, start + 91)]
             await asyncio.gather(*(store.put(key(name), value(name), None) for name in names))
+        await store.put(key("last"), value("last"), None)
         with pytest.raises(Slow):
             await anext(slow)
         assert len(await reading) == storage.WATCHER_EVENTS + 1
@@ -210,10 +252,42 @@ def test_a_watcher_of_large_objects_is_ended_sooner(tmp_path: Path) -> None:
     async def steps(store: Store) -> None:
         slow = store.watch("pods", 0)
         large = "x" * (1 << 20)
-        for number in range(9):
+        for number in range(10):
             await store.put(key(str(number)), value(str(number), data=large), None)
         with pytest.raises(Slow):
             await anext(slow)
+
+    run(tmp_path / "db", steps)
+
+
+def test_a_large_group_does_not_end_a_watcher_that_reads(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        watcher = store.watch("pods", 0)
+        large = "x" * (1 << 20)
+        reading = asyncio.ensure_future(some(watcher, 24))
+        for start in (0, 12):
+            names = [str(number) for number in range(start, start + 12)]
+            await asyncio.gather(*(store.put(key(name), value(name, data=large), None) for name in names))
+        assert len(await reading) == 24
+
+    run(tmp_path / "db", steps)
+
+
+def test_a_watcher_that_reads_too_little_is_ended_too(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        watcher = store.watch("pods", 0)
+        large = "x" * 300_000
+        taken: list[Event] = []
+
+        async def write_and_take_one_each() -> None:
+            for start in range(0, 2 * storage.WATCHER_MOST * storage.WATCHER_BYTES // 300_000, 16):
+                names = [str(number) for number in range(start, start + 16)]
+                await asyncio.gather(*(store.put(key(name), value(name, data=large), None) for name in names))
+                taken.append(await anext(watcher))
+
+        with pytest.raises(Slow):
+            await write_and_take_one_each()
+        assert len(taken) * 16 > storage.WATCHER_BYTES // 300_000 + 16
 
     run(tmp_path / "db", steps)
 
@@ -263,8 +337,8 @@ def test_compaction_keeps_what_can_still_be_asked_for(tmp_path: Path) -> None:
         assert (names(store.snapshot("pods")), store.compacted) == (["a", "b"], 704)
 
     run(path, steps)
-    with closing(sqlite3.connect(path)) as database:
-        assert database.execute("SELECT count(*) FROM log").fetchone() == (3,)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM log").fetchone() == (3,)
     run(path, again)
 
 
@@ -308,6 +382,18 @@ def resource_limit(size: int) -> int:
     return before
 
 
+def test_a_group_that_fails_unexpectedly_does_not_end_the_writer(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        writes = [store.put(key("a"), value("a"), None), store.put(key("\ud800"), value("b"), None)]
+        failures = await asyncio.gather(*writes, return_exceptions=True)
+        assert all(isinstance(failure, Internal) for failure in failures), failures
+        assert store.newest(key("a")) is None
+        after = await store.put(key("a"), value("a"), None)
+        assert store.get(key("a")) == after
+
+    run(tmp_path / "db", steps)
+
+
 def test_a_backup_is_a_database(tmp_path: Path) -> None:
     async def steps(store: Store) -> None:
         for name in "abc":
@@ -349,15 +435,15 @@ def test_a_file_that_is_not_a_database(tmp_path: Path) -> None:
 
 
 def test_another_programs_database(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "db")) as database:
-        database.execute("CREATE TABLE mine (x)")
+    with closing(sqlite3.connect(tmp_path / "db")) as connection:
+        connection.execute("CREATE TABLE mine (x)")
     with pytest.raises(DataLoss, match="another program's database"):
         Store(tmp_path / "db")
 
 
 def test_a_newer_database(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "db")) as database:
-        database.execute("PRAGMA user_version = 99")
+    with closing(sqlite3.connect(tmp_path / "db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
     with pytest.raises(DataLoss, match="has version 99"):
         Store(tmp_path / "db")
 

@@ -45,6 +45,13 @@ class SingleFlight(Generic[Result]):
         if not ended.cancelled():
             ended.exception()  # seen, also when every caller left before: asyncio would report it as lost
 
+    async def close(self) -> None:
+        """Cancel what runs and wait for its end."""
+        while tasks := {task for task in self._running.values() if not task.done()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
     def is_wanted(self, key: Hashable) -> bool:
         """Return whether a caller waits for the operation of ``key``."""
         return key in self._callers

@@ -54,3 +54,29 @@ def test_failure_that_nobody_waited_for_is_not_reported_as_lost() -> None:
     assert asyncio.run(scenario()) == frozenset()
     gc.collect()
     assert reported == []
+
+
+def test_what_runs_is_ended_when_it_is_closed() -> None:
+    async def scenario() -> None:
+        flights: SingleFlight[str] = SingleFlight()
+        ended: list[str] = []
+
+        async def operation(name: str) -> str:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                ended.append(name)
+            return name
+
+        calls = [asyncio.ensure_future(flights.do(name, lambda name=name: operation(name))) for name in "ab"]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await flights.close()
+        await asyncio.sleep(0)
+        assert sorted(ended) == ["a", "b"]
+        assert not flights.keys()
+        await asyncio.wait(calls)
+        assert all(call.cancelled() for call in calls)
+
+    asyncio.run(scenario())

@@ -154,6 +154,10 @@ class Fetching:
         equipped, problems = self._credentials.equip(repository.name, repository.endpoints)
         return structs.replace(repository, endpoints=equipped), problems
 
+    async def close(self) -> None:
+        """End every pull, those that wait for their turn included."""
+        await self._flights.close()
+
     async def load(self, archive: Path, *, file: OpenFile | None, progress: Listener | None) -> list[Image]:
         """Do what ``ImageStore.load`` says."""
         return await self._fetch(

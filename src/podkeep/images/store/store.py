@@ -292,6 +292,10 @@ class ImageStore:
         """
         self._durability.sync()
 
+    async def end_pulls(self) -> None:
+        """End every pull, those that wait for their turn included; callers have gone before."""
+        await self._fetching.close()
+
     def close(self) -> None:
         """Let go of the database and the lock; a second call does nothing. Pulls must have ended before."""
         with self._catalog.changing:

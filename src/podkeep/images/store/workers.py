@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 from podkeep.base import errors
 from podkeep.base.errors import Internal, PodkeepError
+from podkeep.base.tasks import finished
 from podkeep.images import messages
 from podkeep.images.layers.programs import command, ended
 from podkeep.images.messages import Available, Done, Event, Failed, Request
@@ -74,23 +75,30 @@ async def run_worker(request: Request, handle: Handle, *, lock: int) -> None:
     :param lock: descriptor the worker keeps open, so that the store's lock outlives a killed store while it works.
     :raises PodkeepError: what the worker reports, with its class; Internal if it ends without a word.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command("podkeep.images.worker.worker"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=_MAX_LINE,
-        start_new_session=True,
-        pass_fds=(lock,),
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command("podkeep.images.worker.worker"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_MAX_LINE,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
     )
+    try:
+        # asyncio may wait for ever for a process whose start was cancelled half-way.
+        await finished(starting)
+    except asyncio.CancelledError:
+        if not starting.cancelled() and starting.exception() is None:
+            await _kill(starting.result())
+        raise
+    process = starting.result()
     stderr = asyncio.ensure_future(_tail(process))
     try:
         outcome = await _converse(process, request, handle)
     finally:
-        if process.returncode is None:  # the pid is still its own, and its group is all it started
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.shield(process.wait())
+        await _kill(process)
         said = await stderr
     if outcome is None:
         status = process.returncode if process.returncode is not None else 0
@@ -98,6 +106,14 @@ async def run_worker(request: Request, handle: Handle, *, lock: int) -> None:
         raise Internal(f"the image worker {ended(status)}" + (f": {said}" if said and status >= 0 else ""))
     if isinstance(outcome, Failed):
         raise _error(outcome)
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """End a worker and what it started, and wait for its end."""
+    if process.returncode is None:  # the pid is still its own, and its group is all it started
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    await asyncio.shield(process.wait())
 
 
 async def _converse(process: asyncio.subprocess.Process, request: Request, handle: Handle) -> Done | Failed | None:

@@ -296,6 +296,7 @@ class _Daemon:
             self._networks.close()
             self._events.close()
             await grpc_server.stop(STOP_TIMEOUT_S)
+            await self._images.end_pulls()
             await streaming.close()
             await statistics.close()
             if self._endpoint is not None:

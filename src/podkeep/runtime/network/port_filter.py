@@ -130,10 +130,8 @@ class PortFilter:
             self._sets = None
 
     def _change(self, change: Callable[[nfnetlink.Sets], None]) -> None:
-        if not self._installed:
+        if not self._installed or self._sets is None:
             return
-        if self._sets is None:
-            self._sets = nfnetlink.Sets(nfnetlink.BRIDGE, self.table)
         try:
             change(self._sets)
         except KernelCallError as error:
@@ -145,6 +143,8 @@ class PortFilter:
     def _install(self) -> None:
         _nft(definition(self.table, self._ports.values()))
         self._installed = True
+        if self._sets is None:
+            self._sets = nfnetlink.Sets(nfnetlink.BRIDGE, self.table)
 
 
 def _is_unsupported(error: Exception) -> bool:

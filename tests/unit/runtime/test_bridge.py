@@ -274,7 +274,9 @@ def test_a_subnet_that_the_machine_uses_is_refused(machine: Callable[[Callable[[
         assert bridge.subnets == before
         # What came later keeps no daemon from starting again.
         ip("route", "add", "10.7.8.128/25", "via", "10.9.1.2")
-        Bridge.from_config(NetworkConfig(bridge=BRIDGE, subnet="10.7.8.0/24"), RUN).start({})
+        other = Bridge.from_config(NetworkConfig(bridge=BRIDGE, subnet="10.7.8.0/24"), RUN)
+        other.start({})
+        other.close()
         bridge.stop()
 
     machine(body)
@@ -356,6 +358,7 @@ def test_another_ones_bridge_and_its_rules_are_left_alone(machine: Callable[[Cal
         first.start({FIRST: (forward(80),)})
         with pytest.raises(AlreadyExists, match="not ours"):
             second.start({})
+        first.close()
         second.stop()
         assert BRIDGE in netlink.links()
         assert len(listed(first.rules.table)) == 2

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 PIECE_BYTES = 64 * 1024
 """What is read at a time, and written before the client has taken some."""
 _EVENTS_PASSED_OVER = 64
-"""Pieces of a body that nobody read: for more of them the connection is closed."""
+"""Pieces of an unread body that are skipped to keep a connection; one with more is closed."""
 _BOTH_DONE = {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _UCRED = struct.Struct("3i")

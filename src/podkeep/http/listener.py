@@ -2,7 +2,7 @@
 
 Owns: listening, accepting, TLS's handshake, the number of connections, the kernel's buffers for them, and their end.
 Does not own: what is spoken, or who is entitled. Whoever can reach the socket may connect, and must not keep out those
-who are entitled: for a connection above the limit the oldest one is closed that nobody has admitted.
+who are entitled: above the limit, the oldest connection that was not admitted is closed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def tcp_socket(address: str, port: int) -> socket.socket:
 
 
 def unix_socket(path: Path) -> socket.socket:
-    """Return a socket that is bound to ``path``, for this user alone. One that nobody serves any more is replaced.
+    """Return a socket that is bound to ``path``, for this user alone. A stale socket file is replaced.
 
     :raises FailedPrecondition: if something else is there, or another process serves it.
     """

@@ -1,7 +1,7 @@
 """What a server and its handler say to each other: a request, and the response or the upgrade that answers it.
 
 A handler is called once for each request. It returns a :class:`Response`, or an :class:`Upgrade` if the client asked
-for another protocol, or raises :class:`Refused`. ``server.py`` says what becomes of other exceptions.
+for another protocol, or raises :class:`Refused`. Any other exception is answered with 500.
 """
 
 from __future__ import annotations

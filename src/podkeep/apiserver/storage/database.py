@@ -13,7 +13,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from podkeep.base.errors import DataLoss, PodkeepError, ResourceExhausted, Unavailable
+from podkeep.base import sqlite
+from podkeep.base.errors import DataLoss, PodkeepError
 
 SCHEMA_VERSION = 1
 PAST_BYTES = 8 << 20
@@ -35,19 +36,6 @@ INSERT INTO compacted VALUES (0);
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
-_PASSING = frozenset(
-    {
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_NOMEM,
-    }
-)
-"""What SQLite says when it cannot get at a database, whatever is in it."""
 _COLUMNS = "log.revision, log.resource, log.namespace, log.name, log.value"
 
 
@@ -72,7 +60,7 @@ class Database:
                 self._db.close()
                 raise
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+            if sqlite.is_passing(error):
                 raise self._refusal("opened", error) from error
             raise self._damaged(str(error)) from error
 
@@ -128,14 +116,9 @@ class Database:
         :raises Unavailable: if the disk fails otherwise.
         """
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
+            with sqlite.transaction(self._db):
                 for event in events:
                     self._write(event)
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise self._refusal("written", error) from error
 
@@ -204,17 +187,12 @@ class Database:
         if end <= start:
             return start
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
+            with sqlite.transaction(self._db):
                 span = "revision > ? AND revision <= ?"
                 superseded = f"DELETE FROM log WHERE revision IN (SELECT previous FROM log WHERE {span})"
                 self._db.execute(superseded, (start, end))
                 self._db.execute(f"DELETE FROM log WHERE {span} AND type = 'DELETED'", (start, end))
                 self._db.execute("UPDATE compacted SET revision = ?", (end,))
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise self._refusal("written", error) from error
         return end
@@ -238,10 +216,7 @@ class Database:
             raise self._refusal(f"copied to {path}", error) from error
 
     def _refusal(self, what: str, error: Exception) -> PodkeepError:
-        where = f"the API's database {self._path} cannot be {what}"
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-            return ResourceExhausted(f"{where}: its disk is full", hint="free space there")
-        return Unavailable(f"{where}: {error}", hint="look at its disk, then try again")
+        return sqlite.refusal(f"the API's database {self._path} cannot be {what}", error)
 
 
 def _stored(row: tuple[int, str, str, str, bytes]) -> Stored:

@@ -33,7 +33,7 @@ class Workers:
     """How many workers run at a time; who comes later waits, in the order of asking.
 
     Each owner has one worker for itself and ``share`` in all; those beyond the first come out of what all have
-    together, so that nobody's pulls keep the first of another from running.
+    together, so that the pulls of one owner never delay the first one of another.
 
     :param most: workers of all owners beyond their first ones.
     :param owners: how many owners have one for themselves.

@@ -1,4 +1,4 @@
-"""Creations of containers under way: who waits for each, and telling the thread of one that nobody wants to stop.
+"""Creations of containers in progress: which callers wait for each, and stopping the thread of one without callers.
 
 Owns: joining equal requests, and the event that such a thread looks at while it does what may take long, which is to
 copy what an image has at a VOLUME. Does not own: the creation (``containers.py``). Runs on the event loop.

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from podkeep.base import sqlite
 from podkeep.base.errors import (
     AlreadyExists,
     DataLoss,
@@ -32,7 +33,6 @@ from podkeep.base.errors import (
     NotFound,
     PodkeepError,
     ResourceExhausted,
-    Unavailable,
 )
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.base.printable import quoted
@@ -81,20 +81,6 @@ COMMIT;
 """,
 }
 """What brings a database of this version to the next one."""
-_PASSING = frozenset(
-    {
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_NOMEM,
-    }
-)
-"""What SQLite says when it cannot get at a database, whatever is in it."""
-
 Observer: TypeAlias = Callable[[Sandbox | Container | None, Sandbox | Container | None], None]
 """Called with a record as it was and as it is after a change; None: there was, or is, none."""
 
@@ -140,7 +126,7 @@ class State:
                 raise
         except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
             # What is in the file is not to blame, and must not be given up for it.
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+            if sqlite.is_passing(error):
                 raise self._refusal("opened", error) from error
             raise DataLoss(
                 f"the state file {path} cannot be read: {error}",
@@ -221,10 +207,7 @@ class State:
             self._unwritten[end_of] = (statement, values)
 
     def _refusal(self, what: str, error: Exception) -> PodkeepError:
-        where = f"the state database {self._path} cannot be {what}"
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-            return ResourceExhausted(f"{where}: its disk is full", hint="free space there")
-        return Unavailable(f"{where}: {error}", hint="look at its disk, then try again")
+        return sqlite.refusal(f"the state database {self._path} cannot be {what}", error)
 
     def _replace(self, table: str, row: tuple[str, ...]) -> None:
         """Make ``row`` the only one of a table; all or nothing.
@@ -233,15 +216,9 @@ class State:
         """
         try:
             self._write_unwritten()
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
+            with sqlite.transaction(self._db):
                 self._db.execute(f"DELETE FROM {table}")
                 self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-                self._db.execute("COMMIT")
-            finally:
-                # A transaction left open would swallow every write to come.
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
         except sqlite3.OperationalError as error:
             raise self._refusal("written", error) from error
 

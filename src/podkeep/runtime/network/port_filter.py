@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from podkeep.base import spawn
 from podkeep.base.errors import CommandFailed, KernelCallError, NotFound
 from podkeep.base.ids import SandboxID
 from podkeep.kernel.network import netlink, nfnetlink
 from podkeep.kernel.network.nfnetlink import Element
 from podkeep.runtime.model.layout import veth_name
+from podkeep.runtime.network import nft
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class PortFilter:
         :raises CommandFailed: if nft refuses.
         """
         with self._lock:
-            if not self._installed or spawn.run(["nft", "-t", "list", "table", "bridge", self.table]).returncode == 0:
+            if not self._installed or nft.has_table("bridge", self.table):
                 return False
             self._install()
             return True
@@ -113,7 +113,7 @@ class PortFilter:
         with self._lock:
             self._close()
             try:  # also what a runtime left that was killed
-                _nft(f"add table bridge {self.table}\ndelete table bridge {self.table}\n")
+                nft.remove_table("bridge", self.table)
             except (CommandFailed, NotFound) as error:
                 if not _is_unsupported(error):
                     raise
@@ -141,7 +141,7 @@ class PortFilter:
             self._install()
 
     def _install(self) -> None:
-        _nft(definition(self.table, self._ports.values()))
+        nft.run(definition(self.table, self._ports.values()))
         self._installed = True
         if self._sets is None:
             self._sets = nfnetlink.Sets(nfnetlink.BRIDGE, self.table)
@@ -150,10 +150,6 @@ class PortFilter:
 def _is_unsupported(error: Exception) -> bool:
     """Tell whether there is no nft, or the kernel has no tables of family bridge."""
     return isinstance(error, NotFound) or "not supported" in str(error)
-
-
-def _nft(commands: str) -> None:
-    spawn.run(["nft", "-f", "-"], stdin=commands.encode()).check()
 
 
 def port(sandbox: SandboxID, addresses: Sequence[str]) -> Port:

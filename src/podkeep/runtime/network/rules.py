@@ -16,10 +16,10 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 
-from podkeep.base import spawn
 from podkeep.base.errors import CommandFailed, KernelCallError
 from podkeep.base.ids import SandboxID
 from podkeep.kernel.network import nfnetlink
+from podkeep.runtime.network import nft
 from podkeep.runtime.network.ports import Forward
 from podkeep.runtime.network.subnets import Subnet
 
@@ -83,7 +83,7 @@ class Rules:
         :raises CommandFailed: if nft refuses.
         """
         with self._lock:
-            if not self._installed or spawn.run(["nft", "-t", "list", "table", "inet", self.table]).returncode == 0:
+            if not self._installed or nft.has_table("inet", self.table):
                 return False
             self._install()
             return True
@@ -94,13 +94,13 @@ class Rules:
         :raises CommandFailed: if nft refuses.
         """
         with self._lock:
-            _nft(f"add table inet {self.table}\ndelete table inet {self.table}\n")
+            nft.remove_table("inet", self.table)
             self._installed = False
 
     def _change(self, changes: list[tuple[str, tuple[Forward, ...]]]) -> None:
         if self._installed:
             try:
-                _nft("".join(elements(self.table, verb, forwards) for verb, forwards in changes))
+                nft.run("".join(elements(self.table, verb, forwards) for verb, forwards in changes))
             except CommandFailed:
                 # Somebody removed the table, or parts of it. If that was not it, this fails as well.
                 self._install()
@@ -110,7 +110,7 @@ class Rules:
     def _install(self) -> None:
         forwards = tuple(forward for mine in self._ports.values() for forward in mine)
         text = definition(self.table, self._bridge, self._pods, masquerade=self._masquerade)
-        _nft(text + elements(self.table, "add", forwards))
+        nft.run(text + elements(self.table, "add", forwards))
         self._installed = True
 
 
@@ -125,10 +125,6 @@ def _forget_flows(forwards: Sequence[Forward]) -> None:
             nfnetlink.forget_flows(socket.AF_INET if family == 4 else socket.AF_INET6, socket.IPPROTO_UDP, port)
         except KernelCallError as error:
             log.warning("UDP clients of port %d that are sending now may not reach it: %s", port, error)
-
-
-def _nft(commands: str) -> None:
-    spawn.run(["nft", "-f", "-"], stdin=commands.encode()).check()
 
 
 def definition(table: str, bridge: str, pods: Sequence[Subnet], *, masquerade: bool) -> str:

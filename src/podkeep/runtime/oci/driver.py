@@ -20,8 +20,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -40,6 +40,7 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
+from podkeep.kernel.files import openat
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.oci import entering, sealed
@@ -249,7 +250,7 @@ class Driver:
         :raises DeadlineExceeded: if the OCI runtime still waits for a process that is gone.
         """
         with ExitStack() as closing:
-            end = closing.enter_context(_pidfd(begun.pid))
+            end = closing.enter_context(openat.closing(os.pidfd_open(begun.pid)))
             try:
                 first = procfs.pidfd_open(process)
             except NotFound:
@@ -393,24 +394,6 @@ def _require_success(returncode: int, command: str, stderr: bytes) -> None:
     if returncode != 0:
         said = _said(stderr)
         raise (of_words(said) or Internal)(f"OCI runtime {command} failed: {said}")
-
-
-@contextmanager
-def _pidfd(pid: int) -> Iterator[int]:
-    """Hold a descriptor of a child, readable when it ends."""
-    fd = os.pidfd_open(pid)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _ready(fds: set[int], seconds: float) -> set[int]:
-    """Wait until one of the descriptors is readable; return those that are."""
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return {fd for fd, _ in poll.poll(spawn.poll_timeout(max(seconds, 0)))}
 
 
 class Launch:
@@ -682,7 +665,15 @@ def _take(fd: int, output: Output) -> int:
 
 
 def _readable(fd: int, seconds: float) -> bool:
-    """Wait for ``fd``; unlike select(2), poll(2) takes descriptors above 1023, and a busy daemon has these."""
+    return bool(_ready({fd}, seconds))
+
+
+def _ready(fds: set[int], seconds: float) -> set[int]:
+    """Wait until one of the descriptors is readable, and return those that are; empty when the time is over.
+
+    Unlike select(2), poll(2) takes descriptors above 1023, and a busy daemon has these.
+    """
     poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(spawn.poll_timeout(seconds)))
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll(spawn.poll_timeout(max(seconds, 0)))}

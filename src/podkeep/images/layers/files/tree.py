@@ -56,7 +56,7 @@ class FileTree(LayerTree[FileDirectory, Iterable[memoryview]]):
     ``opaque`` are the directories that hide what lower layers have (the extended attribute that says so needs more
     rights than this process has), by their own paths, sorted.
 
-    :param recorder: is told what becomes of files.
+    :param recorder: gets the runs of the content of each file that is kept.
     """
 
     def __init__(self, root: int, recorder: Recorder, *, max_inodes: int, max_bytes: int = rules.NO_LIMIT) -> None:

@@ -15,11 +15,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 
+from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation
+from podkeep.apiserver.auth.user import NOBODY, User
+from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.meta import objects
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import (
@@ -27,10 +31,8 @@ from podkeep.apiserver.meta.status import (
     StatusError,
     already_exists,
     bad_request,
-    conflict,
     internal,
     invalid,
-    not_found,
     too_large,
     unprocessable,
 )
@@ -39,9 +41,8 @@ from podkeep.apiserver.patch.errors import PatchError
 from podkeep.apiserver.patch.field_set import FieldSet, shown
 from podkeep.apiserver.patch.managers import ApplyConflict, Write
 from podkeep.apiserver.patch.values import copy, equal
-from podkeep.apiserver.registry.resources import Resource
 from podkeep.apiserver.schema.decode import WrongType, decode
-from podkeep.apiserver.storage.records import Key, Stored
+from podkeep.apiserver.storage.records import Stored
 from podkeep.apiserver.storage.store import Store
 from podkeep.base.errors import PodkeepError
 
@@ -56,79 +57,12 @@ _GENERATED = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
 
 
-class Target(NamedTuple):
-    """What a request is about. ``name`` is empty where it is still to be found; ``subresource`` is mostly."""
-
-    resource: Resource
-    namespace: str
-    name: str = ""
-    subresource: str = ""
-
-    @property
-    def key(self) -> Key:
-        """The object's place in the store."""
-        return self.resource.key(self.namespace, self.name)
-
-    def not_found(self) -> StatusError:
-        """The error that there is no such object."""
-        return not_found(self.resource.plural, self.resource.group, self.name)
-
-    def conflict(self, why: str) -> StatusError:
-        """The error that the object is another one by now."""
-        return conflict(self.resource.plural, self.resource.group, self.name, why)
-
-
-class Operation(StrEnum):
-    """What is done, as admission is told."""
-
-    CREATE = "CREATE"
-    UPDATE = "UPDATE"
-    DELETE = "DELETE"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attributes:
-    """What admission decides about. ``value`` may be changed by mutating plugins; None for a deletion."""
-
-    operation: Operation
-    target: Target
-    value: Object | None
-    old: Object | None
-    user: str = ""
-    groups: Sequence[str] = ()
-    dry_run: bool = False
-    warnings: list[str] = field(default_factory=list)
-
-
-class Admission(Protocol):
-    """What may change or refuse a write; both raise :class:`StatusError`."""
-
-    def mutate(self, attributes: Attributes) -> None:
-        """Change the object before it is validated."""
-        ...
-
-    def validate(self, attributes: Attributes) -> None:
-        """Refuse a write that is valid by itself."""
-        ...
-
-
-class AdmitAll:
-    """No admission."""
-
-    def mutate(self, attributes: Attributes) -> None:
-        """Change nothing."""
-
-    def validate(self, attributes: Attributes) -> None:
-        """Refuse nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """How a write is asked for: by whom, as which field manager, and whether it is only tried; ``warnings`` go back."""
 
     field_manager: str = "unknown"
-    user: str = ""
-    groups: Sequence[str] = ()
+    user: User = NOBODY
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
 
@@ -162,12 +96,20 @@ def _ignore(unknown: list[str]) -> None:
 class Registry:
     """The objects of a store, by the rules of their kinds.
 
+    :param gates: fields of a gate that is off are dropped, unless the stored object uses them.
     :param now: tells the time; whole seconds of it are kept.
     """
 
-    def __init__(self, store: Store, admission: Admission | None = None, now: Callable[[], datetime] = _utc) -> None:
+    def __init__(
+        self,
+        store: Store,
+        admission: Admission | None = None,
+        gates: FeatureGates | None = None,
+        now: Callable[[], datetime] = _utc,
+    ) -> None:
         self._store = store
         self._admission = admission or AdmitAll()
+        self._gates = gates or FeatureGates()
         self._now = now
 
     # reads
@@ -268,11 +210,13 @@ class Registry:
             value["metadata"]["generation"] = 1
         if strategy.status:
             value.pop("status", None)
+        strategy.drop(value, None, self._gates)
         strategy.prepare_create(value)
         errors = FieldErrors()
         strategy.validate(value, errors)
         self._validate(target, value, errors)
         self._admission.validate(attributes)
+        request.warnings.extend(strategy.warnings(value, None))
 
     async def update(self, target: Target, value: Object, request: Request) -> tuple[Object, bool]:
         """Replace an object, or of the subresource ``status`` that part of it.
@@ -380,12 +324,17 @@ class Registry:
         if target.subresource == "status":
             strategy.prepare_status(new, old)
             strategy.validate_status(new, old, errors)
+        elif part := strategy.parts.get(target.subresource):
+            part.prepare(new, old)
+            part.validate(new, old, errors)
         else:
+            strategy.drop(new, old, self._gates)
             strategy.prepare_update(new, old)
-            if strategy.generation and not equal(_spec(new), _spec(old)):
-                new["metadata"]["generation"] = metadata(old).get("generation", 0) + 1
             strategy.validate(new, errors)
             strategy.validate_update(new, old, errors)
+            request.warnings.extend(strategy.warnings(new, old))
+        if strategy.generation and not equal(_spec(new), _spec(old)):
+            new["metadata"]["generation"] = metadata(old).get("generation", 0) + 1
         objects.validate_update(new, old, errors)
         self._validate(target, new, errors)
         self._admission.validate(attributes)
@@ -523,7 +472,6 @@ class Registry:
             value=value,
             old=old,
             user=request.user,
-            groups=request.groups,
             dry_run=request.dry_run,
             warnings=request.warnings,
         )

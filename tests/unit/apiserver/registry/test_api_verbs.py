@@ -12,20 +12,12 @@ from typing import Any
 import pytest
 
 from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.admission.attributes import AdmitAll, Attributes, Operation
+from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import StatusError, forbidden
 from podkeep.apiserver.registry import registry as verbs
-from podkeep.apiserver.registry.registry import (
-    AdmitAll,
-    Attributes,
-    DeleteOptions,
-    Operation,
-    PatchType,
-    Registry,
-    Request,
-    Target,
-)
-from podkeep.apiserver.registry.resources import Resource, Strategy
+from podkeep.apiserver.registry.registry import DeleteOptions, PatchType, Registry, Request
 from podkeep.apiserver.schema.table import Kind
 from podkeep.apiserver.storage.store import Store
 

@@ -1,0 +1,1 @@
+"""Admission: plugins that change or refuse writes, each a pure function over a write and a lister."""

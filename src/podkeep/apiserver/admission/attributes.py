@@ -1,0 +1,54 @@
+"""What admission decides about, and the interface of what decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from podkeep.apiserver.auth.user import NOBODY, User
+from podkeep.apiserver.kinds.resources import Target
+from podkeep.apiserver.meta.objects import Object
+
+
+class Operation(StrEnum):
+    """What is done, as admission is told."""
+
+    CREATE = "CREATE"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """What admission decides about. ``value`` may be changed by mutating plugins; None for a deletion."""
+
+    operation: Operation
+    target: Target
+    value: Object | None
+    old: Object | None
+    user: User = NOBODY
+    dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+class Admission(Protocol):
+    """What may change or refuse a write; both raise :class:`StatusError`."""
+
+    def mutate(self, attributes: Attributes) -> None:
+        """Change the object before it is validated."""
+        ...
+
+    def validate(self, attributes: Attributes) -> None:
+        """Refuse a write that is valid by itself."""
+        ...
+
+
+class AdmitAll:
+    """No admission."""
+
+    def mutate(self, attributes: Attributes) -> None:
+        """Change nothing."""
+
+    def validate(self, attributes: Attributes) -> None:
+        """Refuse nothing."""

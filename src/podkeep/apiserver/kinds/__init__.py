@@ -1,0 +1,1 @@
+"""The kinds: each one's defaults, validation, columns. Pure."""

@@ -1,0 +1,163 @@
+"""Resources: what is served under which name, and in what kinds differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from podkeep.api import names
+from podkeep.api.feature_gates import FeatureGates
+from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.meta.objects import Object
+from podkeep.apiserver.meta.status import StatusError, conflict, not_found
+from podkeep.apiserver.schema.table import Kind, kubernetes
+from podkeep.apiserver.schema.types import Struct
+from podkeep.apiserver.storage.records import Key
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _no_fields(_: Mapping[str, Any]) -> dict[str, str]:
+    return {}
+
+
+def _no_warnings(*_: Any) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of the table that ``kubectl get`` prints (``meta.k8s.io/v1`` ``TableColumnDefinition``).
+
+    ``cell`` returns the value (a string, a number or a boolean) of an object at a time; ``priority`` above 0 is for
+    ``-o wide``.
+    """
+
+    name: str
+    cell: Callable[[Mapping[str, Any], datetime], Any]
+    type: str = "string"
+    format: str = ""
+    priority: int = 0
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a subresource changes of its object, such as ``resize`` of a pod.
+
+    ``prepare`` (new, old) takes back every other change; ``validate`` (new, old, errors) notes errors.
+    """
+
+    prepare: Callable[[Object, Object], None]
+    validate: Callable[[Object, Object, FieldErrors], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """In what a kind differs from others. Functions get objects that are theirs to change, and old ones that are not.
+
+    - ``default`` fills in what a client left out.
+    - ``drop`` (new, old or None, gates) removes fields whose feature gate is off, unless the old object uses them.
+    - ``warnings`` (new, old or None) returns what a client should know of a write that is taken.
+    - ``prepare_create``, ``prepare_update`` and ``prepare_status`` (new, old) drop what a client may not set.
+    - ``validate``, ``validate_update`` and ``validate_status`` (new, old) note errors; an update is held against both of
+      the first two.
+    - ``parts`` are the subresources other than ``status`` that change a part of the object.
+    - ``status`` tells that there is a ``status``, which only its subresource changes.
+    - ``generation`` is counted when a field outside of metadata and status changes.
+    - ``grace_period`` returns the seconds that a deletion waits for an agent, given the object and those that the client
+      asks for; None: it does not wait.
+    - ``selectable`` returns the values that field selectors may ask for, beside ``metadata.name`` and
+      ``metadata.namespace``.
+    """
+
+    default: Callable[[Object], None] = _nothing
+    drop: Callable[[Object, Object | None, FeatureGates], None] = _nothing
+    warnings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], list[str]] = _no_warnings
+    prepare_create: Callable[[Object], None] = _nothing
+    prepare_update: Callable[[Object, Object], None] = _nothing
+    prepare_status: Callable[[Object, Object], None] = _nothing
+    validate: Callable[[Object, FieldErrors], None] = _nothing
+    validate_update: Callable[[Object, Object, FieldErrors], None] = _nothing
+    validate_status: Callable[[Object, Object, FieldErrors], None] = _nothing
+    name_rule: Callable[[str], str] = names.dns_subdomain
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    status: bool = False
+    generation: bool = False
+    create_on_update: bool = False
+    unconditional_update: bool = True
+    grace_period: Callable[[Object, int | None], int | None] = _nothing
+    returns_deleted: bool = False
+    selectable: Callable[[Mapping[str, Any]], dict[str, str]] = _no_fields
+
+
+ALL_VERBS = frozenset({"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A resource: ``plural`` is its name in paths, ``short_names`` and ``categories`` are for ``kubectl get``.
+
+    ``subresources`` are their names in paths: ``status``, ``scale``. ``columns`` are all of them in order, ``Name``
+    included; none mean ``Name`` and ``Age``. ``verbs`` are those that the resource has.
+    """
+
+    kind: Kind
+    plural: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    subresources: frozenset[str] = frozenset()
+    strategy: Strategy = field(default_factory=Strategy)
+    columns: tuple[Column, ...] = ()
+    verbs: frozenset[str] = ALL_VERBS
+
+    @property
+    def group(self) -> str:
+        """The group; empty for the core group."""
+        return self.kind.group
+
+    @property
+    def singular(self) -> str:
+        """The name of one."""
+        return self.kind.kind.lower()
+
+    @property
+    def struct(self) -> Struct:
+        """The type of its objects."""
+        return kubernetes().kind(self.kind)
+
+    @property
+    def storage_name(self) -> str:
+        """The resource as the store names it."""
+        return f"{self.group}/{self.plural}" if self.group else self.plural
+
+    def key(self, namespace: str, name: str) -> Key:
+        """Return the place of an object in the store."""
+        return Key(self.storage_name, namespace if self.namespaced else "", name)
+
+
+class Target(NamedTuple):
+    """What a request is about. ``name`` is empty where it is still to be found; ``subresource`` is mostly."""
+
+    resource: Resource
+    namespace: str
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> Key:
+        """The object's place in the store."""
+        return self.resource.key(self.namespace, self.name)
+
+    def not_found(self) -> StatusError:
+        """The error that there is no such object."""
+        return not_found(self.resource.plural, self.resource.group, self.name)
+
+    def conflict(self, why: str) -> StatusError:
+        """The error that the object is another one by now."""
+        return conflict(self.resource.plural, self.resource.group, self.name, why)

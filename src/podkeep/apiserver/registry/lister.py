@@ -1,0 +1,49 @@
+"""Reading the store's objects as decoded JSON, each decoded once while it stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from podkeep.apiserver.storage.records import Key, Stored
+from podkeep.apiserver.storage.store import Store
+
+MAX_DECODED_BYTES = 8 << 20
+"""Of the objects that are kept decoded, encoded; those that were decoded first are given up for others."""
+
+
+class StoreLister:
+    """A :class:`podkeep.apiserver.meta.lister.Lister` over a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._decoded: dict[Key, tuple[Stored, Mapping[str, Any]]] = {}
+        self._bytes = 0
+
+    def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Return an object; None if there is none."""
+        stored = self._store.get(Key(resource, namespace, name))
+        return None if stored is None else self._decode(stored)
+
+    def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
+        """Return every object of a resource."""
+        return map(self._decode, self._store.snapshot(resource, namespace).items)
+
+    def _decode(self, stored: Stored) -> Mapping[str, Any]:
+        kept = self._decoded.get(stored.key)
+        if kept is not None and kept[0] is stored:
+            return kept[1]
+        value: Mapping[str, Any] = msgspec.json.decode(stored.value)
+        if kept is not None:
+            self._forget(stored.key)
+        self._decoded[stored.key] = stored, value
+        self._bytes += len(stored.value)
+        while self._bytes > MAX_DECODED_BYTES:
+            self._forget(next(iter(self._decoded)))
+        return value
+
+    def _forget(self, key: Key) -> None:
+        stored, _ = self._decoded.pop(key)
+        self._bytes -= len(stored.value)

@@ -64,13 +64,13 @@ class Strategy:
     - ``drop`` (new, old or None, gates) removes fields whose feature gate is off, unless the old object uses them.
     - ``warnings`` (new, old or None) returns what a client should know of a write that is taken.
     - ``prepare_create``, ``prepare_update`` and ``prepare_status`` (new, old) drop what a client may not set.
-    - ``validate``, ``validate_update`` and ``validate_status`` (new, old) note errors; an update is held against both of
-      the first two.
+    - ``validate``, ``validate_update`` and ``validate_status`` (new, old) note errors; an update is held against
+      both of the first two.
     - ``parts`` are the subresources other than ``status`` that change a part of the object.
     - ``status`` tells that there is a ``status``, which only its subresource changes.
     - ``generation`` is counted when a field outside of metadata and status changes.
-    - ``grace_period`` returns the seconds that a deletion waits for an agent, given the object and those that the client
-      asks for; None: it does not wait.
+    - ``grace_period`` returns the seconds that a deletion waits for an agent, given the object and those that the
+      client asks for; None: it does not wait.
     - ``selectable`` returns the values that field selectors may ask for, beside ``metadata.name`` and
       ``metadata.namespace``.
     """

@@ -68,7 +68,8 @@ def _object(plural: str, row: Mapping[str, Any]) -> Object:
         return value
     if "aggregates" in row:
         value["aggregationRule"] = {"clusterRoleSelectors": [{"matchLabels": labels} for labels in row["aggregates"]]}
-    value["rules"] = list(map(_rule, row["rules"]))
+    if row["rules"]:
+        value["rules"] = list(map(_rule, row["rules"]))
     return value
 
 

@@ -116,9 +116,8 @@ def test_roles_in_namespaces_wait_for_them() -> None:
 def test_every_default_fits_its_type() -> None:
     for values in defaults().values():
         for value in values:
-            decoded = decode(
-                copy.deepcopy(value), kubernetes().kind(Kind(*value["apiVersion"].split("/"), value["kind"]))
-            )
+            kind = Kind(*value["apiVersion"].split("/"), value["kind"])
+            decoded = decode(copy.deepcopy(value), kubernetes().kind(kind))
             assert (decoded.value, decoded.unknown) == (value, [])
     assert (len(defaults()["clusterroles"]), len(node_rules())) == (70, 25)
 

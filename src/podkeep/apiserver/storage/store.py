@@ -260,6 +260,17 @@ class Store:
             _, future = self._pending[key]
             await asyncio.shield(future)
 
+    def changes(self, after: int) -> list[Key] | None:
+        """Return what writes after a revision were about, newest first; None if that is not known any more."""
+        if after < self._history_start:
+            return None
+        keys = []
+        for event in reversed(self._history):
+            if event.stored.revision <= after:
+                break
+            keys.append(event.stored.key)
+        return keys
+
     def count(self, resource: str) -> int:
         """Return how many objects a resource has."""
         return len(self._objects.get(resource, {}))

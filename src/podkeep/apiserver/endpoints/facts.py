@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -12,6 +13,9 @@ from podkeep.apiserver.storage.records import Stored
 
 KEPT = 20_000
 """Revisions of which labels are kept, and as many of which fields are; the oldest are given up for others."""
+
+
+_Key = TypeVar("_Key")
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -30,7 +34,7 @@ class Facts:
 
     def __init__(self) -> None:
         self._labels: dict[int, Mapping[str, str]] = {}
-        self._fields: dict[int, Mapping[str, str]] = {}
+        self._fields: dict[tuple[int, str], Mapping[str, str]] = {}
 
     def selects(self, options: ListOptions, resource: Resource, stored: Stored) -> bool:
         """Tell whether the selectors of a request take an object."""
@@ -52,14 +56,17 @@ class Facts:
         always = {"metadata.name": stored.key.name, "metadata.namespace": stored.key.namespace}
         if asked <= always.keys():
             return always
-        found = self._fields.get(stored.revision)
+        key = stored.revision, resource.group
+        found = self._fields.get(key)
         if found is None:
-            found = resource.strategy.selectable(msgspec.json.decode(stored.value)) | always
-            _keep(self._fields, stored.revision, found)
+            value = msgspec.json.decode(stored.value)
+            view = resource.view
+            found = resource.strategy.selectable(value if view is None else view.read(value)) | always
+            _keep(self._fields, key, found)
         return found
 
 
-def _keep(kept: dict[int, Mapping[str, str]], revision: int, found: Mapping[str, str]) -> None:
-    kept[revision] = found
+def _keep(kept: dict[_Key, Mapping[str, str]], key: _Key, found: Mapping[str, str]) -> None:
+    kept[key] = found
     if len(kept) > KEPT:
         del kept[next(iter(kept))]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from podkeep import __version__
 from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
+from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY, User
 from podkeep.apiserver.endpoints import discovery, health, metrics, request_info
 from podkeep.apiserver.endpoints.call import Call
@@ -25,7 +26,7 @@ from podkeep.apiserver.endpoints.metrics import Metrics
 from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.endpoints.request_info import RequestInfo
 from podkeep.apiserver.endpoints.resources import Resources
-from podkeep.apiserver.meta.status import StatusError, forbidden, internal, method_not_allowed, no_such_resource
+from podkeep.apiserver.meta.status import StatusError, internal, method_not_allowed, no_such_resource
 from podkeep.base import log as request_log
 from podkeep.http.budget import ClientGone
 from podkeep.http.messages import Refused, Request, Response, Upgrade
@@ -121,7 +122,7 @@ class Handler:
         attributes = call.info.attributes()
         decision = self._parts.authorizer.authorize(call.user, attributes)
         if not decision.allowed:
-            raise forbidden(attributes.resource, attributes.group, attributes.name, decision.reason)
+            raise forbidden(call.user, attributes, decision.reason)
 
     def _entry(self, info: RequestInfo) -> Entry:
         """Return what a request is for.

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from podkeep.apiserver.endpoints.media_types import YAML, Form
+from podkeep.apiserver.kinds import cells
 from podkeep.apiserver.kinds.resources import Column, Resource
 from podkeep.apiserver.meta.objects import metadata
 
@@ -21,47 +22,10 @@ PIECE_BYTES = 64 << 10
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.decode
-_NAME = Column(
-    name="Name",
-    cell=lambda value, _: metadata(value).get("name", ""),
-    format="name",
-    description="Name must be unique within a namespace.",
-)
-_AGE = Column(
-    name="Age",
-    cell=lambda value, now: age(metadata(value).get("creationTimestamp", ""), now),
-    description="The time since the object was created.",
-)
-
-
-def age(time: str, now: datetime) -> str:
-    """Return how long ago a time was, as ``kubectl get`` shows it (apimachinery: ``duration.HumanDuration``)."""
-    if not time:
-        return "<unknown>"
-    seconds = int((now - datetime.fromisoformat(time)).total_seconds())
-    if seconds < -1:
-        return "<invalid>"
-    if seconds < 120:
-        return f"{max(seconds, 0)}s"
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
-    if minutes < 10:
-        return f"{minutes}m{seconds % 60}s" if seconds % 60 else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    if hours < 192:
-        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
-    if days < 730:
-        return f"{days}d"
-    years = days // 365
-    return f"{years}y{days % 365}d" if years < 8 and days % 365 else f"{years}y"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Rendering:
     """How the objects of one resource are shown. ``include`` says what a Table's rows have of their objects."""
 
     resource: Resource
@@ -78,8 +42,13 @@ class View:
         """The ``apiVersion`` of what is shown instead of objects."""
         return f"meta.k8s.io/{self.form.version}"
 
+    def seen(self, value: bytes) -> bytes:
+        """Return a stored object as the resource has it."""
+        view = self.resource.view
+        return value if view is None else encode(view.read(decode(value)))
+
     def one(self, value: bytes | Mapping[str, Any]) -> bytes:
-        """Return the body of an answer with one object."""
+        """Return the body of an answer with one object; bytes are as :meth:`seen` returns them."""
         if self.is_plain:
             return written(value, self.form)
         plain = decode(value) if isinstance(value, bytes) else value
@@ -114,7 +83,7 @@ class View:
 
     @property
     def _columns(self) -> tuple[Column, ...]:
-        return self.resource.columns or (_NAME, _AGE)
+        return self.resource.columns or (cells.NAME, cells.AGE)
 
     def row(self, value: Mapping[str, Any], now: datetime) -> dict[str, Any]:
         """Return an object's row of a Table."""
@@ -130,7 +99,9 @@ class View:
         return {"kind": "PartialObjectMetadata", "apiVersion": self.meta_version, "metadata": metadata(value)}
 
     def list_pieces(self, values: Iterable[bytes], list_meta: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield the body of an answer with a list, in pieces of about ``PIECE_BYTES``."""
+        """Yield the body of an answer with a list of stored objects, in pieces of about ``PIECE_BYTES``."""
+        if self.resource.view is not None:
+            values = map(self.seen, values)
         if self.form.media_type == YAML or self.form.pretty:
             whole = decode(b"".join(self._json_list(values, list_meta)))
             text = written(whole, self.form)

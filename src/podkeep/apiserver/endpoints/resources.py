@@ -16,7 +16,7 @@ from podkeep.apiserver.endpoints.facts import Facts
 from podkeep.apiserver.endpoints.lists import Lists
 from podkeep.apiserver.endpoints.media_types import APPLY, JSON, YAML
 from podkeep.apiserver.endpoints.options import WriteOptions
-from podkeep.apiserver.endpoints.output import View
+from podkeep.apiserver.endpoints.output import Rendering
 from podkeep.apiserver.endpoints.request_info import check_name
 from podkeep.apiserver.endpoints.watches import Watches
 from podkeep.apiserver.kinds.resources import Resource, Target
@@ -76,7 +76,7 @@ class Resources:
         """Answer with an object."""
         view = self._view(call, target.resource)
         stored = self.registry.get(target)
-        return call.respond(view.one(stored.value), content_type=view.form.content_type)
+        return call.respond(view.one(view.seen(stored.value)), content_type=view.form.content_type)
 
     async def list(self, call: Call, target: Target) -> Response:
         """Answer with the objects of a resource."""
@@ -114,9 +114,9 @@ class Resources:
         call.request.at_end.callback(end)
         return call.respond(lines, content_type=view.form.content_type)
 
-    def _view(self, call: Call, resource: Resource) -> View:
+    def _view(self, call: Call, resource: Resource) -> Rendering:
         form = call.form()
-        return View(resource, form, options.include_object(call.query) if form.as_ == "Table" else "Metadata")
+        return Rendering(resource, form, options.include_object(call.query) if form.as_ == "Table" else "Metadata")
 
     # writes
 
@@ -204,7 +204,7 @@ class Resources:
             warnings=call.warnings,
         )
 
-    def _written(self, call: Call, view: View, value: Mapping[str, Any], *, status: int = 200) -> Response:
+    def _written(self, call: Call, view: Rendering, value: Mapping[str, Any], *, status: int = 200) -> Response:
         return call.respond(view.one(value), status=status, content_type=view.form.content_type)
 
 

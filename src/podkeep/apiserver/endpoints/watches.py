@@ -16,9 +16,10 @@ from podkeep.apiserver.endpoints.facts import Facts
 from podkeep.apiserver.endpoints.lists import future_revision
 from podkeep.apiserver.endpoints.media_types import Form
 from podkeep.apiserver.endpoints.options import ListOptions
-from podkeep.apiserver.endpoints.output import PIECE_BYTES, View, decode, encode
+from podkeep.apiserver.endpoints.output import PIECE_BYTES, Rendering, decode, encode
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.meta.status import StatusError, expired, internal
+from podkeep.apiserver.schema.table import Kind
 from podkeep.apiserver.storage.records import Event, EventType, Stored
 from podkeep.apiserver.storage.store import Compacted, FutureRevision, Slow, Store, Watcher
 from podkeep.base.errors import PodkeepError
@@ -75,7 +76,7 @@ class Watches:
     def __init__(self, store: Store, facts: Facts, clock: Callable[[], float] | None = None) -> None:
         self._store, self._facts = store, facts
         self._clock = clock or asyncio.get_running_loop().time
-        self._lines: dict[tuple[int, EventType, Form, str, bool], bytes] = {}
+        self._lines: dict[tuple[int, EventType, Kind, Form, str, bool], bytes] = {}
         self._open: set[Watcher] = set()
 
     def __len__(self) -> int:
@@ -87,7 +88,7 @@ class Watches:
             watcher.end()
 
     def start(
-        self, target: Target, options: ListOptions, view: View
+        self, target: Target, options: ListOptions, view: Rendering
     ) -> tuple[AsyncGenerator[bytes, None], Callable[[], None]]:
         """Begin a watch.
 
@@ -119,7 +120,7 @@ class Watches:
         return self._stream(watcher, options, view, initial, revision), end
 
     async def _stream(
-        self, watcher: Watcher, options: ListOptions, view: View, initial: list[Stored], revision: int
+        self, watcher: Watcher, options: ListOptions, view: Rendering, initial: list[Stored], revision: int
     ) -> AsyncGenerator[bytes, None]:
         for piece in self._initial(options, view, initial):
             yield piece
@@ -142,14 +143,14 @@ class Watches:
         except PodkeepError as error:
             yield error_line(internal(str(error)))
 
-    def _initial(self, options: ListOptions, view: View, initial: list[Stored]) -> Iterator[bytes]:
+    def _initial(self, options: ListOptions, view: Rendering, initial: list[Stored]) -> Iterator[bytes]:
         """Yield the lines of the objects that are there, in pieces."""
         piece: list[bytes] = []
         size, headers = 0, True
         for stored in initial:
             if options.selects and not self._facts.selects(options, view.resource, stored):
                 continue
-            line = view.event(EventType.ADDED, stored.value, headers=headers)
+            line = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)
             headers = False
             piece.append(line)
             size += len(line)
@@ -159,7 +160,7 @@ class Watches:
         yield b"".join(piece)
 
     async def _told(
-        self, watcher: Watcher, options: ListOptions, view: View
+        self, watcher: Watcher, options: ListOptions, view: Rendering
     ) -> AsyncGenerator[list[Change] | int, None]:
         """Yield what a watcher sees, and the revisions of its bookmarks, until the watch ends or its time is over."""
         end = self._clock() + (options.timeout or LEAST_S * (1 + random.random()))
@@ -184,27 +185,27 @@ class Watches:
         last = end - LAST_BOOKMARK_S
         return min(now + BOOKMARK_S, last if now < last else end)
 
-    def _changes(self, events: Sequence[Event], options: ListOptions, view: View) -> list[Change]:
+    def _changes(self, events: Sequence[Event], options: ListOptions, view: Rendering) -> list[Change]:
         if not options.selects:
             return [Change(event.type, event.stored) for event in events]
         selects = partial(self._facts.selects, options, view.resource)
         return [change for event in events if (change := seen(event, selects))]
 
-    def _lines_of(self, changes: Sequence[Change], view: View, *, headers: bool) -> Iterator[bytes]:
+    def _lines_of(self, changes: Sequence[Change], view: Rendering, *, headers: bool) -> Iterator[bytes]:
         for change in changes:
             yield self._line(change, view, headers=headers)
             headers = False
 
-    def _line(self, change: Change, view: View, *, headers: bool) -> bytes:
+    def _line(self, change: Change, view: Rendering, *, headers: bool) -> bytes:
         value = change.stored.value
         if change.type is EventType.DELETED and change.is_previous:
             value = with_revision(value, change.stored.revision)
-        if view.is_plain:
+        if view.is_plain and view.resource.view is None:
             return view.event(change.type, value, headers=False)
-        key = change.stored.revision, change.type, view.form, view.include, headers
+        key = change.stored.revision, change.type, view.resource.kind, view.form, view.include, headers
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = view.event(change.type, value, headers=headers)
+            line = self._lines[key] = view.event(change.type, view.seen(value), headers=headers)
             if len(self._lines) > KEPT_LINES:
                 del self._lines[next(iter(self._lines))]
         return line

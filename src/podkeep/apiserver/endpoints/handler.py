@@ -16,13 +16,14 @@ from podkeep import __version__
 from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
 from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY, User
-from podkeep.apiserver.endpoints import discovery, health, metrics, request_info
+from podkeep.apiserver.endpoints import discovery, health, metrics, openapi, request_info
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.catalog import Catalog, Entry
 from podkeep.apiserver.endpoints.discovery import Discovery
 from podkeep.apiserver.endpoints.limits import InFlight
-from podkeep.apiserver.endpoints.media_types import PLAIN
+from podkeep.apiserver.endpoints.media_types import JSON, PLAIN
 from podkeep.apiserver.endpoints.metrics import Metrics
+from podkeep.apiserver.endpoints.openapi import OpenApi
 from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.endpoints.request_info import RequestInfo
 from podkeep.apiserver.endpoints.resources import Resources
@@ -48,6 +49,7 @@ class Parts:
     authenticator: Authenticator
     authorizer: Authorizer
     discovery: Discovery
+    openapi: OpenApi
     metrics: Metrics
     in_flight: InFlight
     answers: Mapping[str, Answer] = field(default_factory=dict)
@@ -159,6 +161,8 @@ class Handler:
             return call.respond(parts.metrics.text(), content_type=metrics.CONTENT_TYPE)
         if path == "/":
             return call.answer({"paths": self._paths()})
+        if path.startswith("/openapi/"):
+            return self._openapi(call, path)
         if path in ("/api", "/apis") and (version := discovery.asked_version(call.header("accept"))):
             return _aggregated(call, *parts.discovery.aggregated(path, version), version)
         document = parts.discovery.plain(path)
@@ -167,12 +171,42 @@ class Handler:
         form = PLAIN if path in ("/api", "/apis") else None  # those who ask for the aggregated form take this one
         return call.answer(document, form=form)
 
+    def _openapi(self, call: Call, path: str) -> Response:
+        documents = self._parts.openapi
+        if path == openapi.V3_PATH:
+            return call.answer(documents.root(), form=PLAIN)
+        if path == "/openapi/v2":
+            if openapi.wants_protobuf(call.header("accept")):
+                return call.respond(documents.v2_protobuf, content_type=openapi.PROTOBUF)
+            return call.respond(documents.v2_json)
+        place = path.removeprefix(f"{openapi.V3_PATH}/")
+        body = documents.v3(place)
+        if body is None:
+            raise no_such_resource()
+        tag = documents.hash(place)
+        if (asked := call.query.text("hash")) and asked != tag:
+            return Response(status=301, headers=[("Location", f"{path}?hash={tag}")])
+        headers = [("ETag", f'"{tag}"'), ("Vary", "Accept"), ("Audit-Id", call.audit_id)]
+        # What has its hash in its address never changes.
+        headers.append(("Cache-Control", "public, immutable" if asked else "no-cache, private"))
+        if call.header("if-none-match") == f'"{tag}"':
+            return Response(status=304, headers=headers)
+        return Response(headers=[*headers, ("Content-Type", JSON)], body=body)
+
     def _paths(self) -> list[str]:
         groups = [
             f"/apis/{group}/{version}" if group else f"/api/{version}"
             for group, version in self._parts.catalog.group_versions
         ]
-        other = ["/api", "/apis", "/version", "/metrics", *(f"/{name}" for name in health.PATHS)]
+        other = [
+            "/api",
+            "/apis",
+            "/openapi/v2",
+            openapi.V3_PATH,
+            "/version",
+            "/metrics",
+            *(f"/{name}" for name in health.PATHS),
+        ]
         return sorted([*groups, *other])
 
 

@@ -57,9 +57,7 @@ def always_restarted(template: Mapping[str, Any], path: str, workload: str, erro
     if spec.get("restartPolicy") != "Always":
         errors.unsupported(f"{path}.spec.restartPolicy", spec.get("restartPolicy", ""), ("Always",))
     if spec.get("activeDeadlineSeconds") is not None:
-        errors.forbidden(
-            f"{path}.spec.activeDeadlineSeconds", f"activeDeadlineSeconds in {workload} is not Supported"
-        )
+        errors.forbidden(f"{path}.spec.activeDeadlineSeconds", f"activeDeadlineSeconds in {workload} is not Supported")
 
 
 def validate_replicas(

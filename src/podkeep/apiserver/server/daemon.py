@@ -22,6 +22,7 @@ from podkeep.apiserver.endpoints.handler import Handler, Parts
 from podkeep.apiserver.endpoints.health import Check
 from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.metrics import Metrics
+from podkeep.apiserver.endpoints.openapi import OpenApi
 from podkeep.apiserver.endpoints.resources import Resources
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.kinds.served import Served
@@ -117,6 +118,7 @@ def _parts(
         authenticator=authenticator,
         authorizer=authorizer,
         discovery=Discovery(catalog, address),
+        openapi=OpenApi(catalog),
         metrics=metrics,
         in_flight=in_flight,
         checks=[Check("shutdown", lambda: "it stops" if stop.is_set() else "", only_ready=True)],

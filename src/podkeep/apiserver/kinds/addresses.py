@@ -138,9 +138,7 @@ def network_warnings(path: str, text: str) -> list[str]:
     found = []
     if network.network_address != address:
         single = f"{address}/{address.max_prefixlen}"
-        found.append(
-            f'{path}: CIDR value "{text}" is ambiguous in this context (should be "{network}" or "{single}"?)'
-        )
+        found.append(f'{path}: CIDR value "{text}" is ambiguous in this context (should be "{network}" or "{single}"?)')
     mapped = isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped
     if mapped or not _is_exact(text.partition("/")[0]) or text.partition("/")[2] != str(bits):
         found.append(f'{path}: non-standard CIDR value "{text}" is invalid: use "{network}"')

@@ -120,7 +120,9 @@ def containers(*template: str, wide: bool = True) -> tuple[Column, Column]:
 
     return (
         column("Containers", joined("name"), wide=wide, description="Names of each container in the template."),
-        column("Images", joined("image"), wide=wide, description="Images referenced by each container in the template."),
+        column(
+            "Images", joined("image"), wide=wide, description="Images referenced by each container in the template."
+        ),
     )
 
 

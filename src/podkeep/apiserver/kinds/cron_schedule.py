@@ -146,7 +146,9 @@ def parse(text: str) -> Schedule | Every:
     fields = text.split()
     if len(fields) != 5:
         raise ScheduleError(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
-    found = [_field(item, bounds) for item, bounds in zip(fields, (_MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY), strict=True)]
+    found = [
+        _field(item, bounds) for item, bounds in zip(fields, (_MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY), strict=True)
+    ]
     (minutes, _), (hours, _), (days, every_day), (months, _), (weekdays, every_weekday) = found
     return Schedule(minutes, hours, days, months, weekdays, every_day or every_weekday, zone)
 

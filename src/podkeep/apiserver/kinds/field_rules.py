@@ -1,4 +1,4 @@
-"""Rules that fields of several kinds have in common, in the words of Kubernetes (apimachinery, ``pkg/apis/*/validation``).
+"""Rules that fields of several kinds have in common, in Kubernetes' words (apimachinery, ``pkg/apis/*/validation``).
 
 Every function notes what is wrong in :class:`FieldErrors`; nothing is raised. Pure.
 """

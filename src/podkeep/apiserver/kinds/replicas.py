@@ -49,6 +49,10 @@ def _available(status: Mapping[str, Any], errors: FieldErrors) -> None:
     field_rules.not_above(status, ("availableReplicas",), "readyReplicas", why, errors)
 
 
+def _warnings(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> list[str]:
+    return workload_rules.name_warnings(new, old) + workload_rules.template_warnings(new, old)
+
+
 # ReplicationController
 
 
@@ -91,9 +95,10 @@ REPLICATION_CONTROLLERS = Resource(
     subresources=frozenset({"status", "scale"}),
     strategy=Strategy(
         default=default_controller,
+        drop=workload_rules.drop_template,
         prepare_create=_begin_status,
         prepare_status=_begin_status,
-        warnings=workload_rules.named_warnings("spec", "template"),
+        warnings=_warnings,
         validate=validate_controller,
         validate_status=_validate_status,
         status=True,
@@ -154,9 +159,10 @@ REPLICA_SETS = Resource(
     subresources=frozenset({"status", "scale"}),
     strategy=Strategy(
         default=default_replica_set,
+        drop=workload_rules.drop_template,
         prepare_create=_begin_status,
         prepare_status=_begin_status,
-        warnings=workload_rules.named_warnings("spec", "template"),
+        warnings=_warnings,
         validate=validate_replica_set,
         validate_update=_same_selector,
         validate_status=_validate_status,
@@ -180,7 +186,7 @@ REPLICA_SETS = Resource(
 
 
 def default_deployment(value: Object) -> None:
-    """Fill in one replica, rolling updates by a quarter, ten old ReplicaSets and ten minutes of patience."""
+    """Fill in one replica, rolling updates by a quarter, ten old ReplicaSets, and ten minutes for progress."""
     spec = value.setdefault("spec", {})
     default_pod_template(spec.setdefault("template", {}))
     spec.setdefault("replicas", 1)
@@ -264,9 +270,10 @@ DEPLOYMENTS = Resource(
     subresources=frozenset({"status", "scale"}),
     strategy=Strategy(
         default=default_deployment,
+        drop=workload_rules.drop_template,
         prepare_update=_prepare_deployment,
         prepare_status=_prepare_deployment_status,
-        warnings=workload_rules.named_warnings("spec", "template"),
+        warnings=_warnings,
         validate=validate_deployment,
         validate_update=_same_selector,
         validate_status=_validate_deployment_status,

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from podkeep.api import names
+from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import field_rules
 from podkeep.apiserver.kinds.cells import at
-from podkeep.apiserver.kinds.pod_template import validate_pod_template
-from podkeep.apiserver.meta.objects import Object, metadata
+from podkeep.apiserver.kinds.pod_template import drop_pod_template, pod_template_warnings, validate_pod_template
+from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.patch.values import equal
 
 MISMATCH = "`selector` does not match template `labels`"
@@ -57,9 +58,7 @@ def always_restarted(template: Mapping[str, Any], path: str, workload: str, erro
     if spec.get("restartPolicy") != "Always":
         errors.unsupported(f"{path}.spec.restartPolicy", spec.get("restartPolicy", ""), ("Always",))
     if spec.get("activeDeadlineSeconds") is not None:
-        errors.forbidden(
-            f"{path}.spec.activeDeadlineSeconds", f"activeDeadlineSeconds in {workload} is not Supported"
-        )
+        errors.forbidden(f"{path}.spec.activeDeadlineSeconds", f"activeDeadlineSeconds in {workload} is not Supported")
 
 
 def validate_replicas(
@@ -88,9 +87,9 @@ def begin_status(value: Object, **zeros: int) -> None:
         status.setdefault(name, zero)
 
 
-def name_warnings(value: Mapping[str, Any]) -> list[str]:
+def name_warnings(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> list[str]:
     """Return what is to be said of a new workload whose name cannot be the host name of a pod."""
-    why = names.dns_label(metadata(value)["name"])
+    why = "" if old is not None else names.dns_label(new["metadata"]["name"])
     if not why:
         return []
     return [
@@ -99,6 +98,15 @@ def name_warnings(value: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def is_changed(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Tell whether an update changes the ``spec``."""
-    return not equal(new.get("spec"), old.get("spec"))
+def template_warnings(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> list[str]:
+    """Return what is to be said of the template of a workload that is new or has changed."""
+    spec = new.get("spec", {})
+    if "template" not in spec or (old is not None and equal(spec, old.get("spec"))):
+        return []
+    return pod_template_warnings(spec["template"], "spec.template")
+
+
+def drop_template(new: Object, old: Object | None, gates: FeatureGates) -> None:
+    """Remove fields of ``spec.template`` whose feature gate is off, unless the old one uses them."""
+    if (template := at(new, "spec", "template")) is not None:
+        drop_pod_template(template, at(old or {}, "spec", "template"), gates)

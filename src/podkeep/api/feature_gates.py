@@ -34,7 +34,13 @@ CLASS_RESOURCES = Gate(
     components=("agent", "api"),
     about="QoS-class resources of pods and containers (KEP-3008)",
 )
-KNOWN: tuple[Gate, ...] = (CLASS_RESOURCES,)
+POD_SECURITY_USER_NAMESPACES = Gate(
+    name="UserNamespacesPodSecurityStandards",
+    default=False,
+    components=("api",),
+    about="Pod Security passes pods with a user namespace of their own that run as root (KEP-127)",
+)
+KNOWN: tuple[Gate, ...] = (CLASS_RESOURCES, POD_SECURITY_USER_NAMESPACES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,12 +59,16 @@ _GENERATE_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """How a write is asked for: by whom, as which field manager, and whether it is only tried; ``warnings`` go back."""
+    """How a write is asked for: by whom, as which field manager, and whether it is only tried.
+
+    ``warnings`` go back to the client, ``annotations`` to the audit log.
+    """
 
     field_manager: str = "unknown"
     user: User = NOBODY
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
+    annotations: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,6 +478,7 @@ class Registry:
             user=request.user,
             dry_run=request.dry_run,
             warnings=request.warnings,
+            annotations=request.annotations,
         )
 
     def _write(self, target: Target, request: Request) -> Write:

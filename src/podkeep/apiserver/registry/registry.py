@@ -23,7 +23,7 @@ from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation
 from podkeep.apiserver.auth.user import NOBODY, User
-from podkeep.apiserver.kinds.resources import Resource, Target
+from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
 from podkeep.apiserver.meta import objects
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import (
@@ -132,7 +132,7 @@ class Registry:
         found = self._store.newest(target.key)
         if found is None:
             raise target.not_found()
-        return found, msgspec.json.decode(found.value)
+        return found, _read(target, found)
 
     async def _settle(self, target: Target) -> None:
         """Wait until the revision that an answer is computed from is on the disk.
@@ -212,12 +212,13 @@ class Registry:
         objects.initialize(value, uid=str(uuid.uuid4()), now=self._time())
         if strategy.generation:
             value["metadata"]["generation"] = 1
-        if strategy.status:
+        if strategy.status and not strategy.status_on_create:
             value.pop("status", None)
         strategy.drop(value, None, self._gates)
         strategy.prepare_create(value)
         errors = FieldErrors()
         strategy.validate(value, errors)
+        strategy.validate_create(value, errors)
         self._validate(target, value, errors)
         self._admission.validate(attributes)
         request.warnings.extend(strategy.warnings(value, None))
@@ -286,7 +287,7 @@ class Registry:
             stored = self._store.newest(target.key)
             if stored is None and target.subresource:
                 raise target.not_found()
-            old = None if stored is None else msgspec.json.decode(stored.value)
+            old = None if stored is None else _read(target, stored)
             applied = copy(config)
             self._place(target, applied)
             given = metadata(applied).setdefault("name", target.name)
@@ -325,6 +326,7 @@ class Registry:
         self._admission.mutate(attributes)
         strategy = target.resource.strategy
         errors = FieldErrors()
+        strategy.drop(new, old, self._gates)
         if target.subresource == "status":
             strategy.prepare_status(new, old)
             strategy.validate_status(new, old, errors)
@@ -332,7 +334,6 @@ class Registry:
             part.prepare(new, old)
             part.validate(new, old, errors)
         else:
-            strategy.drop(new, old, self._gates)
             strategy.prepare_update(new, old)
             strategy.validate(new, errors)
             strategy.validate_update(new, old, errors)
@@ -346,7 +347,7 @@ class Registry:
             await self._settle(target)
             return old
         fields = metadata(new)
-        if "deletionTimestamp" in fields and not (fields.get("finalizers") or fields.get("deletionGracePeriodSeconds")):
+        if "deletionTimestamp" in fields and _may_go(new, strategy):
             return await self._remove(target, stored, new, request)
         return await self._put(target, new, stored, request, applied=applied)
 
@@ -376,8 +377,7 @@ class Registry:
             self._check_preconditions(target, stored, old, options)
             self._admission.validate(self._attributes(Operation.DELETE, target, None, old, request))
             new = self._deleting(target, old, options)
-            fields = metadata(new)
-            if not fields.get("finalizers") and not fields["deletionGracePeriodSeconds"]:
+            if _may_go(new, target.resource.strategy):
                 return await self._remove(target, stored, old, request), True
             if equal(new, old):
                 await self._settle(target)
@@ -395,7 +395,7 @@ class Registry:
         if wanted is not None and wanted < 0:
             wanted = 1
         if "deletionTimestamp" in fields:
-            before = fields.setdefault("deletionGracePeriodSeconds", 0)
+            before = fields.get("deletionGracePeriodSeconds", 0)
             if before and (wanted is None or wanted >= before):
                 return new  # it waits for its agent already, no less long
             if before and wanted is not None:
@@ -405,6 +405,7 @@ class Registry:
             fields["deletionGracePeriodSeconds"], fields["deletionTimestamp"] = grace, self._time(grace)
             if fields.get("generation"):
                 fields["generation"] += 1
+            target.resource.strategy.begin_deletion(new)
         if finalizers := _finalizers(fields.get("finalizers", []), options.propagation):
             fields["finalizers"] = finalizers
         else:
@@ -449,13 +450,13 @@ class Registry:
         if request.dry_run:
             await self._settle(target)
             return value
-        return await self._stored(self._store.put(target.key, value, previous), value)
+        return await self._stored(self._store.put(target.key, _written(target, value), previous), value)
 
     async def _remove(self, target: Target, stored: Stored, value: Object, request: Request) -> Object:
         if request.dry_run:
             await self._settle(target)
             return value
-        return await self._stored(self._store.delete(target.key, value, stored), value)
+        return await self._stored(self._store.delete(target.key, _written(target, value), stored), value)
 
     async def _stored(self, write: Awaitable[Stored], value: Object) -> Object:
         try:
@@ -502,6 +503,25 @@ class Registry:
         if errors.found:
             name = metadata(value).get("name") or metadata(value).get("generateName", "")
             raise invalid(resource.kind.kind, resource.group, name, errors.found)
+
+
+def _read(target: Target, stored: Stored) -> Object:
+    """Return the object that is stored, as the resource has it."""
+    value: Object = msgspec.json.decode(stored.value)
+    view = target.resource.view
+    return value if view is None else view.read(value)
+
+
+def _written(target: Target, value: Object) -> Object:
+    """Return an object of the resource as it is stored."""
+    view = target.resource.view
+    return value if view is None else view.write(value)
+
+
+def _may_go(value: Object, strategy: Strategy) -> bool:
+    """Tell whether nothing holds back an object whose deletion has begun."""
+    fields = metadata(value)
+    return not (fields.get("finalizers") or fields.get("deletionGracePeriodSeconds")) and strategy.removable(value)
 
 
 def _patched(old: Object, patch: Any, kind: PatchType, resource: Resource) -> Any:

@@ -312,6 +312,23 @@ class Registry:
             self._admit_creation(target, new, request)
             return await self._put(target, new, None, request, applied=True), True
 
+    async def change(
+        self, target: Target, body: Object, change: Callable[[Object, Object, str], Object], request: Request
+    ) -> Object:
+        """Change an object as a subresource of another kind asks for it, such as ``binding``.
+
+        :param body: the object of that kind, decoded against its type; admission may change it.
+        :param change: returns the new object, given the old one, which it does not change, the body and the time.
+        :raises StatusError: as ``change``; 403, 404, 409 or 500.
+        """
+        async with self._settled_refusals(target):
+            stored, old = self._newest(target)
+            attributes = self._attributes(Operation.CREATE, target, copy(body), None, request)
+            self._admission.mutate(attributes)
+            self._admission.validate(attributes)
+            new = self._tracked(target, old, change(old, attributes.value or body, self._time()), request)
+            return await self._put(target, new, stored, request)
+
     def _tracked(self, target: Target, old: Object, new: Object, request: Request) -> Object:
         return copy(managers.track_update(old, new, self._write(target, request)))
 

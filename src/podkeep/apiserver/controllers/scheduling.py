@@ -23,7 +23,7 @@ Fields: TypeAlias = Mapping[str, Any]
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 HOSTNAME = "kubernetes.io/hostname"
 NO_SCHEDULE, PREFER_NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "PreferNoSchedule", "NoExecute"
-_ANY = "0.0.0.0"  # noqa: S104
+_ANY = "0.0.0.0"
 _TERMINAL = ("Succeeded", "Failed")
 _DEFAULTS = {"cpu": 100, "memory": 200 << 20}
 """What a pod counts as in scores if it asks for nothing, in thousandths of a CPU and in bytes."""

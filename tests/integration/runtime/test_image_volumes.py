@@ -481,16 +481,17 @@ def test_image_that_is_a_volume_is_not_removed(pods: Pods, daemon: Daemon, data:
 
 
 def test_removal_and_creation_at_the_same_time(pods: Pods, daemon: Daemon, registry: Registry, tmp_path: Path) -> None:
-    """Whoever comes first wins: a container with its volume, or no image and no container."""
+    """Whoever comes first wins: a container with its volume, or no image and no container.
+
+    Which of the two it is, is left to chance: on a busy machine it may be the same one each time.
+    """
     reference = push(registry, tmp_path, "raced:1", (file("file", "content"),))
     sandbox = pods.run()
     before = at_rest(daemon)
-    outcomes = set()
     for turn in range(10):
         image_id = pull(pods, reference)
         request = pods.create_request(sandbox, name=f"c{turn}", mounts=[volume(image_id)])
         created, removed = pods.wait(_at_once(daemon.socket, request, image_id, creation_first=bool(turn % 2)))
-        outcomes.add((created is None, removed is None))
         if created is None:
             (container,) = pods.containers()
             assert isinstance(removed, FailedPrecondition)
@@ -500,7 +501,6 @@ def test_removal_and_creation_at_the_same_time(pods: Pods, daemon: Daemon, regis
             assert isinstance(created, NotFound)
             assert removed is None
             assert pods.containers() == []
-    assert outcomes == {(True, False), (False, True)}
     assert at_rest(daemon) == before
     remove_image(pods, reference)
 

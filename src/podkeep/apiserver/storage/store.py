@@ -144,6 +144,29 @@ class Watcher:
         self._bytes -= len(event.stored.value)
         return event
 
+    async def batch(self, size: int) -> list[Event]:
+        """Return the next events, waiting for one: those that are there, but none after ``size`` bytes of objects.
+
+        Cancelled, it has taken none. Empty at the end of the watch; otherwise as the iterator.
+        """
+        try:
+            found = [await anext(self)]
+        except StopAsyncIteration:
+            return []
+        taken = len(found[0].stored.value)
+        while taken < size and (waiting := self._older or (self._after is None and self._events)):
+            event = waiting.popleft()
+            if waiting is self._events:
+                self._bytes -= len(event.stored.value)
+            taken += len(event.stored.value)
+            found.append(event)
+        return found
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything up to the store's revision was taken."""
+        return self._after is None and not self._older and not self._events and self._error is None
+
 
 def _exceeds(events: int, size: int, times: int) -> bool:
     return events > times * WATCHER_EVENTS or size > times * WATCHER_BYTES

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.resources import Resource
+from podkeep.apiserver.kinds.service_allocation import Ranges, allocate
 from podkeep.apiserver.meta import objects
 from podkeep.apiserver.meta.objects import Object
+from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.patch.values import copy
 from podkeep.apiserver.schema.decode import decode
 
@@ -39,10 +42,12 @@ def changed(manifest: Mapping[str, Any], changes: Mapping[str, Any]) -> Object:
 
 
 def creation(resource: Resource, manifest: Mapping[str, Any]) -> tuple[Object, list[str]]:
-    """Return an object as it would be stored, and what is wrong with it."""
+    """Return an object as it would be stored, and what is wrong with it. A Service gets the first free addresses."""
     strategy = resource.strategy
     value = _decoded(resource, manifest)
     strategy.default(value)
+    if problems := _allocation(resource, value, None):
+        return value, problems
     value["metadata"] |= {"uid": UID, "creationTimestamp": CREATED}
     if strategy.generation:
         value["metadata"]["generation"] = 1
@@ -71,6 +76,8 @@ def update(resource: Resource, old: Object, manifest: Mapping[str, Any]) -> tupl
     value = _decoded(resource, manifest)
     strategy.default(value)
     objects.keep_identity(value, old)
+    if problems := _allocation(resource, value, old):
+        return value, problems
     value.pop("status", None)
     if "status" in old:
         value["status"] = copy(old["status"])
@@ -83,10 +90,23 @@ def update(resource: Resource, old: Object, manifest: Mapping[str, Any]) -> tupl
     return value, _texts(errors)
 
 
+def _allocation(resource: Resource, value: Object, old: Object | None, services: Iterable[Object] = ()) -> list[str]:
+    if resource.plural != "services":
+        return []
+    try:
+        allocate(value, services, Ranges(), old, pick=lambda _: 0)
+    except StatusError as error:
+        causes = error.details["causes"]
+        found = [f"{item['field']}: {item['message']}" if "field" in item else item["message"] for item in causes]
+        return list(dict.fromkeys(found))
+    return []
+
+
 def status_update(resource: Resource, old: Object, status: Mapping[str, Any]) -> tuple[Object, list[str]]:
     """Return an object with another status, and what is wrong with that."""
     before = copy(old)
     value = _decoded(resource, old | {"status": status})
+    resource.strategy.default(value)
     resource.strategy.prepare_status(value, old)
     errors = FieldErrors()
     resource.strategy.validate_status(value, old, errors)
@@ -106,6 +126,13 @@ def _decoded(resource: Resource, manifest: Mapping[str, Any]) -> Object:
 
 def _texts(errors: FieldErrors) -> list[str]:
     return list(dict.fromkeys(map(str, errors.found)))
+
+
+def brief(problem: str) -> str:
+    """Return a message without the value if that is long, or one that kube-apiserver shows in types of its own."""
+    if len(problem) > 400 or ("immutable" in problem and ('"rules"' in problem or '"containers"' in problem)):
+        return re.sub(r"(Invalid value: )[\[{].*[\]}](: )", r"\1{}\2", problem)
+    return problem
 
 
 TEMPLATE = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}

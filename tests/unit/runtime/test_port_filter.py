@@ -147,7 +147,7 @@ def _checked(source: bytes, group: bytes, message: bytes) -> bytes:
 
 
 def query() -> bytes:
-    """Who is in any group? (RFC 2710, 3). Bridges believe it; hosts do not, for it came over a router: they are silent."""
+    """Who is in any group? (RFC 2710, 3). Bridges believe it; hosts do not: it came over a router."""
     group = ip_address("ff02::1").packed
     message = _checked(ME_LOCAL, group, struct.pack("!BBHHH", 130, 0, 0, 1, 0) + bytes(16))
     alert = bytes([58, 0, 5, 2, 0, 0, 1, 0])

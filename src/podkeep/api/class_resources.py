@@ -7,7 +7,7 @@ own class, which follows from its limits and requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -26,6 +26,7 @@ QOS = "qos"
 
 _DEFAULT = "default"
 _CONTAINER = "container."
+_DOMAINS = frozenset(f"{name}.resources.alpha.kubernetes.io" for name in ANNOTATED_TYPES)
 _GATE_OFF = f"the feature gate {CLASS_RESOURCES.name} is off"
 _NO_CLASS = "must be 1 to 63 letters, digits, '-', '_' or '.', and start and end with a letter or digit"
 
@@ -90,9 +91,60 @@ def validate(pod: Pod, gates: FeatureGates, errors: FieldErrors) -> None:
     enabled = gates.enabled(CLASS_RESOURCES)
     _pod_level(pod.spec.resources, enabled, errors)
     for path, container in containers(pod.spec):
-        _classes(container.resources.classes, f"{path}.resources.classes", enabled, errors)
+        _gated(container.resources.classes, f"{path}.resources.classes", enabled, errors)
     if enabled:
-        _annotations(pod, errors)
+        named = [(path, container.name, container.resources.classes) for path, container in containers(pod.spec)]
+        validate_annotations(pod.metadata.annotations, named, "metadata.annotations", errors)
+
+
+def validate_classes(classes: Mapping[str, str], path: str, errors: FieldErrors) -> None:
+    """Note types and classes with wrong names, of ``resources.classes``."""
+    for key, value in classes.items():
+        if why := type_problem(key):
+            errors.invalid(f"{path}[{key}]", key, why)
+        if why := class_problem(value):
+            errors.invalid(f"{path}[{key}]", value, why)
+
+
+def validate_pod_classes(classes: Mapping[str, str], path: str, errors: FieldErrors) -> None:
+    """Note wrong names, of ``resources.classes`` of a pod as a whole, and the type that it cannot choose."""
+    validate_classes(classes, path, errors)
+    if QOS in classes:
+        errors.forbidden(f"{path}[{QOS}]", "it follows from the limits and requests of the containers")
+
+
+def validate_annotations(
+    annotations: Mapping[str, str],
+    named: Sequence[tuple[str, str, Mapping[str, str]]],
+    path: str,
+    errors: FieldErrors,
+) -> None:
+    """Note what is wrong with the alpha annotations of a pod.
+
+    :param named: the path, name and classes of each container.
+    :param path: of the annotations.
+    """
+    known = [name for _, name, _ in named]
+    for key, value in annotations.items():
+        prefix, _, rest = key.partition("/")
+        if prefix not in _DOMAINS:
+            continue
+        where = f"{path}[{key}]"
+        name = rest.removeprefix(_CONTAINER)
+        if rest != _DEFAULT and name == rest:
+            errors.invalid(where, rest, f"must be '{_DEFAULT}' or '{_CONTAINER}' and the name of a container")
+        elif rest != _DEFAULT and name not in known:
+            # A class that silently goes to nobody would be worse.
+            errors.not_found(where, name)
+        if why := class_problem(value):
+            errors.invalid(where, value, why)
+    for container, name, classes in named:
+        for type_name, given in annotated(annotations, name).items():
+            class_name = classes.get(type_name)
+            if class_name is not None and class_name != given.class_name:
+                where = f"{container}.resources.classes[{type_name}]"
+                why = f'must be the same as {where}, which is "{class_name}"'
+                errors.invalid(f"{path}[{given.key}]", given.class_name, why)
 
 
 def assign(pod: Pod, *, container_classes: Mapping[str, str], pod_classes: Mapping[str, str]) -> Pod:
@@ -128,41 +180,17 @@ def _pod_level(resources: ResourceRequirements | None, enabled: bool, errors: Fi
     for kind in ("limits", "requests", "claims"):
         if getattr(resources, kind):
             errors.forbidden(f"spec.resources.{kind}", "may not be set for a pod as a whole, only for its containers")
-    _classes(resources.classes, "spec.resources.classes", enabled, errors)
-    if enabled and QOS in resources.classes:
-        errors.forbidden(f"spec.resources.classes[{QOS}]", "it follows from the limits and requests of the containers")
+    _gated(resources.classes, "spec.resources.classes", enabled, errors, validate_pod_classes)
 
 
-def _classes(classes: Mapping[str, str], path: str, enabled: bool, errors: FieldErrors) -> None:
-    if classes and not enabled:
+def _gated(
+    classes: Mapping[str, str],
+    path: str,
+    enabled: bool,
+    errors: FieldErrors,
+    validate: Callable[[Mapping[str, str], str, FieldErrors], None] = validate_classes,
+) -> None:
+    if enabled:
+        validate(classes, path, errors)
+    elif classes:
         errors.forbidden(path, _GATE_OFF)
-        return
-    for key, value in classes.items():
-        if why := type_problem(key):
-            errors.invalid(f"{path}[{key}]", key, why)
-        if why := class_problem(value):
-            errors.invalid(f"{path}[{key}]", value, why)
-
-
-def _annotations(pod: Pod, errors: FieldErrors) -> None:
-    known = [container.name for _, container in containers(pod.spec)]
-    for key, value in pod.metadata.annotations.items():
-        prefix, _, rest = key.partition("/")
-        if prefix not in {domain(type_name) for type_name in ANNOTATED_TYPES}:
-            continue
-        path = f"metadata.annotations[{key}]"
-        name = rest.removeprefix(_CONTAINER)
-        if rest != _DEFAULT and name == rest:
-            errors.invalid(path, rest, f"must be '{_DEFAULT}' or '{_CONTAINER}' and the name of a container")
-        elif rest != _DEFAULT and name not in known:
-            # A class that silently goes to nobody would be worse.
-            errors.not_found(path, name)
-        if why := class_problem(value):
-            errors.invalid(path, value, why)
-    for path, container in containers(pod.spec):
-        for type_name, given in annotated(pod.metadata.annotations, container.name).items():
-            named = container.resources.classes.get(type_name)
-            if named is not None and named != given.class_name:
-                where = f"{path}.resources.classes[{type_name}]"
-                why = f'must be the same as {where}, which is "{named}"'
-                errors.invalid(f"metadata.annotations[{given.key}]", given.class_name, why)

@@ -34,7 +34,58 @@ CLASS_RESOURCES = Gate(
     components=("agent", "api"),
     about="QoS-class resources of pods and containers (KEP-3008)",
 )
-KNOWN: tuple[Gate, ...] = (CLASS_RESOURCES,)
+POD_SECURITY_USER_NAMESPACES = Gate(
+    name="UserNamespacesPodSecurityStandards",
+    default=False,
+    components=("api",),
+    about="Pod Security passes pods with a user namespace of their own that run as root (KEP-127)",
+)
+CLUSTER_TRUST_BUNDLES = Gate(
+    name="ClusterTrustBundleProjection",
+    default=False,
+    components=("api",),
+    about="certificates of signers in projected volumes (KEP-3257)",
+)
+IMAGE_VOLUME = Gate(
+    name="ImageVolume",
+    default=True,
+    components=("api",),
+    about="volumes that are images (KEP-4639)",
+)
+POD_CERTIFICATES = Gate(
+    name="PodCertificateRequest",
+    default=False,
+    components=("api",),
+    about="certificates of pods in projected volumes (KEP-4317)",
+)
+POD_GROUPS = Gate(
+    name="GenericWorkload",
+    default=False,
+    components=("api",),
+    about="pods that are scheduled as a group (KEP-4671)",
+)
+STOP_SIGNALS = Gate(
+    name="ContainerStopSignals",
+    default=False,
+    components=("api",),
+    about="stop signals of containers in their lifecycle (KEP-4960)",
+)
+USER_NAMESPACES = Gate(
+    name="UserNamespacesSupport",
+    default=True,
+    components=("api",),
+    about="user namespaces of pods (KEP-127)",
+)
+KNOWN: tuple[Gate, ...] = (
+    CLASS_RESOURCES,
+    CLUSTER_TRUST_BUNDLES,
+    IMAGE_VOLUME,
+    POD_CERTIFICATES,
+    POD_GROUPS,
+    STOP_SIGNALS,
+    USER_NAMESPACES,
+    POD_SECURITY_USER_NAMESPACES,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

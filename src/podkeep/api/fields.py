@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from podkeep.base.printable import printable
 
 
@@ -39,8 +41,8 @@ class FieldErrors:
         return bool(value)
 
     def invalid(self, path: str, value: object, why: str) -> None:
-        """Note a value of the right type that is wrong."""
-        shown = f'"{value}"' if isinstance(value, str) else value
+        """Note a value of the right type that is wrong; what is no text is shown as JSON."""
+        shown = f'"{value}"' if isinstance(value, str) else msgspec.json.encode(value).decode()
         self.add(path, f"Invalid value: {shown}: {why}")
 
     def unsupported(self, path: str, value: object, supported: Sequence[str]) -> None:
@@ -48,9 +50,10 @@ class FieldErrors:
         known = ", ".join(f'"{name}"' for name in sorted(supported))
         self.add(path, f'Unsupported value: "{value}": supported values: {known}')
 
-    def duplicate(self, path: str, value: str) -> None:
+    def duplicate(self, path: str, value: object) -> None:
         """Note a value that must be unique and is not."""
-        self.add(path, f'Duplicate value: "{value}"')
+        shown = f'"{value}"' if isinstance(value, str) else msgspec.json.encode(value).decode()
+        self.add(path, f"Duplicate value: {shown}")
 
     def forbidden(self, path: str, why: str) -> None:
         """Note a field that must not be set here."""

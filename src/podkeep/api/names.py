@@ -1,4 +1,7 @@
-"""Rules for names (RFC 1123 labels and subdomains, label values, environment variables) and for image references."""
+"""Rules for names (RFC 1123 labels and subdomains, label values, environment variables) and for image references.
+
+The texts are those of Kubernetes (apimachinery: util/validation), which people search for.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +15,81 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9]|-(?!-))*(?<!-)")
 _ENV_NAME = re.compile(r"[ -<>-~]+")
 _SYSCTL = re.compile(r"[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9*]([-_a-z0-9*]*[a-z0-9*])?)*")
 
+_LABEL_FORMAT = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NO_LABEL = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with"
+    " an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is"
+    f" '{_LABEL_FORMAT}')"
+)
+_NO_SUBDOMAIN = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and"
+    " end with an alphanumeric character (e.g. 'example.com', regex used for validation is"
+    f" '{_LABEL_FORMAT}(\\.{_LABEL_FORMAT})*')"
+)
+_QUALIFIED_FORMAT = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_NO_KEY = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+    f" (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{_QUALIFIED_FORMAT}')"
+)
+_NO_VALUE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and"
+    " end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is"
+    f" '({_QUALIFIED_FORMAT})?')"
+)
+_NO_CONFIG_KEY = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or"
+    " 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
+
 
 def dns_label(text: str) -> str:
     """Return why ``text`` is no RFC 1123 label, or nothing."""
     if len(text) > 63:
-        return "must be no longer than 63 characters"
-    return "" if _LABEL.fullmatch(text) else "must hold only lower-case letters, digits and '-', and '-' only inside"
+        return "must be no more than 63 characters"
+    if _LABEL.fullmatch(text):
+        return ""
+    return "must not contain dots" if _SUBDOMAIN.fullmatch(text) else _NO_LABEL
 
 
 def dns_subdomain(text: str) -> str:
     """Return why ``text`` is no RFC 1123 subdomain, or nothing."""
     if len(text) > 253:
-        return "must be no longer than 253 characters"
-    if _SUBDOMAIN.fullmatch(text):
-        return ""
-    return "must hold only lower-case letters, digits, '-' and '.', and start and end each part with a letter or digit"
+        return "must be no more than 253 characters"
+    return "" if _SUBDOMAIN.fullmatch(text) else _NO_SUBDOMAIN
 
 
 def label_key(text: str) -> str:
     """Return why ``text`` cannot be the key of a label or annotation, or nothing."""
     prefix, slash, name = text.rpartition("/")
-    if slash and dns_subdomain(prefix):
-        return f"the part before '/' {dns_subdomain(prefix)}"
-    if not name or len(name) > 63 or not _QUALIFIED.fullmatch(name):
-        return "must be 1 to 63 letters, digits, '-', '_' or '.', after an optional DNS prefix and '/'"
-    return ""
+    if "/" in prefix:
+        return f"a valid label key {_NO_KEY} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+    if slash and not prefix:
+        return "prefix part must be non-empty"
+    if slash and (why := dns_subdomain(prefix)):
+        return f"prefix part {why}"
+    if not name:
+        return "name part must be non-empty"
+    if len(name) > 63:
+        return "name part must be no more than 63 bytes"
+    return "" if _QUALIFIED.fullmatch(name) else f"name part {_NO_KEY}"
 
 
 def label_value(text: str) -> str:
     """Return why ``text`` cannot be the value of a label, or nothing."""
-    if text and (len(text) > 63 or not _QUALIFIED.fullmatch(text)):
-        return "must be empty or 1 to 63 letters, digits, '-', '_' or '.'"
-    return ""
+    if len(text) > 63:
+        return "must be no more than 63 bytes"
+    return "" if not text or _QUALIFIED.fullmatch(text) else _NO_VALUE
 
 
 def config_key(text: str) -> str:
     """Return why ``text`` cannot be a key of a ConfigMap or Secret, or nothing."""
-    if len(text) > 253 or not _CONFIG_KEY.fullmatch(text) or text in {".", ".."} or text.startswith(".."):
-        return "must be 1 to 253 letters, digits, '-', '_' or '.', and not start with '..'"
-    return ""
+    if len(text) > 253:
+        return "must be no more than 253 characters"
+    if not _CONFIG_KEY.fullmatch(text):
+        return _NO_CONFIG_KEY
+    if text in (".", ".."):
+        return f"must not be '{text}'"
+    return "must not start with '..'" if text.startswith("..") else ""
 
 
 def port_name(text: str) -> str:
@@ -62,7 +101,11 @@ def port_name(text: str) -> str:
 
 def env_name(text: str) -> str:
     """Return why ``text`` cannot name an environment variable, or nothing."""
-    return "" if _ENV_NAME.fullmatch(text) else "must hold only printable ASCII characters other than '='"
+    if not text:
+        return "environment variable name must be non-empty"
+    if _ENV_NAME.fullmatch(text):
+        return ""
+    return "a valid environment variable name must consist only of printable ASCII characters other than '='"
 
 
 def sysctl(text: str) -> str:

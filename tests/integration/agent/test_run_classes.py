@@ -256,7 +256,7 @@ def test_classes_from_the_command_line(runner: Runner, image: str) -> None:
     ("options", "message"),
     [
         (("--class", "gold"), "--class: 'gold' is not TYPE=CLASS"),
-        (("--class", "-a=gold"), "--class: type '-a' must be 1 to 63 letters"),
+        (("--class", "-a=gold"), "--class: type '-a' name part must consist of alphanumeric characters"),
         (("--pod-class", "a="), "--pod-class: class '' must be 1 to 63 letters"),
         (("--class", "a=b", "--class", "a=c"), "--class: a is given twice, as b and c"),
         (

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.api import manifest
+from podkeep.api import manifest, names
 from podkeep.api.pod import Pod
 from podkeep.base.errors import InvalidArgument
 
@@ -134,8 +134,7 @@ def test_a_document_that_is_no_object_is_refused_by_its_line() -> None:
         (pod(name=""), "metadata.name: Required value"),
         (
             pod(name="Web"),
-            "metadata.name: Invalid value: \"Web\": must hold only lower-case letters, digits, '-' and '.', "
-            "and start and end each part with a letter or digit",
+            f'metadata.name: Invalid value: "Web": {names.dns_subdomain("Web")}',
         ),
         (pod({"containers": []}), "spec.containers: Required value"),
         (pod({"containers": [{"name": "c"}]}), "spec.containers[0].image: Required value"),

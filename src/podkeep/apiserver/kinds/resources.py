@@ -29,6 +29,10 @@ def _no_warnings(*_: Any) -> list[str]:
     return []
 
 
+def _yes(_: Mapping[str, Any]) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A column of the table that ``kubectl get`` prints (``meta.k8s.io/v1`` ``TableColumnDefinition``).
@@ -61,16 +65,20 @@ class Strategy:
     """In what a kind differs from others. Functions get objects that are theirs to change, and old ones that are not.
 
     - ``default`` fills in what a client left out.
-    - ``drop`` (new, old or None, gates) removes fields whose feature gate is off, unless the old object uses them.
+    - ``drop`` (new, old or None, gates) removes fields whose feature gate is off, unless the old object uses them; of
+      subresources' writes too.
     - ``warnings`` (new, old or None) returns what a client should know of a write that is taken.
     - ``prepare_create``, ``prepare_update`` and ``prepare_status`` (new, old) drop what a client may not set.
-    - ``validate``, ``validate_update`` and ``validate_status`` (new, old) note errors; an update is held against
-      both of the first two.
+    - ``validate``, ``validate_create``, ``validate_update`` and ``validate_status`` (new, old) note errors; a new
+      object is held against the first two, an update against the first and the third.
     - ``parts`` are the subresources other than ``status`` that change a part of the object.
-    - ``status`` tells that there is a ``status``, which only its subresource changes.
+    - ``status`` tells that there is a ``status``, which only its subresource changes; with ``status_on_create`` the
+      creation may have one too.
     - ``generation`` is counted when a field outside of metadata and status changes.
     - ``grace_period`` returns the seconds that a deletion waits for an agent, given the object and those that the
       client asks for; None: it does not wait.
+    - ``begin_deletion`` changes an object whose deletion begins; ``removable`` tells whether it may be removed then,
+      if it has no finalizers.
     - ``selectable`` returns the values that field selectors may ask for, beside ``metadata.name`` and
       ``metadata.namespace``.
     """
@@ -82,17 +90,33 @@ class Strategy:
     prepare_update: Callable[[Object, Object], None] = _nothing
     prepare_status: Callable[[Object, Object], None] = _nothing
     validate: Callable[[Object, FieldErrors], None] = _nothing
+    validate_create: Callable[[Object, FieldErrors], None] = _nothing
     validate_update: Callable[[Object, Object, FieldErrors], None] = _nothing
     validate_status: Callable[[Object, Object, FieldErrors], None] = _nothing
     name_rule: Callable[[str], str] = names.dns_subdomain
     parts: Mapping[str, Part] = field(default_factory=dict)
     status: bool = False
+    status_on_create: bool = False
     generation: bool = False
     create_on_update: bool = False
     unconditional_update: bool = True
     grace_period: Callable[[Object, int | None], int | None] = _nothing
+    begin_deletion: Callable[[Object], None] = _nothing
+    removable: Callable[[Mapping[str, Any]], bool] = _yes
     returns_deleted: bool = False
     selectable: Callable[[Mapping[str, Any]], dict[str, str]] = _no_fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How a resource is stored as another one: ``read`` makes its object of what is stored, ``write`` the reverse.
+
+    Both return a new object and change none.
+    """
+
+    storage_name: str
+    read: Callable[[Mapping[str, Any]], Object]
+    write: Callable[[Mapping[str, Any]], Object]
 
 
 ALL_VERBS = frozenset({"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"})
@@ -103,7 +127,8 @@ class Resource:
     """A resource: ``plural`` is its name in paths, ``short_names`` and ``categories`` are for ``kubectl get``.
 
     ``subresources`` are their names in paths: ``status``, ``scale``. ``columns`` are all of them in order, ``Name``
-    included; none mean ``Name`` and ``Age``. ``verbs`` are those that the resource has.
+    included; none mean ``Name`` and ``Age``. ``verbs`` are those that the resource has. ``view`` is there if the
+    objects are stored as those of another resource; whoever reads them from the store has to go through it.
     """
 
     kind: Kind
@@ -115,6 +140,7 @@ class Resource:
     strategy: Strategy = field(default_factory=Strategy)
     columns: tuple[Column, ...] = ()
     verbs: frozenset[str] = ALL_VERBS
+    view: View | None = None
 
     @property
     def group(self) -> str:
@@ -134,6 +160,8 @@ class Resource:
     @property
     def storage_name(self) -> str:
         """The resource as the store names it."""
+        if self.view is not None:
+            return self.view.storage_name
         return f"{self.group}/{self.plural}" if self.group else self.plural
 
     def key(self, namespace: str, name: str) -> Key:

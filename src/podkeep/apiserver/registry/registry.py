@@ -23,7 +23,7 @@ from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation
 from podkeep.apiserver.auth.user import NOBODY, User
-from podkeep.apiserver.kinds.resources import Resource, Target
+from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
 from podkeep.apiserver.meta import objects
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import (
@@ -59,12 +59,16 @@ _GENERATE_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """How a write is asked for: by whom, as which field manager, and whether it is only tried; ``warnings`` go back."""
+    """How a write is asked for: by whom, as which field manager, and whether it is only tried.
+
+    ``warnings`` go back to the client, ``annotations`` to the audit log.
+    """
 
     field_manager: str = "unknown"
     user: User = NOBODY
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
+    annotations: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +132,7 @@ class Registry:
         found = self._store.newest(target.key)
         if found is None:
             raise target.not_found()
-        return found, msgspec.json.decode(found.value)
+        return found, _read(target, found)
 
     async def _settle(self, target: Target) -> None:
         """Wait until the revision that an answer is computed from is on the disk.
@@ -208,12 +212,13 @@ class Registry:
         objects.initialize(value, uid=str(uuid.uuid4()), now=self._time())
         if strategy.generation:
             value["metadata"]["generation"] = 1
-        if strategy.status:
+        if strategy.status and not strategy.status_on_create:
             value.pop("status", None)
         strategy.drop(value, None, self._gates)
         strategy.prepare_create(value)
         errors = FieldErrors()
         strategy.validate(value, errors)
+        strategy.validate_create(value, errors)
         self._validate(target, value, errors)
         self._admission.validate(attributes)
         request.warnings.extend(strategy.warnings(value, None))
@@ -282,7 +287,7 @@ class Registry:
             stored = self._store.newest(target.key)
             if stored is None and target.subresource:
                 raise target.not_found()
-            old = None if stored is None else msgspec.json.decode(stored.value)
+            old = None if stored is None else _read(target, stored)
             applied = copy(config)
             self._place(target, applied)
             given = metadata(applied).setdefault("name", target.name)
@@ -307,6 +312,23 @@ class Registry:
             self._admit_creation(target, new, request)
             return await self._put(target, new, None, request, applied=True), True
 
+    async def change(
+        self, target: Target, body: Object, change: Callable[[Object, Object, str], Object], request: Request
+    ) -> Object:
+        """Change an object as a subresource of another kind asks for it, such as ``binding``.
+
+        :param body: the object of that kind, decoded against its type; admission may change it.
+        :param change: returns the new object, given the old one, which it does not change, the body and the time.
+        :raises StatusError: as ``change``; 403, 404, 409 or 500.
+        """
+        async with self._settled_refusals(target):
+            stored, old = self._newest(target)
+            attributes = self._attributes(Operation.CREATE, target, copy(body), None, request)
+            self._admission.mutate(attributes)
+            self._admission.validate(attributes)
+            new = self._tracked(target, old, change(old, attributes.value or body, self._time()), request)
+            return await self._put(target, new, stored, request)
+
     def _tracked(self, target: Target, old: Object, new: Object, request: Request) -> Object:
         return copy(managers.track_update(old, new, self._write(target, request)))
 
@@ -321,6 +343,7 @@ class Registry:
         self._admission.mutate(attributes)
         strategy = target.resource.strategy
         errors = FieldErrors()
+        strategy.drop(new, old, self._gates)
         if target.subresource == "status":
             strategy.prepare_status(new, old)
             strategy.validate_status(new, old, errors)
@@ -328,7 +351,6 @@ class Registry:
             part.prepare(new, old)
             part.validate(new, old, errors)
         else:
-            strategy.drop(new, old, self._gates)
             strategy.prepare_update(new, old)
             strategy.validate(new, errors)
             strategy.validate_update(new, old, errors)
@@ -342,7 +364,7 @@ class Registry:
             await self._settle(target)
             return old
         fields = metadata(new)
-        if "deletionTimestamp" in fields and not (fields.get("finalizers") or fields.get("deletionGracePeriodSeconds")):
+        if "deletionTimestamp" in fields and _may_go(new, strategy):
             return await self._remove(target, stored, new, request)
         return await self._put(target, new, stored, request, applied=applied)
 
@@ -372,8 +394,7 @@ class Registry:
             self._check_preconditions(target, stored, old, options)
             self._admission.validate(self._attributes(Operation.DELETE, target, None, old, request))
             new = self._deleting(target, old, options)
-            fields = metadata(new)
-            if not fields.get("finalizers") and not fields["deletionGracePeriodSeconds"]:
+            if _may_go(new, target.resource.strategy):
                 return await self._remove(target, stored, old, request), True
             if equal(new, old):
                 await self._settle(target)
@@ -391,7 +412,7 @@ class Registry:
         if wanted is not None and wanted < 0:
             wanted = 1
         if "deletionTimestamp" in fields:
-            before = fields.setdefault("deletionGracePeriodSeconds", 0)
+            before = fields.get("deletionGracePeriodSeconds", 0)
             if before and (wanted is None or wanted >= before):
                 return new  # it waits for its agent already, no less long
             if before and wanted is not None:
@@ -401,6 +422,7 @@ class Registry:
             fields["deletionGracePeriodSeconds"], fields["deletionTimestamp"] = grace, self._time(grace)
             if fields.get("generation"):
                 fields["generation"] += 1
+            target.resource.strategy.begin_deletion(new)
         if finalizers := _finalizers(fields.get("finalizers", []), options.propagation):
             fields["finalizers"] = finalizers
         else:
@@ -445,13 +467,13 @@ class Registry:
         if request.dry_run:
             await self._settle(target)
             return value
-        return await self._stored(self._store.put(target.key, value, previous), value)
+        return await self._stored(self._store.put(target.key, _written(target, value), previous), value)
 
     async def _remove(self, target: Target, stored: Stored, value: Object, request: Request) -> Object:
         if request.dry_run:
             await self._settle(target)
             return value
-        return await self._stored(self._store.delete(target.key, value, stored), value)
+        return await self._stored(self._store.delete(target.key, _written(target, value), stored), value)
 
     async def _stored(self, write: Awaitable[Stored], value: Object) -> Object:
         try:
@@ -474,6 +496,7 @@ class Registry:
             user=request.user,
             dry_run=request.dry_run,
             warnings=request.warnings,
+            annotations=request.annotations,
         )
 
     def _write(self, target: Target, request: Request) -> Write:
@@ -497,6 +520,25 @@ class Registry:
         if errors.found:
             name = metadata(value).get("name") or metadata(value).get("generateName", "")
             raise invalid(resource.kind.kind, resource.group, name, errors.found)
+
+
+def _read(target: Target, stored: Stored) -> Object:
+    """Return the object that is stored, as the resource has it."""
+    value: Object = msgspec.json.decode(stored.value)
+    view = target.resource.view
+    return value if view is None else view.read(value)
+
+
+def _written(target: Target, value: Object) -> Object:
+    """Return an object of the resource as it is stored."""
+    view = target.resource.view
+    return value if view is None else view.write(value)
+
+
+def _may_go(value: Object, strategy: Strategy) -> bool:
+    """Tell whether nothing holds back an object whose deletion has begun."""
+    fields = metadata(value)
+    return not (fields.get("finalizers") or fields.get("deletionGracePeriodSeconds")) and strategy.removable(value)
 
 
 def _patched(old: Object, patch: Any, kind: PatchType, resource: Resource) -> Any:

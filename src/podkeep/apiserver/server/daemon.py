@@ -1,0 +1,143 @@
+"""The API server's process: putting the parts together, serving, stopping.
+
+Owns: the order of starting and stopping. The process holds the lock of its directory when this module is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from podkeep.api.feature_gates import read as read_gates
+from podkeep.apiserver.controllers.runner import Runner
+from podkeep.apiserver.endpoints.catalog import Catalog
+from podkeep.apiserver.endpoints.discovery import Discovery
+from podkeep.apiserver.endpoints.handler import Handler, Parts
+from podkeep.apiserver.endpoints.health import Check
+from podkeep.apiserver.endpoints.limits import InFlight
+from podkeep.apiserver.endpoints.metrics import Metrics
+from podkeep.apiserver.endpoints.openapi import OpenApi
+from podkeep.apiserver.endpoints.resources import Resources
+from podkeep.apiserver.endpoints.reviews import Reviews
+from podkeep.apiserver.endpoints.subresources import Subresources
+from podkeep.apiserver.kinds.served import Served
+from podkeep.apiserver.registry.lister import StoreLister
+from podkeep.apiserver.registry.registry import Registry
+from podkeep.apiserver.server import bootstrap, certificates, plugins
+from podkeep.apiserver.server.access import Access
+from podkeep.apiserver.server.certificates import AUTHORITY, Files
+from podkeep.apiserver.server.compaction import compact_regularly
+from podkeep.apiserver.server.sockets import Sockets, make_certificates
+from podkeep.apiserver.storage.store import Store
+from podkeep.base import service
+from podkeep.base.config import Config
+from podkeep.base.errors import PodkeepError
+from podkeep.base.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_S = 5.0
+"""How long requests that are being answered may take when the server stops."""
+DATABASE = "api.db"
+_RETRY_S = 3600.0
+"""When certificates are looked at again that could not be renewed."""
+
+
+def serve(config: Config, on_ready: Callable[[str], None] = lambda _: None) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    :param on_ready: told where, in words, once requests are answered.
+    :raises DataLoss: if the database is damaged.
+    :raises FailedPrecondition: if an address cannot be listened on, or certificates cannot be used.
+    """
+    files = Files(Path(config.api.root))
+    # They are made in another process, which must be started while this one has no thread.
+    renewal = make_certificates(config.api, files)
+    asyncio.run(_serve(config, files, renewal, on_ready))
+
+
+async def _serve(config: Config, files: Files, renewal: float, on_ready: Callable[[str], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    gates = read_gates(config.agent.feature_gates)
+    served = Served()
+    async with AsyncExitStack() as stack:
+        sockets = Sockets(config.api, files)
+        stack.callback(sockets.close)
+        store = await stack.enter_async_context(Store(Path(config.api.root) / DATABASE))
+        tasks = await stack.enter_async_context(Tasks("the API server"))
+        tasks.start(compact_regularly(store, config.api.history))
+        tasks.start(_renew(config, files, sockets, renewal))
+        lister = StoreLister(store)
+        access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes())
+        registry = Registry(store, plugins.admission(config, store, lister, access, gates), gates)
+        await bootstrap.make_namespaces(registry)
+        await bootstrap.make_roles(registry, lister)
+        authority = files.certificate(AUTHORITY).read_text()
+        make = partial(plugins.controllers, served.resources, gates, authority)
+        await stack.enter_async_context(Runner(store, registry, lister, served.resources, make))
+        resources = Resources(store, registry)
+        handler = Handler(_parts(config, store, resources, stop, sockets.address, access, lister))
+        servers = sockets.serve(handler)
+        sockets.write_kubeconfigs()
+        on_ready(sockets.words)
+        service.ready(sockets.words)
+        await stop.wait()
+        log.info("stopping")
+        service.stopping()
+        resources.watches.close()
+        await asyncio.gather(*(server.close(STOP_GRACE_S) for server in servers))
+
+
+async def _renew(config: Config, files: Files, sockets: Sockets, due: float) -> None:
+    """Renew certificates when they are due, until cancelled."""
+    while True:
+        await asyncio.sleep(max(due - time.time(), 1.0))
+        try:
+            due = await asyncio.to_thread(make_certificates, config.api, files)
+            sockets.renew()
+            sockets.write_kubeconfigs()
+        except (PodkeepError, OSError) as error:
+            log.warning("certificates cannot be renewed: %s", error)
+            due = time.time() + _RETRY_S
+
+
+def _parts(
+    config: Config,
+    store: Store,
+    resources: Resources,
+    stop: asyncio.Event,
+    address: str,
+    access: Access,
+    lister: StoreLister,
+) -> Parts:
+    served = Served()
+    catalog = Catalog(served)
+    in_flight = InFlight(config.api.max_reads, config.api.max_writes)
+    metrics = Metrics(
+        in_flight=lambda: (in_flight.now[False], in_flight.now[True]),
+        watches=lambda: len(resources.watches),
+        objects=lambda: {item.storage_name: store.count(item.storage_name) for item in served.resources},
+    )
+    subresources = Subresources(resources, resources.registry, lister, served, access.tokens)
+    reviews = Reviews(access.authorizer, access.rbac, access.bearer)
+    return Parts(
+        catalog=catalog,
+        resources=resources,
+        authenticator=access.authenticator,
+        authorizer=access.authorizer,
+        discovery=Discovery(catalog, address),
+        openapi=OpenApi(catalog),
+        metrics=metrics,
+        in_flight=in_flight,
+        answers=subresources.answers() | reviews.answers(),
+        checks=[Check("shutdown", lambda: "it stops" if stop.is_set() else "", only_ready=True)],
+    )

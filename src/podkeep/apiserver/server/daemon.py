@@ -11,11 +11,17 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.api.feature_gates import read as read_gates
-from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer, Decision, RequestAttributes
-from podkeep.apiserver.auth.user import MASTERS, User
+from podkeep.apiserver.admission.attributes import AdmitAll
+from podkeep.apiserver.auth import default_policy
+from podkeep.apiserver.auth.authenticators import BearerAuthenticator, everybody
+from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
+from podkeep.apiserver.auth.node import NodeAuthorizer
+from podkeep.apiserver.auth.rbac import Rbac
+from podkeep.apiserver.auth.union import AnyAuthorizer
 from podkeep.apiserver.endpoints.catalog import Catalog
 from podkeep.apiserver.endpoints.discovery import Discovery
 from podkeep.apiserver.endpoints.handler import Handler, Parts
@@ -24,13 +30,16 @@ from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.metrics import Metrics
 from podkeep.apiserver.endpoints.openapi import OpenApi
 from podkeep.apiserver.endpoints.resources import Resources
-from podkeep.apiserver.kinds.resources import Target
+from podkeep.apiserver.endpoints.reviews import Reviews
+from podkeep.apiserver.endpoints.subresources import Subresources
 from podkeep.apiserver.kinds.served import Served
-from podkeep.apiserver.meta.status import StatusError
-from podkeep.apiserver.registry.registry import Registry, Request
-from podkeep.apiserver.schema.table import Kind
+from podkeep.apiserver.kinds.service_allocation import Ranges
+from podkeep.apiserver.registry.lister import StoreLister
+from podkeep.apiserver.registry.registry import Registry
+from podkeep.apiserver.server import bootstrap
 from podkeep.apiserver.server.compaction import compact_regularly
-from podkeep.apiserver.server.peers import ROOT, UnixPeers
+from podkeep.apiserver.server.masters import Masters
+from podkeep.apiserver.server.service_addresses import ServiceAddresses
 from podkeep.apiserver.storage.store import Store
 from podkeep.base import service
 from podkeep.base.config import ApiConfig, Config
@@ -48,15 +57,7 @@ LIMITS = Limits(
 )
 STOP_GRACE_S = 5.0
 """How long requests that are being answered may take when the server stops."""
-NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 DATABASE = "api.db"
-
-
-class _MastersOnly:
-    """Allows administrators everything, and nobody else anything."""
-
-    def authorize(self, user: User, attributes: RequestAttributes) -> Decision:
-        return Decision(MASTERS in user.groups)
 
 
 def serve(config: Config, on_ready: Callable[[str], None] = lambda _: None) -> None:
@@ -81,10 +82,15 @@ async def _serve(config: Config, on_ready: Callable[[str], None]) -> None:
         store = await stack.enter_async_context(Store(Path(api.root) / DATABASE))
         tasks = await stack.enter_async_context(Tasks("the API server"))
         tasks.start(compact_regularly(store, api.history))
-        registry = Registry(store, gates=read_gates(config.agent.feature_gates))
+        lister = StoreLister(store)
+        gates = read_gates(config.agent.feature_gates)
+        admission = ServiceAddresses(AdmitAll(), store, Ranges())
+        registry = Registry(store, admission, gates)
+        await bootstrap.make_namespaces(registry)
+        await bootstrap.make_roles(registry, lister)
+        access = Access.of(lister)
         resources = Resources(store, registry)
-        await _make_namespaces(registry)
-        handler = Handler(_parts(config, store, resources, stop, sockets.address, UnixPeers(), _MastersOnly()))
+        handler = Handler(_parts(config, store, resources, stop, sockets.address, access, lister))
         servers = sockets.start(handler)
         on_ready(sockets.words)
         service.ready(sockets.words)
@@ -95,14 +101,36 @@ async def _serve(config: Config, on_ready: Callable[[str], None]) -> None:
         await asyncio.gather(*(server.close(STOP_GRACE_S) for server in servers))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who asks, and whether they may."""
+
+    authenticator: Authenticator
+    authorizer: Authorizer
+    rbac: Rbac
+    bearer: BearerAuthenticator
+
+    @staticmethod
+    def of(lister: StoreLister) -> Access:
+        """Return what kube-apiserver has with ``--authorization-mode=Node,RBAC``."""
+        rbac = Rbac(lister)
+        bearer = BearerAuthenticator([])
+        return Access(
+            authenticator=everybody(bearer, anonymous=True),
+            authorizer=AnyAuthorizer([Masters(), NodeAuthorizer(lister, default_policy.node_rules()), rbac]),
+            rbac=rbac,
+            bearer=bearer,
+        )
+
+
 def _parts(
     config: Config,
     store: Store,
     resources: Resources,
     stop: asyncio.Event,
     address: str,
-    authenticator: Authenticator,
-    authorizer: Authorizer,
+    access: Access,
+    lister: StoreLister,
 ) -> Parts:
     served = Served()
     catalog = Catalog(served)
@@ -112,30 +140,20 @@ def _parts(
         watches=lambda: len(resources.watches),
         objects=lambda: {item.storage_name: store.count(item.storage_name) for item in served.resources},
     )
+    subresources = Subresources(resources, resources.registry, lister, served)
+    reviews = Reviews(access.authorizer, access.rbac, access.bearer)
     return Parts(
         catalog=catalog,
         resources=resources,
-        authenticator=authenticator,
-        authorizer=authorizer,
+        authenticator=access.authenticator,
+        authorizer=access.authorizer,
         discovery=Discovery(catalog, address),
         openapi=OpenApi(catalog),
         metrics=metrics,
         in_flight=in_flight,
+        answers=subresources.answers() | reviews.answers(),
         checks=[Check("shutdown", lambda: "it stops" if stop.is_set() else "", only_ready=True)],
     )
-
-
-async def _make_namespaces(registry: Registry) -> None:
-    """Create the namespaces that every client may count on (kube-apiserver: ``systemnamespaces``)."""
-    resource = Served().by_kind(Kind("", "v1", "Namespace"))
-    if resource is None:
-        return
-    for name in NAMESPACES:
-        try:
-            await registry.create(Target(resource, ""), {"metadata": {"name": name}}, Request(user=ROOT))
-        except StatusError as error:
-            if error.reason != "AlreadyExists":
-                raise
 
 
 class _Sockets:

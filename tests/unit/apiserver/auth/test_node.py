@@ -271,6 +271,19 @@ def test_the_index_follows_what_is_written(forgotten: bool) -> None:
     assert not any(vars(node._index).values())
 
 
+def test_pods_that_name_nothing_come_and_go() -> None:
+    naming, plain, mirror = pod("a", **SECRETS[0][1]), pod("b"), pod("c", annotations={pod_references.MIRROR: "x"})
+    objects = Objects(naming, plain, mirror)
+    node = NodeAuthorizer(objects, node_rules())
+    asked = asks("get", "secrets", name="s")
+    assert node.authorize(N1, asked).allowed
+    for value in (naming, plain, mirror):
+        objects.delete(value)
+        assert not node.authorize(N1, asked).allowed
+    assert node._index is not None
+    assert not any(vars(node._index).values())
+
+
 def test_what_pods_name_is_kept_once_for_all_of_them() -> None:
     objects = Objects(*(pod(f"p{number}", serviceAccountName="acc") for number in range(50)))
     node = NodeAuthorizer(objects, node_rules())

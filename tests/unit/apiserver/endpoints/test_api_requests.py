@@ -209,7 +209,7 @@ def test_options_of_lists_that_make_no_sense_are_refused(text: str, watch: bool,
 def test_a_kind_with_fields_of_its_own_names_the_unknown_one() -> None:
     (pods,) = PODS
     assert options.list_options(Query("fieldSelector=spec.nodeName%3Dn"), pods, "", watch=False).selects
-    with pytest.raises(StatusError, match="field label not supported: spec.x"):
+    with pytest.raises(StatusError, match=r"field label not supported: spec\.x"):
         options.list_options(Query("fieldSelector=spec.x%3Dn"), pods, "", watch=False)
 
 

@@ -223,6 +223,8 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     max_writes: int = 200
     history: int = 300
     """Seconds for which a watch or a list may go back."""
+    feature_gates: dict[str, bool] = {}
+    """Features by their Kubernetes names, on or off; those that are not named have their default."""
 
     def endpoint(self) -> tuple[str, int] | None:
         """Return the IP address and port; None for nowhere.

@@ -16,8 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from podkeep.apiserver.auth.authenticators import ADMIN
-from podkeep.apiserver.auth.user import MASTERS, NODE, NODES
+from podkeep.apiserver.auth.user import ADMIN, MASTERS, NODE, NODES
 from podkeep.base import atomicfile, spawn
 from podkeep.base.errors import DataLoss, FailedPrecondition, PodkeepError
 

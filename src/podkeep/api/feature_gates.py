@@ -34,6 +34,12 @@ CLASS_RESOURCES = Gate(
     components=("agent", "api"),
     about="QoS-class resources of pods and containers (KEP-3008)",
 )
+POD_SECURITY_USER_NAMESPACES = Gate(
+    name="UserNamespacesPodSecurityStandards",
+    default=False,
+    components=("api",),
+    about="Pod Security passes pods with a user namespace of their own that run as root (KEP-127)",
+)
 CLUSTER_TRUST_BUNDLES = Gate(
     name="ClusterTrustBundleProjection",
     default=False,
@@ -78,6 +84,7 @@ KNOWN: tuple[Gate, ...] = (
     POD_GROUPS,
     STOP_SIGNALS,
     USER_NAMESPACES,
+    POD_SECURITY_USER_NAMESPACES,
 )
 
 

@@ -201,6 +201,46 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return _bytes("agent.container_log_max_size", self.container_log_max_size, least=1)
 
 
+class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[api]``: the embedded Kubernetes API."""
+
+    root: str = "/var/lib/podkeep/api"
+    """The database, keys and certificates."""
+    unix_socket: str = "/run/podkeep-api.sock"
+    """A socket for root alone, who may do everything; empty: none."""
+    address: str = "127.0.0.1:6443"
+    """``IP:PORT`` for TLS; empty: nowhere."""
+    tls_cert: str = ""
+    """PEM file with the server's certificate; empty: one of the API's own authority."""
+    tls_key: str = ""
+    client_ca: str = ""
+    """PEM file of more authorities whose certificates name clients."""
+    max_reads: int = 400
+    """Requests that read and are answered at a time; those of administrators, watches and streams do not count."""
+    max_writes: int = 200
+    history: int = 300
+    """Seconds for which a watch or a list may go back."""
+
+    def endpoint(self) -> tuple[str, int] | None:
+        """Return the IP address and port; None for nowhere.
+
+        :raises InvalidArgument: if ``address`` is nothing of that.
+        """
+        return _ip_and_port("api.address", self.address, 6443) if self.address else None
+
+
+def _ip_and_port(key: str, text: str, example: int) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    try:
+        address = str(ip_address(host.removeprefix("[").removesuffix("]")))
+        number = int(port) if port.isdecimal() and port.isascii() else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number < 1 << 16:
+        raise InvalidArgument(f"{key}: {text!r} is not IP:PORT", hint=f"write it as 127.0.0.1:{example}")
+    return address, number
+
+
 def _bytes(key: str, text: str, *, least: int) -> int:
     try:
         size = quantity.units(text)
@@ -311,6 +351,7 @@ class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     images: ImagesConfig = ImagesConfig()
     metrics: MetricsConfig = MetricsConfig()
     agent: AgentConfig = AgentConfig()
+    api: ApiConfig = ApiConfig()
     streaming: StreamingConfig = StreamingConfig()
     registries: dict[str, RegistryConfig] = {}
 
@@ -497,6 +538,7 @@ def _resolved(config: Config, problems: list[InvalidArgument]) -> Config:
             root=real("agent.root", agent.root, AgentConfig().root),
             pod_logs=real("agent.pod_logs", agent.pod_logs, AgentConfig().pod_logs),
         ),
+        api=replace(config.api, root=real("api.root", config.api.root, ApiConfig().root)),
     )
 
 
@@ -510,6 +552,7 @@ def _directory_problems(config: Config) -> Iterator[InvalidArgument]:
         "runtime.root": config.runtime.root,
         "agent.root": config.agent.root,
         "agent.pod_logs": config.agent.pod_logs,
+        "api.root": config.api.root,
     }
     hint = "give podkeep a directory of its own"
     for key, directory in directories.items():
@@ -554,6 +597,9 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         ("images.max_layer_bytes", config.images.max_layer_bytes),
         ("images.max_layer_inodes", config.images.max_layer_inodes),
         ("images.max_unpack_ratio", config.images.max_unpack_ratio),
+        ("api.max_reads", config.api.max_reads),
+        ("api.max_writes", config.api.max_writes),
+        ("api.history", config.api.history),
     ):
         if number < 1:
             yield InvalidArgument(f"{key}: {number} is less than 1", hint="use 1 or more")
@@ -569,6 +615,9 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
             hint="one is written and one was rotated: use 2 or more",
         )
     yield from problems_of(config.metrics.endpoint)
+    yield from problems_of(config.api.endpoint)
+    if bool(config.api.tls_cert) != bool(config.api.tls_key):
+        yield InvalidArgument("api: tls_cert and tls_key go together", hint="set both or neither")
     try:
         IPv4Network(config.network.subnet)
     except ValueError as error:
@@ -586,6 +635,7 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         ("runtime.socket", (config.runtime.socket.removeprefix("unix://"),)),
         ("class_resources.rdt_config", filter(None, (config.class_resources.rdt_config,))),
         ("class_resources.resctrl", (config.class_resources.resctrl,)),
+        ("api.unix_socket", filter(None, (config.api.unix_socket,))),
         ("class_resources.blockio_config", filter(None, (config.class_resources.blockio_config,))),
     ):
         for path in paths:

@@ -18,7 +18,7 @@ from podkeep.base import atomicfile, peer
 from podkeep.base.config import Config
 
 FILE_NAME = "configuration.json"
-_NOT_OF_THE_RUNTIME = frozenset({"agent", "log"})
+_NOT_OF_THE_RUNTIME = frozenset({"agent", "api", "log"})
 """Tables whose values make no difference to what a runtime does for its clients."""
 _MOST_BYTES = 4 << 20
 

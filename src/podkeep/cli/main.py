@@ -30,6 +30,7 @@ EXIT_INTERRUPTED = 130
 
 
 VERBS = {
+    "api": Verb("podkeep.cli.api", "Serve the Kubernetes API."),
     "artifact": Verb("podkeep.cli.images.artifact", "Publish OCI artifacts, and list what refers to an image."),
     "attach": Verb("podkeep.cli.pods.attach", "Show what a container writes, and write to it."),
     "classes": Verb("podkeep.cli.classes.command", "List QoS classes, change those of pods, check their files."),

@@ -91,6 +91,11 @@ class Body:
     ) -> None:
         self._receive, self._length, self._account, self._timeout = receive, length, account, timeout
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the client announced that there is none."""
+        return self._length == 0
+
     def __aiter__(self) -> Body:
         return self
 

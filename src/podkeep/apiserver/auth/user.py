@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from podkeep.api import names
 
 ANONYMOUS = "system:anonymous"
 AUTHENTICATED = "system:authenticated"
@@ -11,7 +13,11 @@ UNAUTHENTICATED = "system:unauthenticated"
 MASTERS = "system:masters"
 """The group that may do everything."""
 NODES = "system:nodes"
+NODE = "system:node:"
+"""What the names of nodes' users begin with."""
 SERVICE_ACCOUNTS = "system:serviceaccounts"
+SERVICE_ACCOUNT = "system:serviceaccount:"
+"""What the names of service accounts' users begin with; namespace, a colon and name follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +31,35 @@ class User:
 
 
 NOBODY = User(name=ANONYMOUS, groups=(UNAUTHENTICATED,))
+
+
+def authenticated(user: User) -> User:
+    """Return a user with the group of everybody who has shown who they are (apiserver: ``AuthenticatedGroupAdder``)."""
+    if user.name == ANONYMOUS or AUTHENTICATED in user.groups or UNAUTHENTICATED in user.groups:
+        return user
+    return replace(user, groups=(*user.groups, AUTHENTICATED))
+
+
+def node_of(user: User) -> str | None:
+    """Return the name of the node that a user is; None if it is none."""
+    if not user.name.startswith(NODE) or NODES not in user.groups:
+        return None
+    return user.name.removeprefix(NODE)
+
+
+def service_account_name(namespace: str, name: str) -> str:
+    """Return the name of the user that a service account is."""
+    return f"{SERVICE_ACCOUNT}{namespace}:{name}"
+
+
+def service_account_groups(namespace: str) -> tuple[str, str]:
+    """Return the groups that every service account of a namespace is in."""
+    return SERVICE_ACCOUNTS, f"{SERVICE_ACCOUNTS}:{namespace}"
+
+
+def service_account_of(user: str) -> tuple[str, str] | None:
+    """Return namespace and name of the service account that a user of this name is; None if it is none."""
+    namespace, colon, name = user.removeprefix(SERVICE_ACCOUNT).partition(":")
+    if not user.startswith(SERVICE_ACCOUNT) or not colon or names.dns_label(namespace) or names.dns_subdomain(name):
+        return None
+    return namespace, name

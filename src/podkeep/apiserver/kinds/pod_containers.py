@@ -210,7 +210,7 @@ def validate_field_ref(reference: Values, path: str, known: Sequence[str], error
     subscripted = bool(label and bracket) and rest.endswith("']")
     if not subscripted:
         label = field_path
-    if why := _label_problem(version, label, subscripted):
+    if why := _label_problem(version, field_path, label if subscripted else ""):
         errors.invalid(f"{path}.fieldPath", field_path, f"error converting fieldPath: {why}")
     elif label == "metadata.annotations" and subscripted:
         key = rest.removesuffix("']").lower()
@@ -222,13 +222,13 @@ def validate_field_ref(reference: Values, path: str, known: Sequence[str], error
         pod_fields.supported(errors, f"{path}.fieldPath", label, known)
 
 
-def _label_problem(version: str, label: str, subscripted: bool) -> str:
+def _label_problem(version: str, field_path: str, subscripted: str) -> str:
     if version != "v1":
         return f"unsupported pod version: {version}"
     if subscripted:
-        keyed = label in ("metadata.annotations", "metadata.labels")
-        return "" if keyed else f"field label does not support subscript: {label}"
-    return "" if label in _FIELDS else f"field label not supported: {label}"
+        keyed = subscripted in ("metadata.annotations", "metadata.labels")
+        return "" if keyed else f"field label does not support subscript: {field_path}"
+    return "" if field_path in _FIELDS else f"field label not supported: {field_path}"
 
 
 def validate_resource_ref(reference: Values, path: str, errors: FieldErrors, *, in_volume: bool) -> None:
@@ -367,7 +367,7 @@ def _ephemeral(container: Values, path: str, targets: Collection[str], errors: F
         errors.not_found(f"{path}.targetContainerName", target)
     why = "cannot be set for an Ephemeral Container"
     for name in _NOT_EPHEMERAL:
-        if container.get(name) not in (None, {}, []):
+        if container.get(name) or (name in container and name not in ("ports", "resources")):
             errors.forbidden(f"{path}.{name}", why)
     for index, mount in enumerate(container.get("volumeMounts", ())):
         for name in ("subPath", "subPathExpr"):

@@ -108,7 +108,8 @@ def _container(container: dict[str, Any]) -> None:
 
 
 def _pull_policy(image: str) -> str:
-    return "Always" if has_floating_tag(image) else "IfNotPresent"
+    named = image and image == image.strip()
+    return "Always" if named and has_floating_tag(image) else "IfNotPresent"
 
 
 def _field(source: dict[str, Any]) -> None:

@@ -74,6 +74,10 @@ def drop(spec: Spec, old: Spec | None, gates: FeatureGates) -> None:
         for place in fields.places(spec):
             for name in fields.names:
                 place.pop(name, None)
+        if fields.gate is STOP_SIGNALS:
+            for container in containers(spec, "initContainers", "containers"):
+                if "lifecycle" in container and not container["lifecycle"]:
+                    del container["lifecycle"]
 
 
 def _used(spec: Spec, fields: Fields) -> bool:

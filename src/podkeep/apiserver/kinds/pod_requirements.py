@@ -73,8 +73,7 @@ def validate_container(resources: Values, path: str, context: Context) -> None:
     if not resources:
         return
     _requirements(resources, path, context.errors, pod_level=False)
-    claims = [claim["name"] for claim in context.spec.get("resourceClaims", ()) if claim.get("name")]
-    _claims(resources.get("claims", ()), claims, f"{path}.claims", context.errors)
+    _claims(resources.get("claims", ()), f"{path}.claims", context)
     class_resources.validate_classes(resources.get("classes", {}), f"{path}.classes", context.errors)
 
 
@@ -95,6 +94,7 @@ def validate_pod(context: Context, path: str) -> None:
         return
     if resources.get("claims"):
         errors.forbidden(f"{where}.claims", "claims may not be set for Resources at pod-level")
+        _claims(resources["claims"], f"{where}.claims", context)
     _requirements(resources, where, errors, pod_level=True)
     _consistent(spec, resources, where, errors)
     class_resources.validate_pod_classes(resources.get("classes", {}), f"{where}.classes", errors)
@@ -146,7 +146,9 @@ def _divisible(name: str, number: Decimal) -> bool:
     return size > 0 and not size % 1 and not int(number) % int(size)
 
 
-def _claims(claims: Sequence[Values], known: Sequence[str], path: str, errors: FieldErrors) -> None:
+def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
+    errors = context.errors
+    known = [claim["name"] for claim in context.spec.get("resourceClaims", ()) if claim.get("name")] if claims else []
     seen: set[str] = set()
     for index, claim in enumerate(claims):
         where = f"{path}[{index}]"

@@ -53,7 +53,7 @@ _NOT_WINDOWS_CONTAINER = (
 _CHOICES = {
     "fsGroupChangePolicy": ("Always", "OnRootMismatch"),
     "supplementalGroupsPolicy": ("Merge", "Strict"),
-    "seLinuxChangePolicy": ("MountOption", "Recursive"),
+    "seLinuxChangePolicy": ("Recursive",),  # MountOption is of a feature that is off by default in Kubernetes 1.36
 }
 
 Values = Mapping[str, Any]

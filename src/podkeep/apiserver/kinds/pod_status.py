@@ -8,9 +8,8 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields
+from podkeep.apiserver.kinds import pod_fields, pod_spec, pod_updates
 from podkeep.apiserver.kinds.pod_fields import MAX_ID, note, required
-from podkeep.apiserver.kinds.pod_updates import validate_annotations
 from podkeep.apiserver.meta.objects import Object
 
 _SYSTEM_CONDITIONS = ("PodScheduled", "Ready", "Initialized")
@@ -48,7 +47,10 @@ def prepare_status(new: Object, old: Object) -> None:
 
 def validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
     """Note what is wrong with a status, or does not follow from the one before."""
-    validate_annotations(new, old, errors)
+    pod_updates.validate_annotations(new, old, errors)
+    annotations = new["metadata"].get("annotations", {})
+    if annotations != old["metadata"].get("annotations", {}):
+        pod_spec.validate_annotations(annotations, old["spec"], "spec", "metadata.annotations", errors)
     spec, status, was = old["spec"], new.get("status", {}), old.get("status", {})
     for index, condition in enumerate(status.get("conditions", ())):
         where = f"status.conditions[{index}]"

@@ -82,6 +82,7 @@ def warnings(value: Values, prefix: str) -> list[str]:
         *_quantities(spec, path),
         *_env(spec, path),
         *_ports(spec, path),
+        *_grace_period(spec, path),
         *_selectors(spec, path),
         *_addresses(spec, path),
     ]
@@ -221,8 +222,12 @@ def _quantities(spec: Values, path: str) -> Iterator[str]:
     for where, container in containers(spec, path):
         resources = container.get("resources", {})
         groups += [(f"{where}.resources.{kind}", resources.get(kind, {})) for kind in ("limits", "requests")]
+    for index, volume in enumerate(spec.get("volumes", ())):
+        claim = volume.get("ephemeral", {}).get("volumeClaimTemplate", {}).get("spec", {}).get("resources", {})
+        where = f"{path}.volumes[{index}].ephemeral.volumeClaimTemplate.spec.resources"
+        groups += [(f"{where}.{kind}", claim.get(kind, {})) for kind in ("limits", "requests")]
     for where, given in groups:
-        for name in ("memory", "ephemeral-storage"):
+        for name in ("memory", "ephemeral-storage", "storage"):
             if name in given and quantity.parse(given[name]) % 1:
                 yield f'{where}[{name}]: fractional byte value "{given[name]}" is invalid, must be an integer'
 
@@ -249,7 +254,9 @@ def _ports(spec: Values, path: str) -> Iterator[str]:
     by_number: dict[tuple[int, str], list[tuple[str, Values]]] = {}
     for where, port in ports:
         if port.get("hostIP") and not port.get("hostPort"):
-            yield f"{where}: hostIP set without hostPort: {dict(port)}"
+            number, protocol = port.get("containerPort", 0), port.get("protocol", "")
+            shown = f"Name:{port.get('name', '')} HostPort:0 ContainerPort:{number} Protocol:{protocol}"
+            yield f"{where}: hostIP set without hostPort: {{{shown} HostIP:{port['hostIP']}}}"
         others = by_number.setdefault((port.get("containerPort", 0), port.get("protocol", "")), [])
         for other_path, other in others:
             if why := _conflict(port, other):
@@ -285,6 +292,12 @@ def _selectors(spec: Values, path: str) -> Iterator[str]:
         for index, term in enumerate(given.get(PREFERRED, ())):
             if "labelSelector" not in term.get("podAffinityTerm", {}):
                 yield f"{path}.affinity.{kind}.{PREFERRED}[{index}].podAffinityTerm.labelSelector: {_NO_SELECTOR}"
+
+
+def _grace_period(spec: Values, path: str) -> Iterator[str]:
+    if spec.get("terminationGracePeriodSeconds", 0) < 0:
+        why = "must be >= 0; negative values are invalid and will be treated as 1"
+        yield f"{path}.terminationGracePeriodSeconds: {why}"
 
 
 def _addresses(spec: Values, path: str) -> Iterator[str]:

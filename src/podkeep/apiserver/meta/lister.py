@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 
@@ -18,4 +18,20 @@ class Lister(Protocol):
 
     def list(self, resource: str, namespace: str = "") -> Iterable[Mapping[str, Any]]:
         """Return every object of a resource, by namespace and name; in one namespace if that is not empty."""
+        ...
+
+
+class ChangingLister(Lister, Protocol):
+    """A lister that tells what was written, for whoever keeps an index of what it read."""
+
+    @property
+    def revision(self) -> int:
+        """The newest revision that is acknowledged."""
+        ...
+
+    def changes(self, after: int) -> Sequence[tuple[str, str, str]] | None:
+        """Return what writes after a revision were about, newest first; None if it is not known any more.
+
+        Each is a resource, a namespace and a name.
+        """
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ MAX_DECODED_BYTES = 8 << 20
 
 
 class StoreLister:
-    """A :class:`podkeep.apiserver.meta.lister.Lister` over a store."""
+    """A :class:`podkeep.apiserver.meta.lister.ChangingLister` over a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -30,6 +30,15 @@ class StoreLister:
     def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
         """Return every object of a resource."""
         return map(self._decode, self._store.snapshot(resource, namespace).items)
+
+    @property
+    def revision(self) -> int:
+        """The newest revision that is acknowledged."""
+        return self._store.revision
+
+    def changes(self, after: int) -> Sequence[Key] | None:
+        """Return what writes after a revision were about, newest first; None if it is not known any more."""
+        return self._store.changes(after)
 
     def _decode(self, stored: Stored) -> Mapping[str, Any]:
         kept = self._decoded.get(stored.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -33,7 +34,9 @@ class Table:
     :param definitions: by OpenAPI's names; the file beside this module shows the shape.
     """
 
-    def __init__(self, definitions: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, definitions: Mapping[str, Mapping[str, Any]], digest: bytes = b"") -> None:
+        self.digest = digest
+        """Tells this table from others, as long as they come from files."""
         self._definitions = definitions
         self._structs: dict[str, Struct] = {}
         self._kinds = {Kind(*given["kind"]): name for name, given in definitions.items() if "kind" in given}
@@ -93,4 +96,4 @@ class Table:
 def kubernetes() -> Table:
     """Return the table of Kubernetes 1.36, with what podkeep adds to it."""
     text = resources.files("podkeep.apiserver.schema").joinpath("kubernetes.json").read_bytes()
-    return Table(msgspec.json.decode(text))
+    return Table(msgspec.json.decode(text), hashlib.sha256(text).digest())

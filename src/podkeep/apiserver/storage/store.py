@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -144,6 +144,29 @@ class Watcher:
         self._bytes -= len(event.stored.value)
         return event
 
+    async def batch(self, size: int) -> list[Event]:
+        """Return the next events, waiting for one: those that are there, but none after ``size`` bytes of objects.
+
+        Cancelled, it has taken none. Empty at the end of the watch; otherwise as the iterator.
+        """
+        try:
+            found = [await anext(self)]
+        except StopAsyncIteration:
+            return []
+        taken = len(found[0].stored.value)
+        while taken < size and (waiting := self._older or (self._after is None and self._events)):
+            event = waiting.popleft()
+            if waiting is self._events:
+                self._bytes -= len(event.stored.value)
+            taken += len(event.stored.value)
+            found.append(event)
+        return found
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything up to the store's revision was taken."""
+        return self._after is None and not self._older and not self._events and self._error is None
+
 
 def _exceeds(events: int, size: int, times: int) -> bool:
     return events > times * WATCHER_EVENTS or size > times * WATCHER_BYTES
@@ -228,6 +251,12 @@ class Store:
         event, _ = self._pending[key]
         return None if event.type is EventType.DELETED else event.stored
 
+    def newest_of(self, resource: str) -> Iterator[Stored]:
+        """Yield every object of a resource as the next write finds them, in no order."""
+        pending = {key: event for key, (event, _) in self._pending.items() if key.resource == resource}
+        yield from (stored for stored in self._objects.get(resource, {}).values() if stored.key not in pending)
+        yield from (event.stored for event in pending.values() if event.type is not EventType.DELETED)
+
     async def settled(self, key: Key) -> None:
         """Wait until what :meth:`newest` tells of an object now is acknowledged.
 
@@ -236,6 +265,17 @@ class Store:
         if key in self._pending:
             _, future = self._pending[key]
             await asyncio.shield(future)
+
+    def changes(self, after: int) -> list[Key] | None:
+        """Return what writes after a revision were about, newest first; None if that is not known any more."""
+        if after < self._history_start:
+            return None
+        keys = []
+        for event in reversed(self._history):
+            if event.stored.revision <= after:
+                break
+            keys.append(event.stored.key)
+        return keys
 
     def count(self, resource: str) -> int:
         """Return how many objects a resource has."""

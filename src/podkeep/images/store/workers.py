@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager, suppress
 
 from podkeep.base import errors
 from podkeep.base.errors import Internal, PodkeepError
+from podkeep.base.spawn import own_command
 from podkeep.base.tasks import finished
 from podkeep.images import messages
-from podkeep.images.layers.programs import command, ended
+from podkeep.images.layers.programs import ended
 from podkeep.images.messages import Available, Done, Event, Failed, Request
 
 _MAX_LINE = 64 << 20
@@ -77,7 +78,7 @@ async def run_worker(request: Request, handle: Handle, *, lock: int) -> None:
     """
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *command("podkeep.images.worker.worker"),
+            *own_command("podkeep.images.worker.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

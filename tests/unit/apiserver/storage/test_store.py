@@ -490,3 +490,19 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
 
 def test_types_of_events_are_those_of_the_api() -> None:
     assert [str(item) for item in EventType] == ["ADDED", "MODIFIED", "DELETED"]
+
+
+def test_what_was_written_after_a_revision_is_told_while_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "HISTORY_EVENTS", 3)
+
+    async def steps(store: Store) -> None:
+        for name in "abcd":
+            await store.put(key(name), value(name), None)
+        assert store.changes(store.revision) == []
+        assert store.changes(2) == [key("d"), key("c")]
+        assert store.changes(1) == [key("d"), key("c"), key("b")]
+        assert store.changes(0) is None
+
+    run(tmp_path / "db", steps)

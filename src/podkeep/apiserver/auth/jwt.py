@@ -1,0 +1,207 @@
+"""JSON Web Tokens in their compact form (RFC 7519, RFC 7515), signed with RS256 or ES256.
+
+Owns keys and signatures; what a token says is not looked at here. ``cryptography`` is imported when the first key is
+read: it takes 10 MB, which an API whose clients have certificates alone does not need.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from podkeep.base.errors import FailedPrecondition
+
+MAX_CHARACTERS = 16 << 10
+"""Of a token; those of service accounts have some 1,200."""
+_MIN_RSA_BITS = 2048
+_ES256_BYTES = 32
+"""Of each of the two numbers that a signature is."""
+
+
+class InvalidToken(Exception):
+    """A token that is not taken; the text is for whoever asks about it (TokenReview), never the token itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationKey:
+    """A public key. ``identifier`` is that of ``kid``; ``verify`` tells whether a signature is right."""
+
+    identifier: str
+    algorithm: str
+    verify: Callable[[bytes, bytes], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningKey:
+    """A private key, and the public one of it."""
+
+    public: VerificationKey
+    sign: Callable[[bytes], bytes]
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=False):
+    alg: str = ""
+    kid: str = ""
+    crit: Any = None
+
+
+_encode = msgspec.json.Encoder().encode
+_header = msgspec.json.Decoder(_Header).decode
+
+
+def encode(claims: Any, key: SigningKey) -> str:
+    """Return a token with these claims."""
+    header = {"alg": key.public.algorithm, "kid": key.public.identifier}
+    signed = f"{_base64(_encode(header))}.{_base64(_encode(claims))}"
+    return f"{signed}.{_base64(key.sign(signed.encode()))}"
+
+
+def split(token: str) -> tuple[bytes, bytes, bytes] | None:
+    """Return header, payload and signature of what looks like a token, none of them verified; None: it is none."""
+    parts = token.split(".", 3) if len(token) <= MAX_CHARACTERS else ()
+    if len(parts) != 3:
+        return None
+    try:
+        header, payload, signature = map(_bytes, parts)
+    except (binascii.Error, ValueError):
+        return None
+    return header, payload, signature
+
+
+def verify(token: str, keys: Mapping[str, VerificationKey]) -> bytes:
+    """Return the payload of a token that one of the keys signed.
+
+    :param keys: by their identifiers. The token's header chooses one; it never chooses the algorithm.
+    :raises InvalidToken: if it is malformed, or none of them did.
+    """
+    parts = split(token)
+    if parts is None:
+        raise InvalidToken("the token is malformed")
+    try:
+        header = _header(parts[0])
+    except (msgspec.MsgspecError, RecursionError):
+        raise InvalidToken("the token's header is malformed") from None
+    if header.crit is not None:
+        raise InvalidToken("the token's header has critical extensions, none of which is known")
+    candidates = keys.values() if not header.kid else filter(None, [keys.get(header.kid)])
+    found = list(candidates)
+    if not found:
+        raise InvalidToken("invalid signature, no keys found")
+    signed = token.rpartition(".")[0].encode()
+    if not any(key.algorithm == header.alg and key.verify(signed, parts[2]) for key in found):
+        raise InvalidToken("invalid signature")
+    return parts[1]
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    if "=" in text or not text.isascii():
+        raise ValueError
+    data = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+    if _base64(data) != text:  # bits after the last byte: the same token in another form
+        raise ValueError
+    return data
+
+
+def read_signing_key(pem: bytes) -> SigningKey:
+    """Return a private key.
+
+    :param pem: RSA of 2048 bits or more, or ECDSA on P-256; without a password.
+    :raises FailedPrecondition: if it is something else.
+    """
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise _unusable(str(error)) from None
+    if isinstance(key, rsa.RSAPrivateKey):
+        rsa_key = key
+
+        def sign_rsa(data: bytes) -> bytes:
+            return rsa_key.sign(data, padding.PKCS1v15(), hashes.SHA256())
+
+        return SigningKey(public=_verification_key(key.public_key()), sign=sign_rsa)
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        ec_key = key
+
+        def sign_ec(data: bytes) -> bytes:
+            pair = decode_dss_signature(ec_key.sign(data, ec.ECDSA(hashes.SHA256())))
+            return b"".join(number.to_bytes(_ES256_BYTES, "big") for number in pair)
+
+        return SigningKey(public=_verification_key(key.public_key()), sign=sign_ec)
+    raise _unusable("it is neither RSA nor ECDSA")
+
+
+def read_verification_keys(pem: bytes) -> Sequence[VerificationKey]:
+    """Return the public keys of a PEM file, or the public one of a private key.
+
+    :raises FailedPrecondition: if there are none, or one that cannot be used.
+    """
+    from cryptography.hazmat.primitives import serialization
+
+    if b"PRIVATE KEY" in pem:
+        return [read_signing_key(pem).public]
+    end = b"-----END PUBLIC KEY-----"
+    blocks = [block + end for block in pem.split(end)[:-1]]
+    try:
+        found = [_verification_key(serialization.load_pem_public_key(block.strip())) for block in blocks]
+    except (ValueError, TypeError) as error:
+        raise _unusable(str(error)) from None
+    if not found:
+        raise _unusable("it is no PEM file of public keys")
+    return found
+
+
+def _verification_key(key: Any) -> VerificationKey:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+    from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+    def verify_rsa(data: bytes, signature: bytes) -> bool:
+        try:
+            key.verify(signature, data, padding.PKCS1v15(), hashes.SHA256())
+        except InvalidSignature:
+            return False
+        return True
+
+    def verify_ec(data: bytes, signature: bytes) -> bool:
+        if len(signature) != 2 * _ES256_BYTES:
+            return False
+        first, second = signature[:_ES256_BYTES], signature[_ES256_BYTES:]
+        encoded = encode_dss_signature(int.from_bytes(first, "big"), int.from_bytes(second, "big"))
+        try:
+            key.verify(encoded, data, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+    if isinstance(key, rsa.RSAPublicKey):
+        if key.key_size < _MIN_RSA_BITS:
+            raise _unusable(f"it has {key.key_size} bits, and RSA needs {_MIN_RSA_BITS}")
+        algorithm, verify = "RS256", verify_rsa
+    elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+        algorithm, verify = "ES256", verify_ec
+    else:
+        raise _unusable("it is neither RSA nor ECDSA on P-256")
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    # As kube-apiserver derives it, so that tokens say which key they need, and not what it is.
+    return VerificationKey(identifier=_base64(hashlib.sha256(der).digest()), algorithm=algorithm, verify=verify)
+
+
+def _unusable(why: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"a key of service accounts' tokens cannot be used: {why}", hint="use RSA of 2048 bits or more, or P-256"
+    )

@@ -1,0 +1,260 @@
+"""RBAC: bindings give users the rules of roles, in one namespace or everywhere (kubernetes: ``plugin/pkg/auth``).
+
+An index of bindings by their subjects and of roles' rules is kept over a lister, and follows what is written. A cluster
+role that aggregates others has their rules at once, whether or not its own list of them is written yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
+from podkeep.apiserver.auth.rules import Rule, quote, rule
+from podkeep.apiserver.auth.user import User, service_account_name
+from podkeep.apiserver.meta import selectors
+from podkeep.apiserver.meta.lister import ChangingLister, Lister
+from podkeep.apiserver.meta.objects import metadata
+from podkeep.apiserver.meta.status import StatusError, not_found
+
+GROUP = "rbac.authorization.k8s.io"
+ROLES = f"{GROUP}/roles"
+CLUSTER_ROLES = f"{GROUP}/clusterroles"
+ROLE_BINDINGS = f"{GROUP}/rolebindings"
+CLUSTER_ROLE_BINDINGS = f"{GROUP}/clusterrolebindings"
+_MAX_USERS = 1_000
+"""Of whom is kept what they may do."""
+
+
+class RoleRef(NamedTuple):
+    """A role that a binding names; ``namespace`` is the binding's."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A role that a user has. ``source`` says by which binding, as kube-apiserver writes it."""
+
+    role: RoleRef
+    source: str
+
+
+class _Subject(NamedTuple):
+    namespace: str
+    """Of the binding; empty for those of the whole cluster."""
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Granted:
+    """The rules that a user has in one namespace, each with its source, and roles that were not found."""
+
+    rules: tuple[tuple[str, tuple[Rule, ...]], ...]
+    errors: tuple[str, ...]
+
+
+def aggregates(role: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the label selectors of the cluster roles whose rules a cluster role has; none if it has its own."""
+    found: Sequence[Mapping[str, Any]] = role.get("aggregationRule", {}).get("clusterRoleSelectors", ())
+    return found
+
+
+def aggregated_rules(role: Mapping[str, Any], roles: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rules of the roles that ``role`` aggregates, and of those that they do, each once, by roles' names.
+
+    This is what kube-controller-manager comes to in the end (``pkg/controller/clusterroleaggregation``).
+    """
+    found = {metadata(role)["name"]: role}
+    waiting = [role]
+    while waiting:
+        wanted = [selector for value in aggregates(waiting.pop()) if (selector := selectors.of_object(value))]
+        for other in roles:
+            name, labels = metadata(other)["name"], metadata(other).get("labels", {})
+            if name not in found and any(selector.matches(labels) for selector in wanted):
+                found[name] = other
+                waiting.append(other)
+    own = (found[name].get("rules") or () for name in sorted(found) if not aggregates(found[name]))
+    return list({msgspec.json.encode(value): value for rules in own for value in rules}.values())
+
+
+@dataclass
+class _Index:
+    """Bindings by subject, and roles' rules."""
+
+    grants: dict[_Subject, dict[str, tuple[int, Grant]]] = field(default_factory=dict)
+    """By the name of the binding, with the place of the subject in it."""
+    subjects: dict[tuple[str, str], list[_Subject]] = field(default_factory=dict)
+    """Of a binding, by its namespace and name."""
+    rules: dict[RoleRef, tuple[Rule, ...]] = field(default_factory=dict)
+    users: dict[tuple[str, tuple[str, ...], str], _Granted] = field(default_factory=dict)
+
+    def bind(self, binding: Mapping[str, Any], namespace: str) -> None:
+        """Take up a binding."""
+        name = metadata(binding)["name"]
+        ref = binding["roleRef"]
+        role = RoleRef(ref.get("kind", ""), namespace, ref.get("name", ""))
+        for place, value in enumerate(binding.get("subjects") or ()):
+            subject = _subject(value, namespace)
+            if subject is None:
+                continue
+            grants = self.grants.setdefault(subject, {})
+            if name not in grants:
+                grants[name] = place, Grant(role, _described(name, role, value))
+                self.subjects.setdefault((namespace, name), []).append(subject)
+
+    def unbind(self, namespace: str, name: str) -> None:
+        """Forget a binding."""
+        for subject in self.subjects.pop((namespace, name), ()):
+            grants = self.grants[subject]
+            del grants[name]
+            if not grants:
+                del self.grants[subject]
+
+    def granted(self, user: User, namespace: str) -> list[Grant]:
+        """Return what bindings of one namespace (empty: of the cluster) give a user, by their names."""
+        found: dict[str, tuple[int, Grant]] = {}
+        for kind, name in (("User", user.name), *(("Group", group) for group in user.groups)):
+            for binding, grant in self.grants.get(_Subject(namespace, kind, name), {}).items():
+                found[binding] = min(found.get(binding, grant), grant, key=lambda placed: placed[0])
+        return [found[binding][1] for binding in sorted(found)]
+
+
+def _subject(value: Mapping[str, Any], namespace: str) -> _Subject | None:
+    kind, name = value.get("kind", ""), value.get("name", "")
+    if kind == "ServiceAccount":
+        own = value.get("namespace") or namespace
+        return _Subject(namespace, "User", service_account_name(own, name)) if own else None
+    return _Subject(namespace, kind, name) if kind in ("User", "Group") else None
+
+
+def _described(binding: str, role: RoleRef, subject: Mapping[str, Any]) -> str:
+    name = subject.get("name", "")
+    if subject["kind"] == "ServiceAccount":
+        name = f"{name}/{subject.get('namespace') or role.namespace}"
+    kind = "RoleBinding" if role.namespace else "ClusterRoleBinding"
+    place = f"{binding}/{role.namespace}" if role.namespace else binding
+    return f"{kind} {quote(place)} of {role.kind} {quote(role.name)} to {subject['kind']} {quote(name)}"
+
+
+class Rbac:
+    """Authorizes by what bindings and roles say now."""
+
+    def __init__(self, lister: ChangingLister) -> None:
+        self._lister = lister
+        self._index: _Index | None = None
+        self._seen = 0
+
+    def authorize(self, user: User, attributes: RequestAttributes) -> Decision:
+        """Allow what a rule allows; have no opinion on the rest."""
+        namespaces = ("", attributes.namespace) if attributes.namespace else ("",)
+        errors: list[str] = []
+        for namespace in namespaces:
+            granted = self._granted(user, namespace)
+            for source, rules in granted.rules:
+                if any(rule.allows(attributes) for rule in rules):
+                    return Decision(allowed=True, reason=f"RBAC: allowed by {source}")
+            errors.extend(granted.errors)
+        return Decision(allowed=False, reason=f"RBAC: {aggregated(errors)}" if errors else "")
+
+    def rules_for(self, user: User, namespace: str) -> tuple[list[Rule], str]:
+        """Return every rule that a user has in a namespace and everywhere, and what of them could not be found."""
+        rules: list[Rule] = []
+        errors: list[str] = []
+        for place in ("", namespace) if namespace else ("",):
+            granted = self._granted(user, place)
+            rules.extend(rule for _, found in granted.rules for rule in found)
+            errors.extend(granted.errors)
+        return rules, aggregated(errors)
+
+    def role_rules(self, role: RoleRef) -> tuple[Rule, ...]:
+        """Return the rules of a role.
+
+        :raises StatusError: 404, if there is none.
+        """
+        return _rules(self._current(), self._lister, role)
+
+    def _granted(self, user: User, namespace: str) -> _Granted:
+        index = self._current()
+        key = user.name, user.groups, namespace
+        if (known := index.users.get(key)) is not None:
+            return known
+        rules: list[tuple[str, tuple[Rule, ...]]] = []
+        errors: list[str] = []
+        for grant in index.granted(user, namespace):
+            try:
+                rules.append((grant.source, _rules(index, self._lister, grant.role)))
+            except StatusError as error:
+                errors.append(error.message)
+        if len(index.users) >= _MAX_USERS:
+            index.users.clear()
+        index.users[key] = found = _Granted(tuple(rules), tuple(errors))
+        return found
+
+    def _current(self) -> _Index:
+        revision = self._lister.revision
+        if self._index is None or revision != self._seen:
+            changes = self._lister.changes(self._seen)
+            if self._index is None or changes is None:
+                self._index = _built(self._lister)
+            else:
+                _follow(self._index, self._lister, changes)
+            self._seen = revision
+        return self._index
+
+
+def aggregated(errors: Iterable[str]) -> str:
+    """Return several errors as one text, as ``utilerrors.NewAggregate`` writes them."""
+    found = list(dict.fromkeys(errors))
+    return found[0] if len(found) == 1 else f"[{', '.join(found)}]" if found else ""
+
+
+def _built(lister: Lister) -> _Index:
+    index = _Index()
+    for resource in (CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS):
+        for binding in lister.list(resource):
+            index.bind(binding, metadata(binding).get("namespace", ""))
+    return index
+
+
+def _follow(index: _Index, lister: Lister, changes: Iterable[tuple[str, str, str]]) -> None:
+    ours = {change for change in changes if change[0].startswith(GROUP)}
+    for resource, namespace, name in ours:
+        if resource in (ROLES, CLUSTER_ROLES):
+            # A cluster role may be part of others.
+            index.rules.clear()
+            continue
+        index.unbind(namespace, name)
+        if binding := lister.get(resource, namespace, name):
+            index.bind(binding, namespace)
+    if ours:
+        index.users.clear()
+
+
+def _rules(index: _Index, lister: Lister, role: RoleRef) -> tuple[Rule, ...]:
+    if role.kind == "ClusterRole":
+        role = role._replace(namespace="")
+    if (known := index.rules.get(role)) is not None:
+        return known
+    index.rules[role] = found = tuple(map(rule, _written_rules(lister, role)))
+    return found
+
+
+def _written_rules(lister: Lister, role: RoleRef) -> Iterable[Mapping[str, Any]]:
+    if role.kind == "Role":
+        found = lister.get(ROLES, role.namespace, role.name) if role.namespace else None
+    elif role.kind == "ClusterRole":
+        found = lister.get(CLUSTER_ROLES, "", role.name)
+    else:
+        raise StatusError(500, "", f"unsupported role reference kind: {quote(role.kind)}")
+    if found is None:
+        raise not_found(role.kind.lower(), GROUP, role.name)
+    if aggregates(found):
+        return aggregated_rules(found, list(lister.list(CLUSTER_ROLES)))
+    return found.get("rules") or ()

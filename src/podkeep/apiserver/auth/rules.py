@@ -1,0 +1,157 @@
+"""Rules of roles (``rbac.authorization.k8s.io/v1`` ``PolicyRule``): what one allows, and what others cover. Pure.
+
+The latter is asked when somebody writes a role: they may grant only what they have themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+from podkeep.apiserver.auth.interfaces import RequestAttributes
+
+ALL = "*"
+MAX_PARTS = 5_000
+"""Of a role whose writer may not grant whatever they like: each is held against all that they may do."""
+_ESCAPES = {'"': '\\"', "\\": "\\\\"} | dict(zip("\a\b\f\n\r\t\v", map("\\{}".format, "abfnrtv"), strict=True))
+
+
+class Part(NamedTuple):
+    """A verb on one resource (of one name, if that is not empty) or, if that is not empty, on one URL."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    name: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule, for quick comparisons. ``value`` is as the role has it."""
+
+    verbs: frozenset[str]
+    groups: frozenset[str]
+    resources: frozenset[str]
+    names: frozenset[str]
+    urls: tuple[str, ...]
+    value: Mapping[str, Any]
+
+    def allows(self, attributes: RequestAttributes) -> bool:
+        """Tell whether the rule allows a request."""
+        if ALL not in self.verbs and attributes.verb not in self.verbs:
+            return False
+        if not attributes.resource_request:
+            return any(url_covers(url, attributes.path) for url in self.urls)
+        subresource = attributes.subresource
+        resource = f"{attributes.resource}/{subresource}" if subresource else attributes.resource
+        return (
+            (ALL in self.groups or attributes.group in self.groups)
+            and self._has_resource(resource, subresource)
+            and (not self.names or attributes.name in self.names)
+        )
+
+    def _has_resource(self, resource: str, subresource: str) -> bool:
+        if ALL in self.resources or resource in self.resources:
+            return True
+        return bool(subresource) and f"*/{subresource}" in self.resources
+
+    def covers(self, part: Part) -> bool:
+        """Tell whether whatever ``part`` allows is allowed by this rule."""
+        if ALL not in self.verbs and part.verb not in self.verbs:
+            return False
+        if part.url:
+            return any(url_covers(url, part.url) for url in self.urls)
+        return (
+            (ALL in self.groups or part.group in self.groups)
+            and self._has_resource(part.resource, part.resource.partition("/")[2])
+            and (not self.names or (bool(part.name) and part.name in self.names))
+        )
+
+
+def rule(value: Mapping[str, Any]) -> Rule:
+    """Return a rule of a role."""
+    return Rule(
+        verbs=frozenset(value.get("verbs", ())),
+        groups=frozenset(value.get("apiGroups", ())),
+        resources=frozenset(value.get("resources", ())),
+        names=frozenset(value.get("resourceNames", ())),
+        urls=tuple(value.get("nonResourceURLs", ())),
+        value=value,
+    )
+
+
+def url_covers(url: str, path: str) -> bool:
+    """Tell whether a URL of a rule, which may end with ``*``, is or begins a path."""
+    return url in (ALL, path) or (url.endswith(ALL) and path.startswith(url.rstrip(ALL)))
+
+
+def parts(value: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield what together is a rule: each with one verb, one resource or URL, and one name at most."""
+    verbs = dict.fromkeys(value.get("verbs", ()))
+    groups, resources = dict.fromkeys(value.get("apiGroups", ())), dict.fromkeys(value.get("resources", ()))
+    names = dict.fromkeys(value.get("resourceNames", ())) or [""]
+    for group in groups:
+        for resource in resources:
+            for verb in verbs:
+                for name in names:
+                    yield Part(verb, group, resource, name)
+    for url in dict.fromkeys(value.get("nonResourceURLs", ())):
+        for verb in verbs:
+            yield Part(verb, url=url)
+
+
+class TooManyParts(Exception):
+    """Rules are too many to compare, taken apart."""
+
+
+def uncovered(owned: Iterable[Rule], wanted: Iterable[Mapping[str, Any]]) -> list[Part]:
+    """Return the parts of ``wanted`` that no single rule of ``owned`` covers.
+
+    :raises TooManyParts: if ``wanted`` has more than :data:`MAX_PARTS`.
+    """
+    own = list(owned)
+    missing = []
+    for count, part in enumerate(chain.from_iterable(map(parts, wanted))):
+        if count == MAX_PARTS:
+            raise TooManyParts
+        if not any(rule.covers(part) for rule in own):
+            missing.append(part)
+    return missing
+
+
+def compact(missing: Iterable[Part]) -> list[str]:
+    """Return parts as messages list them, in order: verbs of the same resource together, URLs one by one."""
+    verbs: dict[tuple[str, str, str], list[str]] = {}
+    shown = set()
+    for part in missing:
+        if part.url:
+            shown.add(f"{{NonResourceURLs:{quoted([part.url])}, Verbs:{quoted([part.verb])}}}")
+        else:
+            verbs.setdefault(part[1:4], []).append(part.verb)
+    for (group, resource, name), found in verbs.items():
+        names = f", ResourceNames:{quoted([name])}" if name else ""
+        shown.add(f"{{APIGroups:{quoted([group])}, Resources:{quoted([resource])}{names}, Verbs:{quoted(found)}}}")
+    return sorted(shown)
+
+
+def quoted(texts: Iterable[str]) -> str:
+    """Return texts as Go's ``%q`` writes a list of them."""
+    return "[" + " ".join(quote(text) for text in texts) + "]"
+
+
+def quote(text: str) -> str:
+    """Return a text as Go's ``%q`` writes it: what is not printable is escaped."""
+    shown = (
+        _ESCAPES.get(character) or (character if character.isprintable() else _escaped(ord(character)))
+        for character in text
+    )
+    return '"' + "".join(shown) + '"'
+
+
+def _escaped(code: int) -> str:
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

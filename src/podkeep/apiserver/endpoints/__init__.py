@@ -1,0 +1,1 @@
+"""Requests: routing, content types, lists, watches, Tables, discovery, OpenAPI, health, metrics, audit."""

@@ -1,0 +1,222 @@
+"""A request's way through the server: who asks, what for, may they, and who answers; errors as ``Status``.
+
+The order is kube-apiserver's (``DefaultBuildHandlerChain``): authentication, impersonation, the number of requests at
+a time, authorization, and only then is anything read of a body.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from podkeep import __version__
+from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
+from podkeep.apiserver.auth.refusals import forbidden
+from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY, User
+from podkeep.apiserver.endpoints import discovery, health, metrics, openapi, request_info
+from podkeep.apiserver.endpoints.call import Call
+from podkeep.apiserver.endpoints.catalog import Catalog, Entry
+from podkeep.apiserver.endpoints.discovery import Discovery
+from podkeep.apiserver.endpoints.limits import InFlight
+from podkeep.apiserver.endpoints.media_types import JSON, PLAIN
+from podkeep.apiserver.endpoints.metrics import Metrics
+from podkeep.apiserver.endpoints.openapi import OpenApi
+from podkeep.apiserver.endpoints.query import Query
+from podkeep.apiserver.endpoints.request_info import RequestInfo
+from podkeep.apiserver.endpoints.resources import Resources
+from podkeep.apiserver.meta.status import StatusError, internal, method_not_allowed, no_such_resource
+from podkeep.base import log as request_log
+from podkeep.http.budget import ClientGone
+from podkeep.http.messages import Refused, Request, Response, Upgrade
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[Call, Entry], Awaitable[Response | Upgrade]]
+"""Answers a request for a subresource or a review."""
+Impersonate = Callable[[User, Request, Authorizer], User]
+"""Returns whom a user wants to be; raises :class:`StatusError` if that is not allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the handler is put together of. ``answers`` are by name in discovery, or by subresource."""
+
+    catalog: Catalog
+    resources: Resources
+    authenticator: Authenticator
+    authorizer: Authorizer
+    discovery: Discovery
+    openapi: OpenApi
+    metrics: Metrics
+    in_flight: InFlight
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    checks: Sequence[health.Check] = ()
+    impersonate: Impersonate | None = None
+
+
+class Handler:
+    """Answers every request of a server."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._version = health.version(__version__)
+
+    async def __call__(self, request: Request) -> Response | Upgrade:
+        """Answer a request.
+
+        :raises Refused: if its body does not come, or there is no room for it.
+        """
+        started = time.monotonic()
+        call = Call(request=request, query=_NO_QUERY, info=_NO_INFO, audit_id=str(uuid.uuid4()))
+        known = False
+        code = 500
+        try:
+            call.query = Query(request.target.partition("?")[2])
+            call.info = request_info.parse(request.method, request.target, call.query)
+            answer, known = await self._answer(call)
+            code = answer.status if isinstance(answer, Response) else 101
+        except StatusError as error:
+            code = error.code
+            answer = call.refusal(error)
+            known = self._is_known(call.info)
+        except (Refused, ClientGone) as error:
+            code = error.status if isinstance(error, Refused) else 499
+            raise
+        except Exception:  # the boundary: whatever happened must become an answer
+            # The target is not logged: it may have what is secret.
+            log.exception("a %s request for %s failed unexpectedly", call.info.verb, call.info.resource or "a path")
+            answer = call.refusal(internal(f"the log says more under [{request_log.request_id()}]"))
+        finally:
+            dry_run = "dryRun" in call.query
+            self._parts.metrics.count(call.info, code, time.monotonic() - started, known=known, dry_run=dry_run)
+        return answer
+
+    def _is_known(self, info: RequestInfo) -> bool:
+        return bool(
+            info.is_resource
+            and self._parts.catalog.find(info.group, info.version, info.resource, info.subresource)
+            and not info.name
+        )
+
+    async def _answer(self, call: Call) -> tuple[Response | Upgrade, bool]:
+        parts = self._parts
+        call.user = parts.authenticator.authenticate(call.request) or NOBODY
+        if call.user.name != ANONYMOUS:
+            call.request.admit()
+        if parts.impersonate is not None:
+            call.user = parts.impersonate(call.user, call.request, parts.authorizer)
+        with parts.in_flight.counted(call.info, call.user):
+            self._authorize(call)
+            if not call.info.is_resource:
+                return self._document(call), True
+            entry = self._entry(call.info)
+            if entry.is_generic and entry.resource:
+                return await parts.resources.answer(call, entry.resource), True
+            answer = parts.answers.get(entry.name) or parts.answers.get(entry.subresource)
+            if answer is None:
+                raise method_not_allowed(f"{entry.name} is not served yet")
+            return await answer(call, entry), True
+
+    def _authorize(self, call: Call) -> None:
+        attributes = call.info.attributes()
+        decision = self._parts.authorizer.authorize(call.user, attributes)
+        if not decision.allowed:
+            raise forbidden(call.user, attributes, decision.reason)
+
+    def _entry(self, info: RequestInfo) -> Entry:
+        """Return what a request is for.
+
+        :raises StatusError: 404 if there is nothing at its path, 405 if that has no such verb.
+        """
+        entry = self._parts.catalog.find(info.group, info.version, info.resource, info.subresource)
+        if entry is None or (info.rest and info.subresource != "proxy"):
+            raise no_such_resource()
+        if (info.namespace and not entry.namespaced and info.resource != "namespaces") or info.verb not in entry.verbs:
+            raise method_not_allowed()
+        on_all = info.verb in ("create", "deletecollection", "list") and not entry.subresource
+        if on_all != (info.parts == 1) and info.verb != "watch":
+            raise method_not_allowed()
+        if entry.namespaced and not info.namespace and info.verb not in ("list", "watch"):
+            raise method_not_allowed()
+        return entry
+
+    def _document(self, call: Call) -> Response:
+        """Answer a request for a path that is no resource's."""
+        info, parts = call.info, self._parts
+        if info.verb not in ("get", "head"):
+            raise method_not_allowed()
+        path = info.path.rstrip("/") or "/"
+        first = path.strip("/").partition("/")[0]
+        if first in health.PATHS:
+            found = health.answer(path, parts.checks, call.query)
+            if found is None:
+                raise no_such_resource()
+            return call.respond(found[1].encode(), status=found[0], content_type="text/plain; charset=utf-8")
+        if path == "/version":
+            return call.answer(self._version)
+        if path == "/metrics":
+            return call.respond(parts.metrics.text(), content_type=metrics.CONTENT_TYPE)
+        if path == "/":
+            return call.answer({"paths": self._paths()})
+        if path.startswith("/openapi/"):
+            return self._openapi(call, path)
+        if path in ("/api", "/apis") and (version := discovery.asked_version(call.header("accept"))):
+            return _aggregated(call, *parts.discovery.aggregated(path, version), version)
+        document = parts.discovery.plain(path)
+        if document is None:
+            raise no_such_resource()
+        form = PLAIN if path in ("/api", "/apis") else None  # those who ask for the aggregated form take this one
+        return call.answer(document, form=form)
+
+    def _openapi(self, call: Call, path: str) -> Response:
+        documents = self._parts.openapi
+        if path == openapi.V3_PATH:
+            return call.answer(documents.root(), form=PLAIN)
+        if path == "/openapi/v2":
+            if openapi.wants_protobuf(call.header("accept")):
+                return call.respond(documents.v2_protobuf, content_type=openapi.PROTOBUF)
+            return call.respond(documents.v2_json)
+        place = path.removeprefix(f"{openapi.V3_PATH}/")
+        body = documents.v3(place)
+        if body is None:
+            raise no_such_resource()
+        tag = documents.hash(place)
+        if (asked := call.query.text("hash")) and asked != tag:
+            return Response(status=301, headers=[("Location", f"{path}?hash={tag}")])
+        headers = [("ETag", f'"{tag}"'), ("Vary", "Accept"), ("Audit-Id", call.audit_id)]
+        # What has its hash in its address never changes.
+        headers.append(("Cache-Control", "public, immutable" if asked else "no-cache, private"))
+        if call.header("if-none-match") == f'"{tag}"':
+            return Response(status=304, headers=headers)
+        return Response(headers=[*headers, ("Content-Type", JSON)], body=body)
+
+    def _paths(self) -> list[str]:
+        groups = [
+            f"/apis/{group}/{version}" if group else f"/api/{version}"
+            for group, version in self._parts.catalog.group_versions
+        ]
+        other = [
+            "/api",
+            "/apis",
+            "/openapi/v2",
+            openapi.V3_PATH,
+            "/version",
+            "/metrics",
+            *(f"/{name}" for name in health.PATHS),
+        ]
+        return sorted([*groups, *other])
+
+
+def _aggregated(call: Call, body: bytes, etag: str, version: str) -> Response:
+    content_type = f"application/json;g={discovery.GROUP};v={version};as=APIGroupDiscoveryList"
+    headers = [("ETag", etag), ("Vary", "Accept"), ("Cache-Control", "public"), ("Audit-Id", call.audit_id)]
+    if call.header("if-none-match") == etag:
+        return Response(status=304, headers=headers)
+    return Response(headers=[*headers, ("Content-Type", content_type)], body=body)
+
+
+_NO_QUERY = Query("")
+_NO_INFO = RequestInfo(path="", verb="")

@@ -1,0 +1,199 @@
+"""Lists: the objects of a resource at one revision, as the request's selectors and page want them.
+
+What ``resourceVersion`` means is upstream's (Kubernetes: API concepts, "Semantics for get and list").
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from podkeep.apiserver.endpoints.facts import Facts
+from podkeep.apiserver.endpoints.options import EXACT, ListOptions
+from podkeep.apiserver.kinds.resources import Resource, Target
+from podkeep.apiserver.meta.status import StatusError, bad_request, expired
+from podkeep.apiserver.storage.records import Stored
+from podkeep.apiserver.storage.store import Compacted, FutureRevision, Page, Store
+
+_TOKEN_VERSION = "meta.k8s.io/v1"
+_TOO_OLD = "The resourceVersion for the provided list is too old."
+_INCONSISTENT = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
+)
+_PAGE = 500
+"""Objects that are read from the disk at a time."""
+
+
+class Token(NamedTuple):
+    """Where a list goes on. ``revision`` is -1 for the newest, of which more is said than of the first page."""
+
+    revision: int
+    namespace: str
+    name: str
+
+
+def write_token(token: Token) -> str:
+    """Return ``metadata.continue``."""
+    start = f"{token.namespace}/{token.name}"
+    text = msgspec.json.encode({"v": _TOKEN_VERSION, "rv": token.revision, "start": start})
+    return base64.urlsafe_b64encode(text).decode().rstrip("=")
+
+
+def read_token(text: str) -> Token:
+    """Return what the parameter ``continue`` says.
+
+    :raises StatusError: 400, if it is not one of ours.
+    """
+    try:
+        data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        given = msgspec.json.decode(data, type=dict[str, int | str])
+        if given["v"] != _TOKEN_VERSION:
+            raise _bad_token("server does not recognize this encoded version")
+        revision, start = given["rv"], given["start"]
+        if not isinstance(revision, int) or not isinstance(start, str) or not (revision == -1 or revision > 0):
+            raise _bad_token(f"incorrect encoded start resourceVersion (version {_TOKEN_VERSION})")
+        namespace, separator, name = start.partition("/")
+        if not separator or not name:
+            raise _bad_token(f"encoded start key empty (version {_TOKEN_VERSION})")
+    except (UnicodeError, binascii.Error, msgspec.DecodeError, KeyError, RecursionError):
+        raise _bad_token("incorrect encoding") from None
+    return Token(revision, namespace, name)
+
+
+def _bad_token(why: str) -> StatusError:
+    return bad_request(f"continue key is not valid: {why}")
+
+
+class _ExpiredToken(StatusError):
+    """410, with a token that goes on at the newest revision."""
+
+    def __init__(self, token: Token) -> None:
+        super().__init__(410, "Expired", _INCONSISTENT)
+        self._token = write_token(token._replace(revision=-1))
+
+    def status(self) -> dict[str, Any]:
+        return super().status() | {"metadata": {"continue": self._token}}
+
+
+def future_revision(error: FutureRevision) -> StatusError:
+    """Return the error that a revision is not there yet."""
+    causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
+    return StatusError(504, "Timeout", error.message, causes=causes, retryAfterSeconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Objects of a list, and its metadata."""
+
+    items: Sequence[Stored]
+    metadata: dict[str, Any]
+
+    def values(self) -> Iterator[bytes]:
+        """Yield the objects as JSON."""
+        return (stored.value for stored in self.items)
+
+
+class Lists:
+    """Lists of a store's objects."""
+
+    def __init__(self, store: Store, facts: Facts) -> None:
+        self._store, self._facts = store, facts
+
+    async def find(self, target: Target, options: ListOptions) -> Listed:
+        """Return the objects that a request asks for.
+
+        :raises StatusError: 400, 410 or 504.
+        """
+        resource = target.resource
+        if options.continue_:
+            token = read_token(options.continue_)
+            return await self._after(target, options, token)
+        exact = options.match == EXACT or (options.resource_version and options.limit and not options.match)
+        revision = options.resource_version or 0
+        if revision > self._store.revision:
+            raise future_revision(
+                FutureRevision(f"Too large resource version: {revision}, current: {self._store.revision}")
+            )
+        if exact and revision != self._store.revision:
+            try:
+                return await self._at(target, options, revision, ("", ""))
+            except Compacted:
+                raise expired(_TOO_OLD) from None
+        name = options.fields.value("metadata.name")
+        if name is not None and (target.namespace or not resource.namespaced):
+            found = self._store.get(resource.key(target.namespace, name))
+            return self._chosen(options, resource, [found] if found else [], self._store.revision)
+        page = self._snapshot(target)
+        return self._chosen(options, resource, page.items, page.revision)
+
+    def _snapshot(self, target: Target) -> Page:
+        namespace = target.namespace if target.resource.namespaced else ""
+        return self._store.snapshot(target.resource.storage_name, namespace)
+
+    async def _after(self, target: Target, options: ListOptions, token: Token) -> Listed:
+        after = (token.namespace, token.name)
+        if token.revision in (-1, self._store.revision):
+            page = self._snapshot(target)
+            start = bisect_right(page.items, after, key=lambda stored: (stored.key.namespace, stored.key.name))
+            return self._chosen(options, target.resource, page.items[start:], page.revision)
+        try:
+            return await self._at(target, options, token.revision, after)
+        except FutureRevision as error:
+            raise future_revision(error) from None
+        except Compacted:
+            raise _ExpiredToken(token) from None
+
+    def _chosen(self, options: ListOptions, resource: Resource, items: list[Stored], revision: int) -> Listed:
+        """Return a page of what is in memory."""
+        limit = options.limit or len(items)
+        if not options.selects:
+            page, left = items[:limit], max(len(items) - limit, 0)
+            return _listed(page, revision, more=left > 0, remaining=left)
+        found: list[Stored] = []
+        for stored in items:
+            if self._facts.selects(options, resource, stored):
+                if len(found) == limit:
+                    return _listed(found, revision, more=True)
+                found.append(stored)
+        return _listed(found, revision)
+
+    async def _at(self, target: Target, options: ListOptions, revision: int, after: tuple[str, str]) -> Listed:
+        """Return a page of what was at a revision.
+
+        :raises Compacted: or FutureRevision, as the store.
+        """
+        namespace = target.namespace if target.resource.namespaced else ""
+        found: list[Stored] = []
+        more = True
+        while more:
+            wanted = min(options.limit - len(found), _PAGE) if options.limit else _PAGE
+            page = await self._store.page(
+                target.resource.storage_name, namespace, revision, after, _PAGE if options.selects else wanted
+            )
+            more = page.more
+            for index, stored in enumerate(page.items):
+                if not options.selects or self._facts.selects(options, target.resource, stored):
+                    found.append(stored)
+                after = stored.key.namespace, stored.key.name
+                if options.limit and len(found) == options.limit:
+                    return _listed(found, revision, more=more or index + 1 < len(page.items))
+        return _listed(found, revision)
+
+
+def _listed(items: Sequence[Stored], revision: int, *, more: bool = False, remaining: int = 0) -> Listed:
+    fields: dict[str, Any] = {"resourceVersion": str(revision)}
+    if more:
+        last = items[-1].key
+        fields["continue"] = write_token(Token(revision, last.namespace, last.name))
+        if remaining:
+            fields["remainingItemCount"] = remaining
+    return Listed(items, fields)

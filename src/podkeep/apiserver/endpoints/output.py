@@ -1,0 +1,188 @@
+"""Objects as answers: as they are, as rows of a Table, or their metadata alone; in JSON or YAML. Pure.
+
+Stored objects are bytes of JSON and are not decoded for an answer that has them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import yaml
+
+from podkeep.apiserver.endpoints.media_types import YAML, Form
+from podkeep.apiserver.kinds import cells
+from podkeep.apiserver.kinds.resources import Column, Resource
+from podkeep.apiserver.meta.objects import metadata
+
+PIECE_BYTES = 64 << 10
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.decode
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How the objects of one resource are shown. ``include`` says what a Table's rows have of their objects."""
+
+    resource: Resource
+    form: Form
+    include: str = "Metadata"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether stored bytes are the answer."""
+        return not self.form.as_
+
+    @property
+    def meta_version(self) -> str:
+        """The ``apiVersion`` of what is shown instead of objects."""
+        return f"meta.k8s.io/{self.form.version}"
+
+    def seen(self, value: bytes) -> bytes:
+        """Return a stored object as the resource has it."""
+        view = self.resource.view
+        return value if view is None else encode(view.read(decode(value)))
+
+    def one(self, value: bytes | Mapping[str, Any]) -> bytes:
+        """Return the body of an answer with one object; bytes are as :meth:`seen` returns them."""
+        if self.is_plain:
+            return written(value, self.form)
+        plain = decode(value) if isinstance(value, bytes) else value
+        if self.form.as_ == "Table":
+            version = metadata(plain).get("resourceVersion", "")
+            return written(self.table([plain], {"resourceVersion": version}), self.form)
+        return written(self.partial(plain), self.form)
+
+    def table(self, values: Iterable[Mapping[str, Any]], list_meta: Mapping[str, Any], *, headers: bool = True) -> Any:
+        """Return a Table of objects."""
+        now = datetime.now(UTC)
+        return {
+            "kind": "Table",
+            "apiVersion": self.meta_version,
+            "metadata": dict(list_meta),
+            "columnDefinitions": self.headers() if headers else None,
+            "rows": [self.row(value, now) for value in values],
+        }
+
+    def headers(self) -> list[dict[str, Any]]:
+        """Return the definitions of a Table's columns."""
+        return [
+            {
+                "name": column.name,
+                "type": column.type,
+                "format": column.format,
+                "description": column.description,
+                "priority": column.priority,
+            }
+            for column in self._columns
+        ]
+
+    @property
+    def _columns(self) -> tuple[Column, ...]:
+        return self.resource.columns or (cells.NAME, cells.AGE)
+
+    def row(self, value: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+        """Return an object's row of a Table."""
+        row: dict[str, Any] = {"cells": [column.cell(value, now) for column in self._columns]}
+        if self.include == "Object":
+            row["object"] = value
+        elif self.include == "Metadata":
+            row["object"] = self.partial(value)
+        return row
+
+    def partial(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an object's metadata alone."""
+        return {"kind": "PartialObjectMetadata", "apiVersion": self.meta_version, "metadata": metadata(value)}
+
+    def list_pieces(self, values: Iterable[bytes], list_meta: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield the body of an answer with a list of stored objects, in pieces of about ``PIECE_BYTES``."""
+        if self.resource.view is not None:
+            values = map(self.seen, values)
+        if self.form.media_type == YAML or self.form.pretty:
+            whole = decode(b"".join(self._json_list(values, list_meta)))
+            text = written(whole, self.form)
+            yield from (text[start : start + PIECE_BYTES] for start in range(0, len(text), PIECE_BYTES))
+            return
+        yield from self._json_list(values, list_meta)
+
+    def _json_list(self, values: Iterable[bytes], list_meta: Mapping[str, Any]) -> Iterator[bytes]:
+        head: dict[str, Any]
+        if self.form.as_ == "Table":
+            now = datetime.now(UTC)
+            head = {"kind": "Table", "apiVersion": self.meta_version, "metadata": list_meta}
+            head["columnDefinitions"] = self.headers()
+            items, name = (encode(self.row(decode(value), now)) for value in values), b"rows"
+        elif self.form.as_:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": self.meta_version, "metadata": list_meta}
+            items, name = (encode(self.partial(decode(value))) for value in values), b"items"
+        else:
+            kind = self.resource.kind
+            head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": list_meta}
+            items, name = (value for value in values), b"items"
+        yield from _pieces(encode(head)[:-1] + b',"' + name + b'":[', items, b"]}\n")
+
+    def event(self, kind: str, value: bytes, *, headers: bool) -> bytes:
+        """Return a line of a watch.
+
+        :param headers: whether a Table has its columns' definitions.
+        """
+        if self.form.as_ == "Table":
+            plain = decode(value)
+            list_meta = {"resourceVersion": metadata(plain).get("resourceVersion", "")}
+            value = encode(self.table([plain], list_meta, headers=headers))
+        elif self.form.as_:
+            value = encode(self.partial(decode(value)))
+        return b'{"type":"' + kind.encode() + b'","object":' + value + b"}\n"
+
+    def bookmark(self, revision: int, *, ends_initial: bool) -> bytes:
+        """Return a watch's line that says up to which revision everything was told."""
+        fields: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
+        if ends_initial:
+            fields["annotations"] = {INITIAL_EVENTS_END: "true"}
+        kind = self.resource.kind
+        value: dict[str, Any] = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": fields}
+        if self.form.as_ == "Table":
+            row = {"cells": [], "object": self.partial(value)}
+            value = {
+                "kind": "Table",
+                "apiVersion": self.meta_version,
+                "metadata": {"resourceVersion": str(revision)},
+                "columnDefinitions": None,
+                "rows": [row] if ends_initial else [],
+            }
+        elif self.form.as_:
+            value = self.partial(value)
+        return b'{"type":"BOOKMARK","object":' + encode(value) + b"}\n"
+
+
+def written(value: bytes | Mapping[str, Any], form: Form) -> bytes:
+    """Return an object in the media type of a form."""
+    if form.media_type == YAML:
+        plain = decode(value) if isinstance(value, bytes) else value
+        return bytes(yaml.dump(plain, Dumper=_YamlDumper, encoding="utf-8", allow_unicode=True, sort_keys=True))
+    data = value if isinstance(value, bytes) else encode(value)
+    return msgspec.json.format(data, indent=2) + b"\n" if form.pretty else data
+
+
+class _YamlDumper(yaml.CSafeDumper):
+    """Without anchors for values that are there twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _pieces(head: bytes, items: Iterable[bytes], tail: bytes) -> Iterator[bytes]:
+    piece, separator = [head], b""
+    size = len(head)
+    for item in items:
+        piece += (separator, item)
+        separator = b","
+        size += len(item) + 1
+        if size >= PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    yield b"".join((*piece, tail))

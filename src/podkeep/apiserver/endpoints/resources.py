@@ -1,0 +1,331 @@
+"""The verbs of resources: a request's options and body, what the registry makes of them, and the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import msgspec
+
+from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.endpoints import options
+from podkeep.apiserver.endpoints.bodies import FieldValidation, Malformed, decode_object, parse
+from podkeep.apiserver.endpoints.call import Call
+from podkeep.apiserver.endpoints.facts import Facts
+from podkeep.apiserver.endpoints.lists import Lists
+from podkeep.apiserver.endpoints.media_types import APPLY, JSON, YAML
+from podkeep.apiserver.endpoints.options import WriteOptions
+from podkeep.apiserver.endpoints.output import Rendering
+from podkeep.apiserver.endpoints.request_info import check_name
+from podkeep.apiserver.endpoints.watches import Watches
+from podkeep.apiserver.kinds.resources import Resource, Target
+from podkeep.apiserver.meta.objects import Object, metadata
+from podkeep.apiserver.meta.status import (
+    StatusError,
+    bad_request,
+    invalid,
+    not_acceptable,
+    too_large,
+)
+from podkeep.apiserver.registry.registry import PatchType, Registry, Request
+from podkeep.apiserver.schema.decode import WrongType, decode
+from podkeep.apiserver.storage.store import Store
+from podkeep.http.messages import Response
+
+MAX_OPERATIONS = 10_000
+"""Of a JSON patch."""
+DELETED_AT_ONCE = 20
+"""Objects of a collection that are being deleted at a time, so that they share a transaction."""
+_PATCHES = (*(str(item) for item in PatchType), APPLY)
+
+
+class Resources:
+    """Answers requests for resources and their parts that are read and written as objects."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        facts = Facts()
+        self.registry = registry
+        self.lists = Lists(store, facts)
+        self.watches = Watches(store, facts)
+        self._verbs = {
+            "get": self.get,
+            "list": self.list,
+            "watch": self.watch,
+            "create": self.create,
+            "update": self.update,
+            "patch": self.patch,
+            "delete": self.delete,
+            "deletecollection": self.delete_collection,
+        }
+
+    async def answer(self, call: Call, resource: Resource) -> Response:
+        """Answer a request for a resource, or a part of it that its kind describes.
+
+        :raises StatusError: whatever is wrong with it.
+        """
+        info = call.info
+        if info.parts > 1:
+            check_name(info)
+        target = Target(resource, info.namespace if resource.namespaced else "", info.name, info.subresource)
+        return await self._verbs[info.verb](call, target)
+
+    # reads
+
+    async def get(self, call: Call, target: Target) -> Response:
+        """Answer with an object."""
+        view = self._view(call, target.resource)
+        stored = self.registry.get(target)
+        return call.respond(view.one(view.seen(stored.value)), content_type=view.form.content_type)
+
+    async def list(self, call: Call, target: Target) -> Response:
+        """Answer with the objects of a resource."""
+        view = self._view(call, target.resource)
+        if view.form.as_ == "PartialObjectMetadata":
+            kind = f"*{target.resource.kind.version}.{target.resource.kind.kind}List"
+            why = f"you requested PartialObjectMetadata, but the requested object is a list ({kind})"
+            raise StatusError(406, "NotAcceptable", why)
+        name = call.info.name if call.info.parts > 1 else ""
+        asked = options.list_options(call.query, target.resource, name, watch=False)
+        listed = await self.lists.find(target, asked)
+        pieces = view.list_pieces(listed.values(), listed.metadata)
+        first = next(pieces)
+        second = next(pieces, None)
+        if second is None:
+            return call.respond(first, content_type=view.form.content_type)
+
+        async def body() -> AsyncGenerator[bytes, None]:
+            yield first
+            yield second
+            for piece in pieces:
+                await asyncio.sleep(0)  # others have their turn
+                yield piece
+
+        return call.respond(body(), content_type=view.form.content_type)
+
+    async def watch(self, call: Call, target: Target) -> Response:
+        """Answer with the events of a resource."""
+        view = self._view(call, target.resource)
+        if view.form.media_type == YAML:
+            raise not_acceptable([f"{JSON};stream=watch"])
+        name = call.info.name if call.info.parts > 1 else ""
+        asked = options.list_options(call.query, target.resource, name, watch=True)
+        lines, end = self.watches.start(target, asked, view)
+        call.request.at_end.callback(end)
+        return call.respond(lines, content_type=view.form.content_type)
+
+    def _view(self, call: Call, resource: Resource) -> Rendering:
+        form = call.form()
+        return Rendering(resource, form, options.include_object(call.query) if form.as_ == "Table" else "Metadata")
+
+    # writes
+
+    async def create(self, call: Call, target: Target) -> Response:
+        """Create the object of the body."""
+        view = self._view(call, target.resource)
+        body, media_type = await call.body()
+        asked = options.write_options(call.query, "CreateOptions")
+        value = decode_object(body, media_type, target.resource.kind, asked.validation, call.warnings)
+        created = await self.registry.create(target, value, self.request(call, asked))
+        return self._written(call, view, created, status=201)
+
+    async def update(self, call: Call, target: Target) -> Response:
+        """Replace an object by that of the body."""
+        view = self._view(call, target.resource)
+        body, media_type = await call.body()
+        asked = options.write_options(call.query, "UpdateOptions")
+        value = decode_object(body, media_type, target.resource.kind, asked.validation, call.warnings)
+        _check_name(value, target)
+        updated, created = await self.registry.update(target, value, self.request(call, asked))
+        return self._written(call, view, updated, status=201 if created else 200)
+
+    async def patch(self, call: Call, target: Target) -> Response:
+        """Change an object by the patch of the body."""
+        view = self._view(call, target.resource)
+        body, media_type = await call.body(_PATCHES)
+        asked = options.write_options(call.query, "PatchOptions", applies=media_type == APPLY)
+        request = self.request(call, asked)
+        if media_type == APPLY:
+            config = applied(body, target.resource, asked.validation, call.warnings)
+            value, created = await self.registry.apply(target, config, request, force=asked.force)
+            return self._written(call, view, value, status=201 if created else 200)
+        patch = patch_value(body, PatchType(media_type), asked.validation, call.warnings)
+        check = _Unknown(asked.validation, call.warnings, body)
+        value = await self.registry.patch(target, patch, PatchType(media_type), request, check)
+        return self._written(call, view, value)
+
+    async def delete(self, call: Call, target: Target) -> Response:
+        """Delete an object, or begin to."""
+        view = self._view(call, target.resource)
+        body = await media_body(call)
+        asked = options.delete_options(*body, call.query)
+        request = Request(user=call.user, dry_run=asked.dry_run, warnings=call.warnings)
+        value, gone = await self.registry.delete(target, asked.options, request)
+        if not gone or target.resource.strategy.returns_deleted:
+            return self._written(call, view, value, status=202 if asked.accepted and not gone else 200)
+        return call.answer(deleted(target, value), form=view.form)
+
+    async def delete_collection(self, call: Call, target: Target) -> Response:
+        """Delete the objects that a list would have."""
+        view = self._view(call, target.resource)
+        body = await media_body(call)
+        asked = options.delete_options(*body, call.query)
+        chosen = options.list_options(call.query, target.resource, "", watch=False)
+        listed = await self.lists.find(target, chosen)
+        request = Request(user=call.user, dry_run=asked.dry_run, warnings=call.warnings)
+        items = list(listed.items)
+        for start in range(0, len(items), DELETED_AT_ONCE):
+            some = [item.key for item in items[start : start + DELETED_AT_ONCE]]
+            targets = [target._replace(namespace=key.namespace, name=key.name) for key in some]
+            # All of them end before the answer, whatever becomes of one.
+            ends = await asyncio.gather(
+                *(self._delete_one(one, asked, request) for one in targets), return_exceptions=True
+            )
+            for error in filter(None, ends):
+                raise error
+        pieces = view.list_pieces(listed.values(), listed.metadata)
+        return call.respond(b"".join(pieces), content_type=view.form.content_type)
+
+    async def _delete_one(self, target: Target, asked: options.Deletion, request: Request) -> None:
+        try:
+            await self.registry.delete(target, asked.options, request)
+        except StatusError as error:
+            if error.code != 404:
+                raise
+
+    # what they have in common
+
+    def request(self, call: Call, asked: WriteOptions) -> Request:
+        """Return how the registry is asked for a write."""
+        return Request(
+            field_manager=options.manager_of(asked, call.header("user-agent")),
+            user=call.user,
+            dry_run=asked.dry_run,
+            warnings=call.warnings,
+        )
+
+    def _written(self, call: Call, view: Rendering, value: Mapping[str, Any], *, status: int = 200) -> Response:
+        return call.respond(view.one(value), status=status, content_type=view.form.content_type)
+
+
+async def media_body(call: Call) -> tuple[bytes, str]:
+    """Return a body that may be missing, and its media type, which counts only if there is one.
+
+    :raises StatusError: 413 or 415.
+    """
+    if call.request.body.is_empty:
+        return b"", JSON
+    return await call.body()
+
+
+def deleted(target: Target, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``Status`` that an object is gone."""
+    details = {"name": target.name, "group": target.resource.group, "kind": target.resource.plural}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {name: text for name, text in details.items() if text} | {"uid": metadata(value).get("uid", "")},
+    }
+
+
+def _check_name(value: Object, target: Target) -> None:
+    given = metadata(value).get("name", "")
+    if not given:
+        why = "name must be provided"
+        raise bad_request(f"the name of the object ({target.name} based on URL) was undeterminable: {why}")
+    if given != target.name:
+        raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({target.name})")
+
+
+class _Unknown:
+    """Says of a patched object what its validation wants said of fields that are unknown."""
+
+    def __init__(self, validation: FieldValidation, warnings: list[str], patch: bytes) -> None:
+        self._validation, self._warnings, self._patch = validation, warnings, patch
+
+    def __call__(self, unknown: list[str]) -> None:
+        complaints = [f'unknown field "{path}"' for path in unknown]
+        if complaints and self._validation is FieldValidation.STRICT:
+            raise _strict(self._patch, complaints)
+        if self._validation is FieldValidation.WARN:
+            self._warnings.extend(complaints)
+
+
+def _strict(patch: bytes, complaints: list[str]) -> StatusError:
+    errors = FieldErrors()
+    errors.invalid("patch", patch.decode(errors="replace"), f"strict decoding error: {', '.join(complaints)}")
+    return invalid("", "", "", errors.found)
+
+
+def patch_value(body: bytes, kind: PatchType, validation: FieldValidation, warnings: list[str]) -> Any:
+    """Return the value of a patch.
+
+    :raises StatusError: 400, 413 or 422.
+    """
+    try:
+        parsed = parse(body, JSON, strict=validation is not FieldValidation.IGNORE)
+    except Malformed as error:
+        raise bad_request(f"error decoding patch: {error}") from None
+    if kind is PatchType.JSON:
+        if not isinstance(parsed.value, list):
+            raise bad_request(
+                "error decoding patch: json: cannot unmarshal into Go value of type []handlers.jsonPatchOp"
+            )
+        if len(parsed.value) > MAX_OPERATIONS:
+            raise too_large(
+                f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(parsed.value)}"
+            )
+    elif not isinstance(parsed.value, dict):
+        raise bad_request("error decoding patch: json: cannot unmarshal into Go value of type map[string]interface {}")
+    if parsed.duplicates:
+        prefix = "json patch " if kind is PatchType.JSON else ""
+        complaints = [f"{prefix}{text}" for text in parsed.complaints]
+        if validation is FieldValidation.STRICT:
+            raise _strict(body, complaints)
+        warnings.extend(complaints)
+    return parsed.value
+
+
+def applied(body: bytes, resource: Resource, validation: FieldValidation, warnings: list[str]) -> Object:
+    """Return what is applied.
+
+    :raises StatusError: 400, if it is not of the resource's kind, or has a field that the kind has not.
+    """
+    try:
+        parsed = parse(body, YAML, strict=validation is not FieldValidation.IGNORE)
+    except Malformed as error:
+        raise bad_request(f"error decoding YAML: {error}") from None
+    value, kind = parsed.value, resource.kind
+    if not isinstance(value, dict):
+        raise bad_request("error decoding YAML: json: cannot unmarshal into Go value of type map[string]interface {}")
+    for name in ("apiVersion", "kind"):
+        if not value.get(name):
+            raise bad_request(f"Object '{name}' is missing in '{msgspec.json.encode(value).decode()[:200]}'")
+    if value["apiVersion"] != kind.api_version:
+        raise bad_request(
+            "Incorrect version specified in apply patch. Specified patch version:"
+            f" {value['apiVersion']}, expected: {kind.api_version}"
+        )
+    if value["kind"] != kind.kind:
+        raise bad_request(f"invalid object type: {kind.api_version}, Kind={value['kind']}")
+    if parsed.duplicates:
+        if validation is FieldValidation.STRICT:
+            raise bad_request(f"error strict decoding YAML: {', '.join(parsed.complaints)}")
+        warnings.extend(parsed.complaints)
+    # What is applied is owned, so that nothing of it may be dropped: an unknown field is an error in any case.
+    try:
+        decoded = decode(value, resource.struct)
+    except WrongType as error:
+        raise _untyped(value, resource, str(error)) from None
+    if decoded.unknown:
+        raise _untyped(value, resource, f".{decoded.unknown[0]}: field not declared in schema")
+    return decoded.value
+
+
+def _untyped(value: Mapping[str, Any], resource: Resource, why: str) -> StatusError:
+    fields = value.get("metadata") or {}
+    group = resource.kind.api_version
+    name = f"{fields.get('namespace', '')}/{fields.get('name', '')}; {group}, Kind={resource.kind.kind}"
+    return bad_request(f"failed to create typed patch object ({name}): {why}")

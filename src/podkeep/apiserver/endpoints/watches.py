@@ -1,0 +1,219 @@
+"""Watches: the events of a resource as lines of JSON, from a revision on, with everything that clients ask of them.
+
+An event is encoded once for all watchers that see it in the same form. Selectors turn an event into another: what
+they begin to take was added, what they do not take any more was deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from podkeep.apiserver.endpoints.facts import Facts
+from podkeep.apiserver.endpoints.lists import future_revision
+from podkeep.apiserver.endpoints.media_types import Form
+from podkeep.apiserver.endpoints.options import ListOptions
+from podkeep.apiserver.endpoints.output import PIECE_BYTES, Rendering, decode, encode
+from podkeep.apiserver.kinds.resources import Target
+from podkeep.apiserver.meta.status import StatusError, expired, internal
+from podkeep.apiserver.schema.table import Kind
+from podkeep.apiserver.storage.records import Event, EventType, Stored
+from podkeep.apiserver.storage.store import Compacted, FutureRevision, Slow, Store, Watcher
+from podkeep.base.errors import PodkeepError
+
+BOOKMARK_S = 60.0
+"""Seconds between bookmarks of a watch without events."""
+LAST_BOOKMARK_S = 2.0
+"""How long before a watch's end its last bookmark comes."""
+LEAST_S = 1800.0
+"""How long a watch goes on whose client says nothing; up to twice that, so that not all end at once."""
+KEPT_LINES = 1_000
+"""Of the newest events, in forms other than the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An event as one watcher sees it."""
+
+    type: EventType
+    stored: Stored
+    is_previous: bool = False
+    """The object is the one before the event, which has another revision."""
+
+
+def seen(event: Event, selects: Callable[[Stored], bool]) -> Change | None:
+    """Return what a watcher with a selector sees of an event; None: nothing (apiserver: ``cacheWatcher``)."""
+    stored, previous = event.stored, event.previous
+    before = previous is not None and selects(previous)
+    if event.type is EventType.DELETED:
+        return Change(EventType.DELETED, stored) if before else None
+    now = selects(stored)
+    if now:
+        return Change(EventType.MODIFIED if before else EventType.ADDED, stored)
+    if before and previous is not None:
+        return Change(EventType.DELETED, Stored(stored.key, stored.revision, previous.value), is_previous=True)
+    return None
+
+
+def with_revision(value: bytes, revision: int) -> bytes:
+    """Return an object as JSON with another ``resourceVersion``."""
+    plain = decode(value)
+    plain["metadata"]["resourceVersion"] = str(revision)
+    return encode(plain)
+
+
+def error_line(error: StatusError) -> bytes:
+    """Return the line that ends a watch with an error."""
+    return b'{"type":"ERROR","object":' + encode(error.status()) + b"}\n"
+
+
+class Watches:
+    """The watches of a server."""
+
+    def __init__(self, store: Store, facts: Facts, clock: Callable[[], float] | None = None) -> None:
+        self._store, self._facts = store, facts
+        self._clock = clock or asyncio.get_running_loop().time
+        self._lines: dict[tuple[int, EventType, Kind, Form, str, bool], bytes] = {}
+        self._open: set[Watcher] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def close(self) -> None:
+        """End every watch."""
+        for watcher in list(self._open):
+            watcher.end()
+
+    def start(
+        self, target: Target, options: ListOptions, view: Rendering
+    ) -> tuple[AsyncGenerator[bytes, None], Callable[[], None]]:
+        """Begin a watch.
+
+        :returns: its lines, and what ends it.
+        :raises StatusError: 504, if the revision is not there yet.
+        """
+        resource = target.resource
+        namespace = target.namespace if resource.namespaced else ""
+        revision = options.resource_version or 0
+        if revision > self._store.revision:
+            raise future_revision(
+                FutureRevision(f"Too large resource version: {revision}, current: {self._store.revision}")
+            )
+        initial: list[Stored] = []
+        if options.initial_events or not revision:
+            revision = self._store.revision
+            if options.initial_events:
+                initial = self._store.snapshot(resource.storage_name, namespace).items
+        try:
+            watcher = self._store.watch(resource.storage_name, revision, namespace)
+        except Compacted:
+            return _refused(expired(f"too old resource version: {revision} ({self._store.compacted})")), _nothing
+        self._open.add(watcher)
+
+        def end() -> None:
+            watcher.end()
+            self._open.discard(watcher)
+
+        return self._stream(watcher, options, view, initial, revision), end
+
+    async def _stream(
+        self, watcher: Watcher, options: ListOptions, view: Rendering, initial: list[Stored], revision: int
+    ) -> AsyncGenerator[bytes, None]:
+        for piece in self._initial(options, view, initial):
+            yield piece
+            await asyncio.sleep(0)
+        headers = not initial
+        if options.initial_events and options.bookmarks:
+            yield view.bookmark(revision, ends_initial=True)
+        try:
+            async for told in self._told(watcher, options, view):
+                if isinstance(told, int):
+                    yield view.bookmark(told, ends_initial=False)
+                    continue
+                lines = b"".join(self._lines_of(told, view, headers=headers))
+                headers = headers and not lines
+                yield lines
+        except Slow:
+            return
+        except Compacted as error:
+            yield error_line(expired(error.message))
+        except PodkeepError as error:
+            yield error_line(internal(str(error)))
+
+    def _initial(self, options: ListOptions, view: Rendering, initial: list[Stored]) -> Iterator[bytes]:
+        """Yield the lines of the objects that are there, in pieces."""
+        piece: list[bytes] = []
+        size, headers = 0, True
+        for stored in initial:
+            if options.selects and not self._facts.selects(options, view.resource, stored):
+                continue
+            line = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)
+            headers = False
+            piece.append(line)
+            size += len(line)
+            if size >= PIECE_BYTES:
+                yield b"".join(piece)
+                piece, size = [], 0
+        yield b"".join(piece)
+
+    async def _told(
+        self, watcher: Watcher, options: ListOptions, view: Rendering
+    ) -> AsyncGenerator[list[Change] | int, None]:
+        """Yield what a watcher sees, and the revisions of its bookmarks, until the watch ends or its time is over."""
+        end = self._clock() + (options.timeout or LEAST_S * (1 + random.random()))
+        bookmark = self._next_bookmark(end)
+        while (now := self._clock()) < end:
+            if now >= bookmark:
+                if options.bookmarks and watcher.is_drained:
+                    yield self._store.revision
+                bookmark = self._next_bookmark(end)
+            try:
+                async with asyncio.timeout_at(bookmark):
+                    events = await watcher.batch(PIECE_BYTES)
+            except TimeoutError:
+                continue
+            if not events:
+                return
+            yield self._changes(events, options, view)
+
+    def _next_bookmark(self, end: float) -> float:
+        """Return when the next bookmark is due: regularly, and shortly before the end; then the end itself."""
+        now = self._clock()
+        last = end - LAST_BOOKMARK_S
+        return min(now + BOOKMARK_S, last if now < last else end)
+
+    def _changes(self, events: Sequence[Event], options: ListOptions, view: Rendering) -> list[Change]:
+        if not options.selects:
+            return [Change(event.type, event.stored) for event in events]
+        selects = partial(self._facts.selects, options, view.resource)
+        return [change for event in events if (change := seen(event, selects))]
+
+    def _lines_of(self, changes: Sequence[Change], view: Rendering, *, headers: bool) -> Iterator[bytes]:
+        for change in changes:
+            yield self._line(change, view, headers=headers)
+            headers = False
+
+    def _line(self, change: Change, view: Rendering, *, headers: bool) -> bytes:
+        value = change.stored.value
+        if change.type is EventType.DELETED and change.is_previous:
+            value = with_revision(value, change.stored.revision)
+        if view.is_plain and view.resource.view is None:
+            return view.event(change.type, value, headers=False)
+        key = change.stored.revision, change.type, view.resource.kind, view.form, view.include, headers
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = view.event(change.type, view.seen(value), headers=headers)
+            if len(self._lines) > KEPT_LINES:
+                del self._lines[next(iter(self._lines))]
+        return line
+
+
+async def _refused(error: StatusError) -> AsyncGenerator[bytes, None]:
+    yield error_line(error)
+
+
+def _nothing() -> None:
+    return

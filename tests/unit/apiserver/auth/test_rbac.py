@@ -1,0 +1,277 @@
+"""RBAC: who has which rules, from bindings and roles that change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
+from podkeep.apiserver.auth.rbac import Rbac, RoleRef, aggregated_rules
+from podkeep.apiserver.auth.refusals import forbidden
+from podkeep.apiserver.auth.union import AnyAuthorizer
+from podkeep.apiserver.auth.user import User
+from podkeep.apiserver.meta.status import StatusError
+from support.objects import Objects
+
+GROUP = "rbac.authorization.k8s.io"
+READ_PODS = {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}
+READ_SECRETS = {"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]}
+ANN = User(name="ann", groups=("dev", "system:authenticated"))
+SA = User(name="system:serviceaccount:ns1:robot")
+
+
+def role(name: str, *rules: Any, namespace: str = "", **more: Any) -> dict[str, Any]:
+    labels = more.pop("labels", {})
+    fields = {"name": name, "labels": labels} | ({"namespace": namespace} if namespace else {})
+    kind = "Role" if namespace else "ClusterRole"
+    return {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": fields, "rules": list(rules), **more}
+
+
+def binding(name: str, ref: str, *subjects: Any, namespace: str = "") -> dict[str, Any]:
+    kind, role_name = ref.split("/")
+    fields = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+        "metadata": fields,
+        "roleRef": {"apiGroup": GROUP, "kind": kind, "name": role_name},
+        "subjects": list(subjects),
+    }
+
+
+def user(name: str) -> dict[str, str]:
+    return {"kind": "User", "name": name, "apiGroup": GROUP}
+
+
+def group(name: str) -> dict[str, str]:
+    return {"kind": "Group", "name": name, "apiGroup": GROUP}
+
+
+def account(name: str, namespace: str = "") -> dict[str, str]:
+    return {"kind": "ServiceAccount", "name": name} | ({"namespace": namespace} if namespace else {})
+
+
+def get(resource: str = "pods", namespace: str = "", **more: str) -> RequestAttributes:
+    return RequestAttributes(verb="get", resource=resource, namespace=namespace, **more)
+
+
+POLICY = (
+    role("reader", READ_PODS),
+    role("local", READ_SECRETS, namespace="ns1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("bound", "who", "asked", "decision"),
+    [
+        (
+            binding("b", "ClusterRole/reader", user("eve"), user("ann")),
+            ANN,
+            get(),
+            Decision(True, 'RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "reader" to User "ann"'),
+        ),
+        (
+            binding("b", "ClusterRole/reader", group("dev"), user("ann")),
+            ANN,
+            get(namespace="ns2"),
+            Decision(True, 'RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "reader" to Group "dev"'),
+        ),
+        (
+            binding("b", "ClusterRole/reader", account("robot", "ns1")),
+            SA,
+            get(),
+            Decision(
+                True, 'RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "reader" to ServiceAccount "robot/ns1"'
+            ),
+        ),
+        (binding("b", "ClusterRole/reader", account("robot")), SA, get(), Decision(False)),
+        (
+            binding("b", "ClusterRole/reader", account("robot"), namespace="ns1"),
+            SA,
+            get(namespace="ns1"),
+            Decision(
+                True, 'RBAC: allowed by RoleBinding "b/ns1" of ClusterRole "reader" to ServiceAccount "robot/ns1"'
+            ),
+        ),
+        (binding("b", "ClusterRole/reader", user("ann"), namespace="ns1"), ANN, get(namespace="ns2"), Decision(False)),
+        (binding("b", "ClusterRole/reader", user("ann"), namespace="ns1"), ANN, get(), Decision(False)),
+        (
+            binding("b", "Role/local", user("ann"), namespace="ns1"),
+            ANN,
+            get("secrets", "ns1"),
+            Decision(True, 'RBAC: allowed by RoleBinding "b/ns1" of Role "local" to User "ann"'),
+        ),
+        (
+            binding("b", "Role/local", user("ann"), namespace="ns2"),
+            ANN,
+            get("secrets", "ns2"),
+            Decision(False, 'RBAC: role.rbac.authorization.k8s.io "local" not found'),
+        ),
+        (
+            binding("b", "ClusterRole/gone", user("ann")),
+            ANN,
+            get(),
+            Decision(False, 'RBAC: clusterrole.rbac.authorization.k8s.io "gone" not found'),
+        ),
+        (
+            binding("b", "Role/local", user("ann")),
+            ANN,
+            get("secrets", "ns1"),
+            Decision(False, 'RBAC: role.rbac.authorization.k8s.io "local" not found'),
+        ),
+        (
+            binding("b", "Other/local", user("ann")),
+            ANN,
+            get(),
+            Decision(False, 'RBAC: unsupported role reference kind: "Other"'),
+        ),
+        (binding("b", "ClusterRole/reader", {"kind": "Node", "name": "ann"}), ANN, get(), Decision(False)),
+        (binding("b", "ClusterRole/reader", user("dev")), ANN, get(), Decision(False)),
+        (binding("b", "ClusterRole/reader"), ANN, get(), Decision(False)),
+    ],
+)
+def test_bindings_give_rules(bound: Any, who: User, asked: RequestAttributes, decision: Decision) -> None:
+    assert Rbac(Objects(*POLICY, bound)).authorize(who, asked) == decision
+
+
+def test_several_missing_roles_are_listed_once_each() -> None:
+    bindings = [binding(f"b{number}", f"ClusterRole/gone{number // 2}", user("ann")) for number in range(4)]
+    reason = Rbac(Objects(*bindings)).authorize(ANN, get()).reason
+    missing = [f'clusterrole.rbac.authorization.k8s.io "gone{number}" not found' for number in range(2)]
+    assert reason == f"RBAC: [{', '.join(missing)}]"
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_is_written_counts_at_once(forgotten: bool) -> None:
+    objects = Objects(*POLICY)
+    rbac = Rbac(objects)
+
+    def step(work: Any) -> bool:
+        work()
+        if forgotten:
+            objects.forget()
+        return rbac.authorize(ANN, get()).allowed
+
+    bound = binding("b", "ClusterRole/reader", user("ann"))
+    assert [
+        step(lambda: None),
+        step(lambda: objects.put(bound)),
+        step(lambda: objects.put(role("reader"))),
+        step(lambda: objects.put(role("reader", READ_PODS))),
+        step(lambda: objects.put(binding("b", "ClusterRole/reader", user("eve")))),
+        step(lambda: objects.put(bound)),
+        step(lambda: objects.delete(bound)),
+        step(lambda: objects.put(bound)),
+        step(lambda: objects.delete(role("reader"))),
+        step(lambda: objects.put(role("reader", READ_PODS))),
+    ] == [False, True, False, True, False, True, False, True, False, True]
+
+
+def test_a_role_has_the_rules_of_those_it_aggregates_at_once() -> None:
+    def selects(label: str) -> dict[str, Any]:
+        return {"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {label: "true"}}]}}
+
+    top = role("top", {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}, **selects("to-top"))
+    middle = role("middle", labels={"to-top": "true"}, **selects("to-middle"))
+    low = role("low", READ_PODS, labels={"to-middle": "true"})
+    again = role("again", READ_PODS, labels={"to-top": "true", "to-middle": "true"})
+    ring = role("ring", labels={"to-middle": "true"}, **selects("to-top"))
+    assert aggregated_rules(top, [top, middle, low, again, ring]) == [READ_PODS]
+    objects = Objects(top, middle, ring, binding("b", "ClusterRole/top", user("ann")))
+    rbac = Rbac(objects)
+    assert not rbac.authorize(ANN, get()).allowed
+    objects.put(low)
+    assert rbac.authorize(ANN, get()).allowed
+    assert not rbac.authorize(ANN, get("secrets")).allowed
+
+
+def test_rules_of_a_user_are_those_of_the_namespace_and_of_everywhere() -> None:
+    objects = Objects(
+        *POLICY,
+        binding("b", "ClusterRole/reader", user("ann")),
+        binding("b", "Role/local", user("ann"), namespace="ns1"),
+        binding("c", "ClusterRole/gone", user("ann"), namespace="ns1"),
+    )
+    rules, errors = Rbac(objects).rules_for(ANN, "ns1")
+    assert [rule.value for rule in rules] == [READ_PODS, READ_SECRETS]
+    assert errors == 'clusterrole.rbac.authorization.k8s.io "gone" not found'
+    assert [rule.value for rule in Rbac(objects).rules_for(ANN, "")[0]] == [READ_PODS]
+
+
+def test_a_role_that_is_not_there_has_no_rules() -> None:
+    rbac = Rbac(Objects(*POLICY))
+    assert [rule.value for rule in rbac.role_rules(RoleRef("Role", "ns1", "local"))] == [READ_SECRETS]
+    for ref in (RoleRef("Role", "ns2", "local"), RoleRef("Role", "", "local"), RoleRef("ClusterRole", "", "local")):
+        with pytest.raises(StatusError, match="not found"):
+            rbac.role_rules(ref)
+
+
+def test_many_users_do_not_fill_the_memory() -> None:
+    rbac = Rbac(Objects(*POLICY))
+    for number in range(2_500):
+        rbac.authorize(User(name=f"u{number}"), get())
+    assert rbac._index is not None
+    assert len(rbac._index.users) <= 1_000
+
+
+class Fixed:
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+
+    def authorize(self, user: User, attributes: RequestAttributes) -> Decision:
+        return self.decision
+
+
+YES, NO, PASS, WHY = (
+    Decision(True, "yes"),
+    Decision(False, "no", denied=True),
+    Decision(False),
+    Decision(False, "why"),
+)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "result"),
+    [
+        ([PASS, YES], YES),
+        ([NO, YES], NO),
+        ([YES, NO], YES),
+        ([WHY, PASS, WHY], Decision(False, "why\nwhy")),
+        ([], PASS),
+    ],
+)
+def test_the_first_opinion_counts(decisions: list[Decision], result: Decision) -> None:
+    assert AnyAuthorizer([Fixed(decision) for decision in decisions]).authorize(ANN, get()) == result
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason", "message"),
+    [
+        (
+            get(namespace="default", name="web"),
+            "",
+            'pods "web" is forbidden: User "ann" cannot get resource "pods" in API group "" in the namespace "default"',
+        ),
+        (
+            RequestAttributes(verb="list", resource="deployments", group="apps"),
+            "",
+            'deployments.apps is forbidden: User "ann" cannot list resource "deployments" in API group "apps" at the'
+            " cluster scope",
+        ),
+        (
+            RequestAttributes(verb="create", resource="pods", subresource="exec", namespace="x", name="web"),
+            "why",
+            'pods "web" is forbidden: User "ann" cannot create resource "pods/exec" in API group "" in the namespace'
+            ' "x": why',
+        ),
+        (
+            RequestAttributes(verb="get", resource_request=False, path="/<b>&"),
+            "",
+            'forbidden: User "ann" cannot get path "/&lt;b&gt;&amp;"',
+        ),
+    ],
+)
+def test_refusals_say_what_kube_apiserver_says(asked: RequestAttributes, reason: str, message: str) -> None:
+    error = forbidden(ANN, asked, reason)
+    assert (error.code, error.reason, error.message) == (403, "Forbidden", message)

@@ -295,7 +295,7 @@ def missing(pod: Object, names: Iterable[str]) -> str:
                 kind, _, resource = name.rpartition(".")
                 if resource not in resources.get(kind or "requests", ()):
                     found.setdefault(name, set()).add(container.get("name", ""))
-    texts = [f"{name} for: {','.join(sorted(containers))}" for name, containers in found.items()]
+    texts = [f"{name} for: {','.join(sorted(containers))}" for name, containers in sorted(found.items())]
     return f"must specify {'; '.join(texts)}" if texts else ""
 
 

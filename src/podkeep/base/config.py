@@ -201,6 +201,26 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return _bytes("agent.container_log_max_size", self.container_log_max_size, least=1)
 
 
+class PodSecurityConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[api.admission.pod_security]``: a ``PodSecurityConfiguration``, its keys as Kubernetes writes them."""
+
+    defaults: dict[str, str] = {}
+    """What counts in namespaces without labels: ``enforce``, ``enforce-version``, and so on."""
+    exemptions: dict[str, tuple[str, ...]] = {}
+    """``usernames``, ``namespaces`` and ``runtimeClasses`` for which nothing counts."""
+
+
+class AdmissionConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[api.admission]``: which writes the API takes."""
+
+    enable: tuple[str, ...] = ()
+    """Plugins that are off otherwise."""
+    disable: tuple[str, ...] = ()
+    allowed_registries: tuple[str, ...] = ()
+    """Where images of pods may come from; empty: from anywhere."""
+    pod_security: PodSecurityConfig = PodSecurityConfig()
+
+
 class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``[api]``: the embedded Kubernetes API."""
 
@@ -220,6 +240,7 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     max_writes: int = 200
     history: int = 300
     """Seconds for which a watch or a list may go back."""
+    admission: AdmissionConfig = AdmissionConfig()
 
     def endpoint(self) -> tuple[str, int] | None:
         """Return the IP address and port; None for nowhere.

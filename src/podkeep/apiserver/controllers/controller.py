@@ -153,8 +153,11 @@ class Controller(Protocol):
     name: str
     """In the log, and as field manager of its writes."""
     user: User
-    resources: frozenset[str] | None
-    """Which it is told of, by the name that the store has; None: all of them."""
+
+    @property
+    def resources(self) -> frozenset[str] | None:
+        """Which it is told of, by the name that the store has; None: all of them."""
+        ...
 
     def observe(self, change: Change) -> Iterable[Item]:
         """Return what to look at because of a change."""

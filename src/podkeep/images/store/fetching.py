@@ -7,6 +7,8 @@ stays, however its caller ends. Reads neither registries nor archives. Used by t
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.errors import PermissionDenied
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest
+from podkeep.base.printable import printable
 from podkeep.base.singleflight import SingleFlight
 from podkeep.base.threads import working_for
 from podkeep.images.formats import manifest, referrer_names
@@ -33,6 +36,7 @@ from podkeep.images.messages import (
     Progress,
     Pull,
     Repository,
+    Retrying,
     Save,
     Unchanged,
     Verify,
@@ -46,6 +50,11 @@ from podkeep.images.store.database import BlobRecord, LayerRecord, NewImage
 from podkeep.images.store.durability import Durability
 from podkeep.images.store.layer_store import LayerStore
 from podkeep.images.store.workers import Workers, run_worker
+
+log = logging.getLogger(__name__)
+
+_LOGGED_RETRIES = 20
+"""Answers "later" of one pull that the log has."""
 
 Listener = Callable[[PullProgress], None]
 
@@ -181,6 +190,7 @@ class Fetching:
         leased: list[Digest] = []
         fetched: list[FetchedImage] = []
         unchanged: list[Unchanged] = []
+        retries = itertools.count(1)
 
         async def handle(event: Event) -> Available | None:
             match event:
@@ -192,6 +202,8 @@ class Fetching:
                             image=name, digest=event.digest, phase=event.phase, done=event.done, total=event.total
                         )
                     )
+                case Retrying():
+                    _log_retry(name, event, next(retries))
                 case FetchedImage():
                     fetched.append(event)
                 case Unchanged():
@@ -257,6 +269,19 @@ class Fetching:
 
         async with self._workers.slot(type(request).__name__):
             await run_worker(request, handle, lock=self._lock_fd)
+
+
+def _log_retry(name: str, event: Retrying, count: int) -> None:
+    """Say why a pull waits. A registry decides how often that is: after so many, nothing more is said."""
+    if count <= _LOGGED_RETRIES:
+        log.info(
+            "the answer to %s was %d, asked again in %.1f s%s: image=%s",
+            printable(event.what[:300]),
+            event.status,
+            event.seconds,
+            ", and no more of this pull is logged" if count == _LOGGED_RETRIES else "",
+            name,
+        )
 
 
 def _named_first(image: Image, *names: str) -> Image:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
-from podkeep.apiserver.admission.chain import chain
+from podkeep.apiserver.admission import limits
+from podkeep.apiserver.admission.chain import ORDER, chain
 from podkeep.apiserver.admission.class_quota import ClassQuota
 from podkeep.apiserver.admission.quota_ledger import QuotaLedger
 from podkeep.apiserver.admission.resource_quota import ResourceQuota
@@ -249,6 +250,24 @@ def test_the_ledger_after_more_than_it_can_look_back(tmp_path: Path, monkeypatch
         cluster.ledger.quotas("default")
         assert cluster.used() == cluster.counted()
         assert cluster.used()["pods"] == "7"
+
+    run(tmp_path, steps)
+
+
+def test_all_plugins_over_one_store(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        found = limits.plugins(cluster.lister, FeatureGates())
+        registry = Registry(cluster.store, chain(found), now=cluster.clock)
+        assert found.keys() <= set(ORDER)
+        defaults = {"type": "Container", "default": {"cpu": "2"}}
+        await cluster.create("limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [defaults]}})
+        await cluster.create("resourcequotas", quota(hard={"limits.cpu": "3"}))
+        created = await registry.create(at("pods"), pod("a", None), ME)
+        assert created["spec"]["priority"] == 0
+        # What a limit range fills in is what a quota counts.
+        assert (await cluster.refusal(registry.create(at("pods"), pod("b", None), ME))).endswith(
+            "exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=2, limited: limits.cpu=3"
+        )
 
     run(tmp_path, steps)
 

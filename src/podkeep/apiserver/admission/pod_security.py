@@ -34,6 +34,10 @@ from podkeep.base.errors import InvalidArgument
 MAX_CHECKED_PODS = 500
 """Of a namespace whose policy changes. kube-apiserver's bound is 3,000 and a second; here other requests wait."""
 _PRIVILEGED = Policies()
+_KEYS = {
+    "defaults": {name for mode in MODES for name in (mode, f"{mode}-version")},
+    "exemptions": {"usernames", "namespaces", "runtimeClasses"},
+}
 _IGNORED_SUBRESOURCES = frozenset(
     {"exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"},
 )
@@ -56,6 +60,9 @@ def configuration(given: Mapping[str, Any]) -> Configuration:
     :raises InvalidArgument: naming every field that is wrong.
     """
     errors = FieldErrors()
+    for field, known in _KEYS.items():
+        for name in sorted((given.get(field) or {}).keys() - known):
+            errors.unsupported(field, name, sorted(known))
     defaults, exemptions = given.get("defaults") or {}, given.get("exemptions") or {}
     policies = Policies(*(_default(defaults, mode, errors) for mode in MODES))
     found = Configuration(

@@ -172,6 +172,10 @@ def test_defaults_count_without_labels() -> None:
             'defaults.audit-version: Invalid value: "1.30": must be "latest" or "v1.x"; defaults.warn: Invalid value:'
             ' "Baseline": must be one of privileged, baseline, restricted',
         ),
+        (
+            {"exemptions": {"users": ["a"]}},
+            'exemptions: Unsupported value: "users": supported values: "namespaces", "runtimeClasses", "usernames"',
+        ),
         ({"exemptions": {"namespaces": ["a", "a"]}}, 'exemptions.namespaces[1]: Duplicate value: "a"'),
         (
             {"exemptions": {"usernames": [""]}},

@@ -230,13 +230,6 @@ def test_a_token_for_another_pods_account_is_refused() -> None:
         world.request()
 
 
-def test_admission_sees_the_request_when_it_is_valid() -> None:
-    world = World()
-    seen = []
-    value = request_token({}, ("ns", "robot"), world.objects, world.tokens, now=NOW, admit=lambda v: seen.append(v))
-    assert seen == [value]
-
-
 POD = bound("Pod", "web")
 GONE: list[tuple[dict[str, Any], Any, str]] = [
     ({}, lambda objects: objects.delete(account()), 'serviceaccounts "robot" not found'),

@@ -669,7 +669,7 @@ UPDATES: list[tuple[str, Changes, Changes, list[str]]] = [
         "services",
         {},
         {"spec.ipFamilies": ["IPv6"]},
-        [('spec.clusterIPs[0]: Invalid value: "10.0.0.88": expected an IPv6 value as indicated by `ipFamilies[0]`')],
+        [('spec.clusterIPs[0]: Invalid value: "10.0.0.17": expected an IPv6 value as indicated by `ipFamilies[0]`')],
     ),
     ("services", {}, {"spec.ipFamilies": ABSENT}, []),
     ("services", {}, {"spec.ipFamilyPolicy": ABSENT}, []),

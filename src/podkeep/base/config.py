@@ -211,11 +211,8 @@ class PodSecurityConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class AdmissionConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``[api.admission]``: which writes the API takes."""
+    """``[api.admission]``: what admission plugins are told."""
 
-    enable: tuple[str, ...] = ()
-    """Plugins that are off otherwise."""
-    disable: tuple[str, ...] = ()
     allowed_registries: tuple[str, ...] = ()
     """Where images of pods may come from; empty: from anywhere."""
     pod_security: PodSecurityConfig = PodSecurityConfig()

@@ -46,11 +46,11 @@ def api(tmp_path_factory: pytest.TempPathFactory, scratch_machine: None) -> Iter
 def test_apply_changes_what_is_there(api: ApiDaemon) -> None:
     assert api.kubectl("apply", "-f", "-", stdin=CONFIG_MAP) == "configmap/one created\n"
     assert api.kubectl("apply", "-f", "-", stdin=CONFIG_MAP) == "configmap/one unchanged\n"
-    changed = CONFIG_MAP.replace('x: "1"', 'y: "2"')
+    changed = CONFIG_MAP.replace('x: "1"', 'z: "2"')
     difference = api.kubectl("diff", "-f", "-", stdin=changed, status=1)
     assert '-  x: "1"\n' in difference
     assert api.kubectl("apply", "-f", "-", stdin=changed) == "configmap/one configured\n"
-    assert json.loads(api.kubectl("get", "cm", "one", "-o", "json"))["data"] == {"y": "2"}
+    assert json.loads(api.kubectl("get", "cm", "one", "-o", "json"))["data"] == {"z": "2"}
     assert api.kubectl("delete", "-f", "-", stdin=CONFIG_MAP).startswith('configmap "one" deleted')
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -56,6 +56,8 @@ class Parts:
     answers: Mapping[str, Answer] = field(default_factory=dict)
     checks: Sequence[health.Check] = ()
     audit: AuditLog | None = None
+    downloads: Mapping[str, Callable[[], AsyncGenerator[bytes, None]]] = field(default_factory=dict)
+    """Other things that are served, by path."""
 
 
 class Handler:
@@ -169,6 +171,8 @@ class Handler:
             return call.answer(self._version)
         if path == "/metrics":
             return call.respond(parts.metrics.text(), content_type=metrics.CONTENT_TYPE)
+        if (download := parts.downloads.get(path)) is not None:
+            return call.respond(download(), content_type="application/octet-stream")
         if path == "/":
             return call.answer({"paths": self._paths()})
         if path.startswith("/openapi/"):

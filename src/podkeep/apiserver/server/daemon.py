@@ -31,7 +31,7 @@ from podkeep.apiserver.endpoints.subresources import Subresources
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.registry.registry import Registry
-from podkeep.apiserver.server import bootstrap, certificates, plugins
+from podkeep.apiserver.server import backup, bootstrap, certificates, plugins
 from podkeep.apiserver.server.access import Access
 from podkeep.apiserver.server.certificates import AUTHORITY, Files
 from podkeep.apiserver.server.compaction import compact_regularly
@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
 """How long requests that are being answered may take when the server stops."""
-DATABASE = "api.db"
 _RETRY_S = 3600.0
 """When certificates are looked at again that could not be renewed."""
 
@@ -74,7 +73,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
     async with AsyncExitStack() as stack:
         sockets = Sockets(config.api, files)
         stack.callback(sockets.close)
-        store = await stack.enter_async_context(Store(Path(config.api.root) / DATABASE))
+        store = await stack.enter_async_context(Store(Path(config.api.root) / backup.DATABASE))
         tasks = await stack.enter_async_context(Tasks("the API server"))
         tasks.start(compact_regularly(store, config.api.history))
         tasks.start(_renew(config, files, sockets, renewal))
@@ -160,6 +159,7 @@ def _parts(
         metrics=metrics,
         in_flight=in_flight,
         audit=audit,
+        downloads={backup.PATH: partial(backup.stream, stored.store, Path(config.api.root))},
         answers=subresources.answers() | reviews.answers(),
         checks=[Check("shutdown", lambda: "it stops" if stop.is_set() else "", only_ready=True)],
     )

@@ -30,6 +30,8 @@ from podkeep.http.messages import Refused, Request
 MAX_BYTES = 3 << 20
 MAX_DEPTH = 64
 _SUMMARY_CHARACTERS = 30
+_JSON_NAMES = {list: "array", str: "string", bool: "bool", int: "number", float: "number", type(None): "null"}
+"""What Go calls the values that JSON has; YAML has no other ones here."""
 _LONG_NUMBER = re.compile(rb"[0-9]{19}|[0-9][eE]")
 _BYTE = re.compile(r" \(byte ([0-9]+)\)$")
 
@@ -193,7 +195,7 @@ def decode_object(data: bytes, media_type: str, kind: Kind, validation: FieldVal
         raise _unrecognized(kind, _parse_error(error, media_type), data) from None
     value = parsed.value
     if not isinstance(value, dict):
-        what = "array" if isinstance(value, list) else type(value).__name__
+        what = _JSON_NAMES[type(value)]
         why = (
             f"couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go value of type struct "
             '{ APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'

@@ -188,6 +188,11 @@ REFUSED_REQUESTS: list[tuple[dict[str, Any], int, str]] = [
         'Operation cannot be fulfilled on Pod "web": the UID in the bound object reference (x) does not match the UID'
         " in record. The object might have been deleted and then recreated",
     ),
+    (
+        {"audiences": ["x" * 16_384]},
+        400,
+        "the token would be longer than 16384 characters: name fewer audiences",
+    ),
     (bound("ConfigMap", "a"), 400, "cannot bind token to object of type /v1, Kind=ConfigMap"),
     (
         {"boundObjectRef": {"apiVersion": "apps/v1", "kind": "Pod", "name": "a"}},

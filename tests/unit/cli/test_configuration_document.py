@@ -15,6 +15,7 @@ from podkeep.base import config
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "[api]": config.ApiConfig,
     "[log]": config.LogConfig,
     "[runtime]": config.RuntimeConfig,
     "[runtime.handlers.NAME]": config.HandlerConfig,
@@ -28,6 +29,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[metrics]": config.MetricsConfig,
     "[agent]": config.AgentConfig,
     "[streaming]": config.StreamingConfig,
+    "[api.admission]": config.AdmissionConfig,
+    "[api.admission.pod_security]": config.PodSecurityConfig,
     '[registries."HOST[:PORT]"]': config.RegistryConfig,
 }
 

@@ -179,7 +179,12 @@ class Runner:
             await self._registry.patch(target, write.patch, PatchType.MERGE, request)
         else:
             target = Target(resource, write.namespace, write.name)
-            options = DeleteOptions(uid=write.uid, resource_version=write.revision, propagation=write.propagation)
+            options = DeleteOptions(
+                grace_period=write.grace_period,
+                uid=write.uid,
+                resource_version=write.revision,
+                propagation=write.propagation,
+            )
             await self._registry.delete(target, options, request)
 
 

@@ -232,6 +232,9 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     tls_key: str = ""
     client_ca: str = ""
     """PEM file of more authorities whose certificates name clients."""
+    enable_admission_plugins: tuple[str, ...] = ()
+    """Names of plugins that are off otherwise, such as ``AlwaysPullImages``."""
+    disable_admission_plugins: tuple[str, ...] = ()
     max_reads: int = 400
     """Requests that read and are answered at a time; those of administrators, watches and streams do not count."""
     max_writes: int = 200

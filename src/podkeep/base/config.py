@@ -211,11 +211,8 @@ class PodSecurityConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class AdmissionConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``[api.admission]``: which writes the API takes."""
+    """``[api.admission]``: what admission plugins are told."""
 
-    enable: tuple[str, ...] = ()
-    """Plugins that are off otherwise."""
-    disable: tuple[str, ...] = ()
     allowed_registries: tuple[str, ...] = ()
     """Where images of pods may come from; empty: from anywhere."""
     pod_security: PodSecurityConfig = PodSecurityConfig()
@@ -235,14 +232,13 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     tls_key: str = ""
     client_ca: str = ""
     """PEM file of more authorities whose certificates name clients."""
-    enable_admission_plugins: tuple[str, ...] = ()
-    """Names of plugins that are off otherwise, such as ``AlwaysPullImages``."""
-    disable_admission_plugins: tuple[str, ...] = ()
     max_reads: int = 400
     """Requests that read and are answered at a time; those of administrators, watches and streams do not count."""
     max_writes: int = 200
     history: int = 300
     """Seconds for which a watch or a list may go back."""
+    feature_gates: dict[str, bool] = {}
+    """Features by their Kubernetes names, on or off; those that are not named have their default."""
     admission: AdmissionConfig = AdmissionConfig()
 
     def endpoint(self) -> tuple[str, int] | None:

@@ -275,10 +275,12 @@ def _drain(fd: int, into: bytearray, limit: int) -> bool:
     return True
 
 
-def start(argv: Sequence[str], *, pass_fds: Sequence[int] = (), cwd: str = "/") -> subprocess.Popen[bytes]:
+def start(
+    argv: Sequence[str], *, pass_fds: Sequence[int] = (), cwd: str = "/", stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
     """Start a program of our own that serves until its owner goes; the caller waits for it.
 
-    It is in a session of its own (Ctrl-C at a terminal does not reach it), reads nothing and writes to our stderr.
+    It is in a session of its own (Ctrl-C at a terminal does not reach it), and writes to our stderr.
 
     :raises NotFound: if the program does not exist.
     """
@@ -286,7 +288,7 @@ def start(argv: Sequence[str], *, pass_fds: Sequence[int] = (), cwd: str = "/") 
         return subprocess.Popen(
             list(argv),
             executable=_executable(argv, None),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.DEVNULL,
             cwd=cwd,
             pass_fds=pass_fds,

@@ -47,7 +47,7 @@ def command(
       podkeep kubeconfig --user ann --group dev --file ann.conf
       kubectl create clusterrolebinding ann --clusterrole=view --user=ann
     """
-    from podkeep.apiserver.auth.authenticators import ADMIN
+    from podkeep.apiserver.auth.user import ADMIN
     from podkeep.apiserver.server import certificates, kubeconfig
     from podkeep.base import atomicfile
 

@@ -22,7 +22,6 @@ ORDER = (
     "DefaultStorageClass",
     "PersistentVolumeClaimResize",
     "RuntimeClass",
-    "RbacEscalation",
     "ClassResources",
     "ClassQuota",
     "ResourceQuota",
@@ -30,7 +29,7 @@ ORDER = (
 """The plugins that there may be (kube-apiserver: ``AllOrderedPlugins``). Quotas are last: what they count is final."""
 OFF = frozenset({"AlwaysPullImages"})
 """Those that count only if they are asked for."""
-ALWAYS = frozenset({"ClassResources", "RbacEscalation"})
+ALWAYS = frozenset({"ClassResources"})
 """Those that are rules of validation, which nobody can switch off."""
 
 

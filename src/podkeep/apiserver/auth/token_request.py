@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.auth import jwt
 from podkeep.apiserver.auth.service_account_tokens import Binding, Ref, ServiceAccountTokens
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
@@ -22,10 +23,6 @@ a year, as with kube-apiserver, as long as the pod is there."""
 EXTENDED_SECONDS = 365 * 24 * 3600
 
 
-def _admit(_: Object) -> None:
-    """Admit."""
-
-
 def request_token(
     value: Object,
     account: tuple[str, str],
@@ -33,13 +30,12 @@ def request_token(
     tokens: ServiceAccountTokens,
     *,
     now: datetime,
-    admit: Callable[[Object], None] = _admit,
 ) -> Object:
     """Return a ``TokenRequest`` with a new token in its status.
 
-    :param value: as it was sent, decoded against its type; changed.
+    :param value: as admission left it, which is asked before anything is filled in (NodeRestriction looks at which
+        audiences a node asked for); changed.
     :param account: namespace and name of the service account.
-    :param admit: admission, called with the request when it is valid; may raise.
     :raises StatusError: 400, 403, 404, 409 or 422.
     """
     namespace, name = account
@@ -67,13 +63,15 @@ def request_token(
     _validate(seconds, errors)
     if errors.found:
         raise invalid("TokenRequest", GROUP, "", errors.found)
-    admit(value)
     binding = _binding(found, spec.get("boundObjectRef"), lister)
     lasts, warn = seconds, 0
     if seconds == WARN_SECONDS and binding.pod is not None and set(spec["audiences"]) <= set(tokens.audiences):
         lasts, warn = EXTENDED_SECONDS, seconds
+    token = tokens.issue(binding, spec["audiences"], lasts, warn)
+    if len(token) > jwt.MAX_CHARACTERS:
+        raise bad_request(f"the token would be longer than {jwt.MAX_CHARACTERS} characters: name fewer audiences")
     value["status"] = {
-        "token": tokens.issue(binding, spec["audiences"], lasts, warn),
+        "token": token,
         "expirationTimestamp": _rfc3339(now + timedelta(seconds=seconds)),
     }
     return value

@@ -16,8 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from podkeep.apiserver.auth.authenticators import ADMIN
-from podkeep.apiserver.auth.user import MASTERS, NODE, NODES
+from podkeep.apiserver.auth.user import ADMIN, MASTERS, NODE, NODES
 from podkeep.base import atomicfile, spawn
 from podkeep.base.errors import DataLoss, FailedPrecondition, PodkeepError
 
@@ -295,7 +294,7 @@ def _read_authority(files: Files) -> tuple[str, str]:
 def _records(files: Files) -> dict[str, Record]:
     try:
         return msgspec.json.decode(_read(files.directory / _RECORDS) or b"{}", type=dict[str, Record])
-    except (msgspec.MsgspecError, PodkeepError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, PodkeepError):
         log.warning("%s is damaged: certificates are made anew", files.directory / _RECORDS)
         return {}
 

@@ -67,7 +67,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    gates = read_gates(config.agent.feature_gates)
+    gates = read_gates(config.api.feature_gates, "api")
     served = Served()
     async with AsyncExitStack() as stack:
         sockets = Sockets(config.api, files)

@@ -12,11 +12,9 @@ from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.chain import ALWAYS, OFF, ORDER, Chain, chain
 from podkeep.apiserver.admission.classes import ClassResources
 from podkeep.apiserver.admission.default_toleration_seconds import DefaultTolerationSeconds
-from podkeep.apiserver.admission.plugins import plugins
 from podkeep.apiserver.admission.storage_classes import DefaultStorageClass, PersistentVolumeClaimResize
 from podkeep.apiserver.admission.taint_nodes_by_condition import TaintNodesByCondition
 from podkeep.apiserver.meta.status import StatusError
-from podkeep.base.config import AdmissionConfig, PodSecurityConfig
 from podkeep.base.errors import InvalidArgument
 from support.admission import Objects, admit, attributes
 
@@ -211,22 +209,6 @@ def test_claims_that_grow(new: dict[str, Any], old: dict[str, Any], refusal: str
 
 
 # The chain
-
-
-def test_the_configuration_chooses_plugins() -> None:
-    config = AdmissionConfig(
-        enable=("AlwaysPullImages",),
-        allowed_registries=("registry.example",),
-        pod_security=PodSecurityConfig(defaults={"enforce": "restricted"}),
-    )
-    made = plugins(config, Objects(("namespaces", {"metadata": {"name": "default"}})), FeatureGates())
-    assert set(made) <= set(ORDER)
-    with pytest.raises(StatusError, match="image policy denied"):
-        admit(chain(made, config.enable, config.disable), attributes("pods", pod()))
-    with pytest.raises(StatusError, match="violates PodSecurity"):
-        admit(chain(made, config.enable, ["ImagePolicy"]), attributes("pods", pod()))
-    with pytest.raises(InvalidArgument, match="must be one of"):
-        plugins(AdmissionConfig(pod_security=PodSecurityConfig(defaults={"enforce": "x"})), Objects(), FeatureGates())
 
 
 class Noting:

@@ -81,6 +81,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes())
         registry = Registry(store, plugins.admission(config, store, lister, access, gates), gates)
         await bootstrap.make_namespaces(registry)
+        await bootstrap.make_priority_classes(registry)
         await bootstrap.make_roles(registry, lister)
         authority = files.certificate(AUTHORITY).read_text()
         make = partial(plugins.controllers, served.resources, lister, gates, authority)

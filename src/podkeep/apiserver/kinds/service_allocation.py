@@ -335,9 +335,8 @@ def _node_ports(
             wanted = wanted or shared.get(number, 0) or wishes.get(number, 0)
         if not wanted:
             wanted = _next_port(ports, taken, pick, "failed to allocate a nodePort")
-        elif wanted not in own and shared.get(number) != wanted:
-            if why := _port_refusal(ports, wanted, taken):
-                errors.invalid(f"spec.ports[{index}].nodePort", wanted, why)
+        elif wanted not in own and shared.get(number) != wanted and (why := _port_refusal(ports, wanted, taken)):
+            errors.invalid(f"spec.ports[{index}].nodePort", wanted, why)
         port["nodePort"] = wanted
         shared.setdefault(number, wanted)
         taken.add(wanted)

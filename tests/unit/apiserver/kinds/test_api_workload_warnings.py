@@ -204,3 +204,17 @@ def test_labels_that_the_api_generates_cannot_be_others() -> None:
     assert len(problems) == 1
     assert problems[0].startswith("spec.template.metadata.labels[controller-uid]: Invalid value: {")
     assert problems[0].endswith(f"must be '{UID}'")
+
+
+@pytest.mark.requirement("V8")
+@pytest.mark.parametrize("plural", ["deployments", "statefulsets", "daemonsets", "jobs", "cronjobs"])
+def test_templates_are_validated_as_pods_are_but_for_what_admission_fills_in(plural: str) -> None:
+    manifest = MANIFESTS[plural]
+    path = "spec.jobTemplate.spec.template.spec" if plural == "cronjobs" else "spec.template.spec"
+    _, problems = creation(
+        RESOURCES[plural], changed(manifest, {f"{path}.volumes": [{"name": "v", "image": {"pullPolicy": "Always"}}]})
+    )
+    assert problems == []
+    both = [{"name": "v", "image": {"reference": "r:1"}, "emptyDir": {}}]
+    _, problems = creation(RESOURCES[plural], changed(manifest, {f"{path}.volumes": both}))
+    assert problems == [f"{path}.volumes[0].image: Forbidden: may not specify more than 1 volume type"]

@@ -19,7 +19,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
     ("given", "enabled"), [({}, True), ({"ClassResources": False}, False), ({"ClassResources": True}, True)]
 )
 def test_a_gate_is_what_the_configuration_says_or_its_default(given: dict[str, bool], enabled: bool) -> None:
-    assert feature_gates.read(given).enabled(CLASS_RESOURCES) is enabled
+    assert feature_gates.read(given, "agent").enabled(CLASS_RESOURCES) is enabled
     assert FeatureGates(given=given).enabled(CLASS_RESOURCES) is enabled
 
 
@@ -33,7 +33,7 @@ def test_a_gate_is_what_the_configuration_says_or_its_default(given: dict[str, b
 )
 def test_a_gate_that_is_not_known_is_an_error(given: dict[str, bool], message: str, hint: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        feature_gates.read(given)
+        feature_gates.read(given, "agent")
     assert (caught.value.message, caught.value.hint) == (f"agent.feature_gates: {message}", hint)
 
 

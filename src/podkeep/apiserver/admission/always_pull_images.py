@@ -22,7 +22,7 @@ class AlwaysPullImages:
     def mutate(self, attributes: Attributes) -> None:
         """Set the pull policy of every image of a new pod, and of a pod that gets other images."""
         if attributes.value is not None and _matters(attributes):
-            for _, owner, name in _policies(attributes.value["spec"]):
+            for _, owner, name in _policies(attributes.value.get("spec", {})):
                 owner[name] = ALWAYS
 
     def validate(self, attributes: Attributes) -> None:
@@ -33,7 +33,7 @@ class AlwaysPullImages:
         if attributes.value is None or not _matters(attributes):
             return
         errors = FieldErrors()
-        for path, owner, name in _policies(attributes.value["spec"]):
+        for path, owner, name in _policies(attributes.value.get("spec", {})):
             if owner.get(name) != ALWAYS:
                 errors.unsupported(path, owner.get(name, ""), [ALWAYS])
         if errors.found:

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from podkeep.apiserver.auth.jwt import InvalidToken
 from podkeep.apiserver.auth.tokens import Tokens, TokenUser
 from podkeep.apiserver.auth.union import AnyAuthenticator
-from podkeep.apiserver.auth.user import MASTERS, NOBODY, User, authenticated
+from podkeep.apiserver.auth.user import ADMIN, MASTERS, NOBODY, User, authenticated
 from podkeep.apiserver.meta.status import unauthorized
 from podkeep.http.messages import Request
 
-ADMIN = "kubernetes-admin"
-"""Root of this machine, and whoever has ``admin.conf``."""
 INVALID = "invalid bearer token"
 
 

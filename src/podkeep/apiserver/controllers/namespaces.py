@@ -56,7 +56,7 @@ class NamespaceDeletion:
         self._resources = {
             item.storage_name: f"{item.plural}.{item.group}"
             for item in resources
-            if item.namespaced and "delete" in item.verbs
+            if item.namespaced and item.view is None and "delete" in item.verbs
         }
         """How messages name a resource, by its name in the store."""
         self._ending: set[str] = set()

@@ -82,9 +82,8 @@ class NodeHealth:
         if node is None:
             return NOTHING
         created = datetime.fromisoformat(node["metadata"]["creationTimestamp"])
-        knows = _knows(_condition(node, READY))
         _, heard = self._heard.get(name, ("", created))
-        left = (heard + (GRACE if knows else STARTUP_GRACE) - now).total_seconds()
+        left = (heard + (GRACE if _condition(node, READY) else STARTUP_GRACE) - now).total_seconds()
         if left <= 0 and (conditions := unknown_conditions(node, now)) is not None:
             patch = revised(node, {"status": {"conditions": conditions}})
             return Plan(writes=[Patch(resource=NODES, namespace="", name=name, subresource="status", patch=patch)])

@@ -57,8 +57,7 @@ class Runner:
         self._store = store
         self._registry = registry
         self._lister = lister
-        # Of those that are stored as one, the first is written to.
-        self._resources = {resource.storage_name: resource for resource in reversed(list(resources))}
+        self._resources = {resource.storage_name: resource for resource in resources if resource.view is None}
         self._make = make
         self._now = now
         self._tasks = Tasks("controllers")

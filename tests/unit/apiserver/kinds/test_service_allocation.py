@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -712,3 +713,19 @@ def test_what_was_sent_once_can_be_sent_again() -> None:
     assert again["spec"] == old["spec"]
     numbers = [port["nodePort"] for port in old["spec"]["ports"]]
     assert numbers[0] == numbers[2] != numbers[1]
+
+
+def test_other_services_are_looked_at_only_for_what_is_new() -> None:
+    looked = []
+
+    def services() -> Iterator[Object]:
+        looked.append(True)
+        yield from ()
+
+    old = _service("a", type="NodePort")
+    assert _given(old, None) == []
+    value = changed(old, {"metadata.labels": {"a": "b"}})
+    allocate(value, services(), DUAL, old)
+    assert looked == []
+    allocate(changed(old, {"spec.ports.0.nodePort": 30_700}), services(), DUAL, old)
+    assert looked == [True]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.admission.attributes import AdmitAll
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.kinds.service_allocation import Ranges
 from podkeep.apiserver.kinds.services import SERVICES
@@ -33,7 +32,7 @@ def _at(name: str, subresource: str = "") -> Target:
 def test_what_is_being_written_is_not_given_out_again(tmp_path: Path) -> None:
     async def steps() -> None:
         async with Store(tmp_path / "db") as store:
-            registry = Registry(store, ServiceAddresses(AdmitAll(), store, RANGES))
+            registry = Registry(store, ServiceAddresses(store, RANGES))
             created = await asyncio.gather(
                 *(registry.create(_at(f"a{index}"), _service(f"a{index}"), ME) for index in range(6))
             )
@@ -54,7 +53,7 @@ def test_what_is_being_written_is_not_given_out_again(tmp_path: Path) -> None:
 def test_a_port_that_is_asked_for_twice_is_given_once(tmp_path: Path) -> None:
     async def steps() -> None:
         async with Store(tmp_path / "db") as store:
-            registry = Registry(store, ServiceAddresses(AdmitAll(), store, RANGES))
+            registry = Registry(store, ServiceAddresses(store, RANGES))
             given = {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_001}]}
             one, other = await asyncio.gather(
                 *(registry.create(_at(name), _service(name, **given), ME) for name in "ab"), return_exceptions=True

@@ -48,24 +48,24 @@ def validate_mounts(container: Values, path: str, context: Context) -> None:
 def _inner(mount: Values, path: str, group: str, context: Context) -> None:
     errors = context.errors
     if inner := mount.get("subPath"):
-        pod_fields.descending(errors, f"{group}.subPath", inner)
+        pod_fields.descending(f"{group}.subPath", inner, errors)
     if expression := mount.get("subPathExpr"):
         if mount.get("subPath"):
             why = "subPathExpr and subPath are mutually exclusive"
             errors.invalid(f"{path}.subPathExpr", expression, why)
-        pod_fields.descending(errors, f"{group}.subPathExpr", expression)
+        pod_fields.descending(f"{group}.subPathExpr", expression, errors)
 
 
 def _kind(mount: Values, container: Values, group: str, context: Context) -> None:
     errors = context.errors
     propagation = mount.get("mountPropagation")
     if propagation is not None:
-        pod_fields.supported(errors, f"{group}.mountPropagation", propagation, _PROPAGATION)
+        pod_fields.supported(f"{group}.mountPropagation", propagation, _PROPAGATION, errors)
         if propagation == "Bidirectional" and not container.get("securityContext", {}).get("privileged"):
             why = "Bidirectional mount propagation is available only to privileged containers"
             errors.forbidden(f"{group}.mountPropagation", why)
     recursive = mount.get("recursiveReadOnly")
-    if recursive is None or not pod_fields.supported(errors, f"{group}.recursiveReadOnly", recursive, _RECURSIVE):
+    if recursive is None or not pod_fields.supported(f"{group}.recursiveReadOnly", recursive, _RECURSIVE, errors):
         return
     if recursive != "Disabled":
         if not mount.get("readOnly"):

@@ -8,8 +8,9 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields, pod_spec, pod_updates
-from podkeep.apiserver.kinds.pod_fields import MAX_ID, note, required
+from podkeep.apiserver.kinds import addresses, field_rules, pod_fields, pod_spec, pod_updates
+from podkeep.apiserver.kinds.field_rules import named, required
+from podkeep.apiserver.kinds.pod_fields import MAX_ID
 from podkeep.apiserver.meta.objects import Object
 
 _SYSTEM_CONDITIONS = ("PodScheduled", "Ready", "Initialized")
@@ -57,10 +58,10 @@ def validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
         _generation(condition, where, errors)
         kind = condition.get("type", "")
         if kind not in _SYSTEM_CONDITIONS:
-            note(errors, f"{where}.Type", kind, names.label_key(kind))  # this path is kube-apiserver's
+            named(f"{where}.Type", kind, names.label_key(kind), errors)  # this path is kube-apiserver's
     nominated = status.get("nominatedNodeName", "")
     if nominated and nominated != was.get("nominatedNodeName", ""):
-        note(errors, "status.nominatedNodeName", nominated, names.dns_subdomain(nominated))
+        named("status.nominatedNodeName", nominated, names.dns_subdomain(nominated), errors)
         if spec.get("nodeName"):
             why = "may not be set on pods that are already bound to a node"
             errors.forbidden("status.nominatedNodeName", why)
@@ -133,7 +134,7 @@ def _container(container: Values, path: str, group: str, spec: Values, errors: F
                 (f"supplementalGroups[{index}]", gid) for index, gid in enumerate(user.get("supplementalGroups", ()))
             ]
             for name, value in ids:
-                pod_fields.in_range(errors, f"{path}.user.linux.{name}", value, 0, MAX_ID)
+                pod_fields.in_range(f"{path}.user.linux.{name}", value, 0, MAX_ID, errors)
     if allocated := container.get("allocatedResourcesStatus"):
         if group == "ephemeralContainerStatuses":
             errors.forbidden(f"{path}.allocatedResourcesStatus", "must not be specified in container status")
@@ -146,9 +147,9 @@ def _container(container: Values, path: str, group: str, spec: Values, errors: F
             continue
         where = f"{path}.volumeMounts[{index}].volumeStatus.imageVolumeStatus.imageRef"
         if not image.get("imageRef"):
-            required(errors, where, "imageRef must not be empty")
-        elif len(image["imageRef"]) > _MAX_IMAGE:
-            pod_fields.too_long(errors, where, _MAX_IMAGE)
+            required(where, "imageRef must not be empty", errors)
+        else:
+            field_rules.too_long(where, image["imageRef"], _MAX_IMAGE, errors)
 
 
 def _allocated(allocated: Sequence[Values], container: Values | None, path: str, errors: FieldErrors) -> None:
@@ -159,12 +160,12 @@ def _allocated(allocated: Sequence[Values], container: Values | None, path: str,
         seen: set[str] = set()
         for number, resource in enumerate(given.get("resources", ())):
             at = f"{where}.resources[{number}]"
-            pod_fields.supported(errors, f"{at}.health", resource.get("health", ""), _HEALTH)
+            pod_fields.supported(f"{at}.health", resource.get("health", ""), _HEALTH, errors)
             message = resource.get("message", "?")
             if not message:
-                required(errors, f"{at}.message", "must be non-empty if specified")
-            elif len(message) > _MAX_HEALTH_MESSAGE:
-                pod_fields.too_long(errors, f"{at}.message", _MAX_HEALTH_MESSAGE)
+                required(f"{at}.message", "must be non-empty if specified", errors)
+            else:
+                field_rules.too_long(f"{at}.message", message, _MAX_HEALTH_MESSAGE, errors)
             identity = resource.get("resourceID", "")
             if identity in seen:
                 errors.duplicate(f"{at}.resourceID", identity)
@@ -197,7 +198,7 @@ def _claims(statuses: Sequence[Values], spec: Values, errors: FieldErrors) -> No
             errors.duplicate(f"{where}.name", name)
         seen.add(name)
         if claim := status.get("resourceClaimName"):
-            note(errors, f"{where}.resourceClaimName", claim, names.dns_subdomain(claim))
+            named(f"{where}.resourceClaimName", claim, names.dns_subdomain(claim), errors)
 
 
 def _addresses(status: Values, was: Values, name: str, errors: FieldErrors) -> None:
@@ -205,7 +206,7 @@ def _addresses(status: Values, was: Values, name: str, errors: FieldErrors) -> N
     kept = {item.get("ip", "") for item in was.get(name, ())}
     for index, item in enumerate(given):
         if item.get("ip", "") not in kept:
-            pod_fields.address(errors, f"status.{name}[{index}]", item.get("ip", ""))
+            addresses.validate(f"status.{name}[{index}]", item.get("ip", ""), errors)
     if len(given) > 1:
         versions = {_version(item.get("ip", "")) for item in given}
         if len(given) > 2 or versions != {4, 6}:

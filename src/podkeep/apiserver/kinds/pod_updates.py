@@ -142,7 +142,7 @@ def _deadline(after: Values, before: Values, errors: FieldErrors) -> bool:
             errors.invalid(path, None, "must not update from a positive integer to nil value")
         return True
     if not 0 <= new <= MAX_INT32:
-        pod_fields.in_range(errors, path, new, 0, MAX_INT32)
+        pod_fields.in_range(path, new, 0, MAX_INT32, errors)
         return False
     if old is not None and old < new:
         errors.invalid(path, new, "must be less than or equal to previous value")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from podkeep.api import names
-from podkeep.apiserver.kinds import pod_fields
+from podkeep.apiserver.kinds import addresses
 from podkeep.apiserver.kinds.pod_fields import containers
 from podkeep.apiserver.kinds.pod_scheduling import POD_AFFINITIES, PREFERRED, REQUIRED
 from podkeep.apiserver.kinds.pod_spec import (
@@ -302,6 +302,6 @@ def _grace_period(spec: Values, path: str) -> Iterator[str]:
 
 def _addresses(spec: Values, path: str) -> Iterator[str]:
     for index, server in enumerate(spec.get("dnsConfig", {}).get("nameservers", ())):
-        yield from pod_fields.address_warning(f"{path}.dnsConfig.nameservers[{index}]", server)
+        yield from addresses.warnings(f"{path}.dnsConfig.nameservers[{index}]", server)
     for index, alias in enumerate(spec.get("hostAliases", ())):
-        yield from pod_fields.address_warning(f"{path}.hostAliases[{index}].ip", alias.get("ip", ""))
+        yield from addresses.warnings(f"{path}.hostAliases[{index}].ip", alias.get("ip", ""))

@@ -206,7 +206,7 @@ def _validate_ports(spec: Spec, errors: FieldErrors) -> None:
             errors.required(f"{path}.name", "")
         field_rules.port_number(f"{path}.port", port.get("port", 0), errors)
         field_rules.one_of(f"{path}.protocol", port.get("protocol", ""), field_rules.PROTOCOLS, errors)
-        pod_fields.port(errors, f"{path}.targetPort", port["targetPort"])
+        pod_fields.port(f"{path}.targetPort", port["targetPort"], errors)
         if (application := port.get("appProtocol")) is not None:
             field_rules.named(f"{path}.appProtocol", application, names.label_key(application), errors)
 

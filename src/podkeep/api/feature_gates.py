@@ -34,6 +34,12 @@ CLASS_RESOURCES = Gate(
     components=("agent", "api"),
     about="QoS-class resources of pods and containers (KEP-3008)",
 )
+POD_SECURITY_USER_NAMESPACES = Gate(
+    name="UserNamespacesPodSecurityStandards",
+    default=False,
+    components=("api",),
+    about="Pod Security passes pods with a user namespace of their own that run as root (KEP-127)",
+)
 CLUSTER_TRUST_BUNDLES = Gate(
     name="ClusterTrustBundleProjection",
     default=False,
@@ -73,12 +79,14 @@ USER_NAMESPACES = Gate(
 KNOWN: tuple[Gate, ...] = (
     CLASS_RESOURCES,
     CLUSTER_TRUST_BUNDLES,
+    STOP_SIGNALS,
+    POD_GROUPS,
     IMAGE_VOLUME,
     POD_CERTIFICATES,
-    POD_GROUPS,
-    STOP_SIGNALS,
+    POD_SECURITY_USER_NAMESPACES,
     USER_NAMESPACES,
 )
+"""In the order of their names."""
 
 
 @dataclass(frozen=True, kw_only=True)

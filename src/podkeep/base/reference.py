@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, parse_digest
@@ -78,6 +79,24 @@ def is_media_type(text: str) -> bool:
 def is_host(text: str) -> bool:
     """Return whether ``text`` can stand before the first slash of an image's name."""
     return _HOST.fullmatch(text) is not None
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether ``text`` can match images: ``host[:port][/prefix]``, ``*`` for one part of the host."""
+    return is_host(text.partition("/")[0].replace("*", "x")) and "//" not in text
+
+
+def matches(pattern: str, reference: Reference) -> bool:
+    """Return whether an image is of the registry, and below the path, that a pattern names."""
+    host, _, prefix = pattern.partition("/")
+    # The brackets of an IPv6 address are no pattern.
+    wanted, found = host.lower().replace("[", "[[]").split("."), reference.host.lower().split(".")
+    prefix = prefix.strip("/")
+    return (
+        len(wanted) == len(found)
+        and all(fnmatchcase(part, glob) for part, glob in zip(found, wanted, strict=True))
+        and (not prefix or f"{reference.repository}/".startswith(f"{prefix}/"))
+    )
 
 
 def parse(text: str) -> Reference:

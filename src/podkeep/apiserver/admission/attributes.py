@@ -21,7 +21,10 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributes:
-    """What admission decides about. ``value`` may be changed by mutating plugins; None for a deletion."""
+    """What admission decides about. ``value`` may be changed by mutating plugins; None for a deletion.
+
+    Plugins add to ``warnings``, which the client gets, and to ``annotations`` of the request's audit record.
+    """
 
     operation: Operation
     target: Target
@@ -30,6 +33,7 @@ class Attributes:
     user: User = NOBODY
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
+    annotations: dict[str, str] = field(default_factory=dict)
 
 
 class Admission(Protocol):

@@ -59,12 +59,16 @@ _GENERATE_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """How a write is asked for: by whom, as which field manager, and whether it is only tried; ``warnings`` go back."""
+    """How a write is asked for: by whom, as which field manager, and whether it is only tried.
+
+    ``warnings`` go back to the client, ``annotations`` to the audit log.
+    """
 
     field_manager: str = "unknown"
     user: User = NOBODY
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
+    annotations: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +312,23 @@ class Registry:
             self._admit_creation(target, new, request)
             return await self._put(target, new, None, request, applied=True), True
 
+    async def change(
+        self, target: Target, body: Object, change: Callable[[Object, Object, str], Object], request: Request
+    ) -> Object:
+        """Change an object as a subresource of another kind asks for it, such as ``binding``.
+
+        :param body: the object of that kind, decoded against its type; admission may change it.
+        :param change: returns the new object, given the old one, which it does not change, the body and the time.
+        :raises StatusError: as ``change``; 403, 404, 409 or 500.
+        """
+        async with self._settled_refusals(target):
+            stored, old = self._newest(target)
+            attributes = self._attributes(Operation.CREATE, target, copy(body), None, request)
+            self._admission.mutate(attributes)
+            self._admission.validate(attributes)
+            new = self._tracked(target, old, change(old, attributes.value or body, self._time()), request)
+            return await self._put(target, new, stored, request)
+
     def _tracked(self, target: Target, old: Object, new: Object, request: Request) -> Object:
         return copy(managers.track_update(old, new, self._write(target, request)))
 
@@ -475,6 +496,7 @@ class Registry:
             user=request.user,
             dry_run=request.dry_run,
             warnings=request.warnings,
+            annotations=request.annotations,
         )
 
     def _write(self, target: Target, request: Request) -> Write:

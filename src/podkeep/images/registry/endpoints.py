@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from msgspec import structs
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import InvalidArgument, PermissionDenied
-from podkeep.base.reference import DEFAULT_HOST, Reference, is_host
+from podkeep.base.reference import DEFAULT_HOST, Reference, is_host, is_pattern, matches
 from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.registry.endpoint import Endpoint, Tls
 
@@ -38,8 +37,7 @@ def check(registries: Mapping[str, RegistryConfig], allowed: Sequence[str] = ())
         for text in config.mirrors:
             _mirror(host, text, registries)
     for pattern in allowed:
-        host = pattern.partition("/")[0]
-        if not is_host(host.replace("*", "x")) or "//" in pattern:
+        if not is_pattern(pattern):
             raise InvalidArgument(
                 f"images.allowed_registries: {pattern!r} is not host[:port][/prefix]",
                 hint="write it like registry.example, docker.io/library or *.example.com, without http://",
@@ -51,23 +49,11 @@ def check_allowed(reference: Reference, allowed: Sequence[str]) -> None:
 
     :raises PermissionDenied: if no pattern matches.
     """
-    if allowed and not any(_allows(pattern, reference) for pattern in allowed):
+    if allowed and not any(matches(pattern, reference) for pattern in allowed):
         raise PermissionDenied(
             f"{reference}: images of {reference.name} may not be pulled to this node",
             hint="images.allowed_registries of the node's configuration lists what may",
         )
-
-
-def _allows(pattern: str, reference: Reference) -> bool:
-    host, _, prefix = pattern.partition("/")
-    # The brackets of an IPv6 address are no pattern.
-    wanted, found = host.lower().replace("[", "[[]").split("."), reference.host.lower().split(".")
-    prefix = prefix.strip("/")
-    return (
-        len(wanted) == len(found)
-        and all(fnmatchcase(part, glob) for part, glob in zip(found, wanted, strict=True))
-        and (not prefix or f"{reference.repository}/".startswith(f"{prefix}/"))
-    )
 
 
 def endpoints_of(reference: Reference, registries: Mapping[str, RegistryConfig]) -> tuple[Endpoint, ...]:

@@ -1,0 +1,200 @@
+"""What a controller is: it is told changes, names what to look at, and returns the writes that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from podkeep.apiserver.auth.user import AUTHENTICATED, SERVICE_ACCOUNTS, User
+from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.objects import Object
+from podkeep.apiserver.storage.records import Event, EventType, Key
+
+Item: TypeAlias = Hashable
+"""What a controller looks at in one turn: mostly a key of the store."""
+
+
+class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
+    """A reference to an object that owns another."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    block_owner_deletion: bool = False
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """What decides about the life of any object."""
+
+    uid: str = ""
+    deletion_timestamp: str = ""
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+    @property
+    def owner_uids(self) -> frozenset[str]:
+        """The uids of the owners."""
+        return frozenset(owner.uid for owner in self.owner_references)
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    metadata: Metadata
+
+
+_metadata = msgspec.json.Decoder(_Envelope).decode
+
+
+class Change:
+    """A write, decoded as far as somebody asks. ``at`` is when it was seen; an object that is there is ``ADDED``."""
+
+    def __init__(self, event: Event, at: datetime) -> None:
+        self._event = event
+        self.at = at
+
+    @property
+    def key(self) -> Key:
+        """The place of the object."""
+        return self._event.stored.key
+
+    @property
+    def is_deletion(self) -> bool:
+        """Whether the object is gone."""
+        return self._event.type is EventType.DELETED
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """Of the object as it is, or was last."""
+        return _metadata(self._event.stored.value).metadata
+
+    @cached_property
+    def old_metadata(self) -> Metadata | None:
+        """Of the object before; None if there was none."""
+        return None if self._event.previous is None else _metadata(self._event.previous.value).metadata
+
+    @cached_property
+    def value(self) -> Mapping[str, Any]:
+        """The object as it is, or was last."""
+        found: Mapping[str, Any] = msgspec.json.decode(self._event.stored.value)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """An object to be created; ``resource`` is the name that the store has."""
+
+    resource: str
+    namespace: str
+    value: Object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """A merge patch. With ``metadata.resourceVersion`` or ``metadata.uid`` in it, it is for that revision or object."""
+
+    resource: str
+    namespace: str
+    name: str
+    patch: Mapping[str, Any]
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """An object to be deleted, if it has this uid, and this revision if one is given."""
+
+    resource: str
+    namespace: str
+    name: str
+    uid: str
+    revision: str = ""
+    propagation: str = "Background"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A pod to be bound to a node, if it has this uid (``pods/binding``)."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+Write: TypeAlias = Create | Patch | Delete | Bind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be written: ``writes`` in any order, and when all of them are done ``then``.
+
+    The item is looked at again ``after`` so many seconds; None: when something changes.
+    """
+
+    writes: Iterable[Write] = ()
+    then: tuple[Write, ...] = ()
+    after: float | None = None
+
+
+NOTHING = Plan()
+
+
+class Controller(Protocol):
+    """A controller. It is told every change of its resources in order, first of all objects that are there."""
+
+    name: str
+    """In the log, and as field manager of its writes."""
+    user: User
+    resources: frozenset[str] | None
+    """Which it is told of, by the name that the store has; None: all of them."""
+
+    def observe(self, change: Change) -> Iterable[Item]:
+        """Return what to look at because of a change."""
+        ...
+
+    def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
+        """Return what is missing."""
+        ...
+
+
+def service_account(name: str) -> User:
+    """Return the user that a controller of kube-controller-manager is."""
+    namespace = "kube-system"
+    groups = (SERVICE_ACCOUNTS, f"{SERVICE_ACCOUNTS}:{namespace}", AUTHENTICATED)
+    return User(name=f"system:serviceaccount:{namespace}:{name}", groups=groups)
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return a time as objects have it, in whole seconds."""
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def revised(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a patch that is for this revision of an object alone."""
+    found = value["metadata"]
+    revision = {"resourceVersion": found["resourceVersion"], "uid": found["uid"]}
+    return {**patch, "metadata": {**patch.get("metadata", {}), **revision}}
+
+
+def with_condition(
+    conditions: Iterable[Mapping[str, Any]], condition: Mapping[str, Any], now: datetime
+) -> list[Mapping[str, Any]] | None:
+    """Return conditions with one of them set, its transition at ``now`` if the status is another; None if it is set."""
+    found = list(conditions)
+    place = next((index for index, item in enumerate(found) if item.get("type") == condition["type"]), None)
+    old: Mapping[str, Any] = {} if place is None else found[place]
+    if all(old.get(name, "") == text for name, text in condition.items()):
+        return None
+    same = old.get("status") == condition["status"]
+    since = old.get("lastTransitionTime") if same and old.get("lastTransitionTime") else rfc3339(now)
+    new = {**old, **condition, "lastTransitionTime": since}
+    if place is None:
+        found.append(new)
+    else:
+        found[place] = new
+    return found

@@ -1,0 +1,190 @@
+"""Garbage collection: what becomes of objects whose owners are deleted (kube-controller-manager: garbagecollector).
+
+An object goes when none of its owners is there any more. An owner that is deleted in the foreground waits for the
+dependents that block it; one that orphans its dependents is taken out of their references first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum, auto
+from typing import Any
+
+from podkeep.apiserver.controllers.controller import (
+    NOTHING,
+    Change,
+    Delete,
+    Item,
+    Metadata,
+    Patch,
+    Plan,
+    Write,
+    revised,
+    service_account,
+)
+from podkeep.apiserver.kinds.resources import Resource
+from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.objects import FOREGROUND, ORPHAN, metadata
+from podkeep.apiserver.storage.records import Key
+
+Found = Mapping[str, Any]
+
+
+class State(Enum):
+    """What an owner is to a dependent."""
+
+    THERE = auto()
+    ABSENT = auto()
+    WAITING = auto()
+    """It is deleted in the foreground."""
+    UNKNOWN = auto()
+    """Nobody can tell: its kind is not served, or it could not own the dependent."""
+
+
+class GarbageCollector:
+    """The controller. It remembers which objects name which owners."""
+
+    name = "generic-garbage-collector"
+    user = service_account(name)
+    resources = None
+
+    def __init__(self, resources: Iterable[Resource]) -> None:
+        self._kinds = {(item.kind.api_version, item.kind.kind): item for item in resources}
+        self._dependents: dict[str, dict[Key, None]] = {}
+        self._owners: dict[Key, frozenset[str]] = {}
+        self._waiting: dict[str, Key] = {}
+        """Owners that are deleted in the foreground, by uid."""
+
+    # What to look at
+
+    def observe(self, change: Change) -> Iterator[Item]:
+        """Return the object, its dependents or its owners, whichever may have to go."""
+        found, key = change.metadata, change.key
+        before = self._owners.get(key, frozenset())
+        self._remember(key, frozenset() if change.is_deletion else found.owner_uids)
+        if change.is_deletion:
+            self._waiting.pop(found.uid, None)
+            yield from self._dependents.get(found.uid, ())
+        else:
+            if found.owner_references or found.deletion_timestamp:
+                yield key
+            yield from self._foreground(key, found)
+        for uid in before:
+            if uid in self._waiting:
+                yield self._waiting[uid]
+
+    def _remember(self, key: Key, owners: frozenset[str]) -> None:
+        before = self._owners.pop(key, frozenset())
+        if owners:
+            self._owners[key] = owners
+        for uid in before - owners:
+            self._dependents[uid].pop(key, None)
+            if not self._dependents[uid]:
+                del self._dependents[uid]
+        for uid in owners - before:
+            self._dependents.setdefault(uid, {})[key] = None
+
+    def _foreground(self, key: Key, found: Metadata) -> Iterator[Item]:
+        if not (found.deletion_timestamp and FOREGROUND in found.finalizers):
+            self._waiting.pop(found.uid, None)
+        elif found.uid not in self._waiting:
+            self._waiting[found.uid] = key
+            yield from self._dependents.get(found.uid, ())
+
+    # What to do
+
+    def reconcile(self, item: Item, lister: Lister, _now: object) -> Plan:
+        """Return what has to be done about one object."""
+        assert isinstance(item, Key)
+        found = lister.get(*item)
+        if found is None:
+            return NOTHING
+        fields = found["metadata"]
+        dependents = [
+            (key, value)
+            for key in self._dependents.get(fields["uid"], ())
+            if (value := lister.get(*key)) is not None and _reference(value, fields["uid"])
+        ]
+        if "deletionTimestamp" in fields:
+            finalizers = fields.get("finalizers", ())
+            if ORPHAN in finalizers:
+                return orphan(item, found, dependents)
+            return foreground(item, found, dependents) if FOREGROUND in finalizers else NOTHING
+        owners = fields.get("ownerReferences", ())
+        if not owners:
+            return NOTHING
+        states = [self._state(owner, item, lister) for owner in owners]
+        return collect(item, found, states, dependents)
+
+    def _state(self, owner: Mapping[str, Any], dependent: Key, lister: Lister) -> State:
+        resource = self._kinds.get((owner["apiVersion"], owner["kind"]))
+        if resource is None or (resource.namespaced and not dependent.namespace):
+            return State.UNKNOWN
+        found = lister.get(*resource.key(dependent.namespace, owner["name"]))
+        if found is None or found["metadata"]["uid"] != owner["uid"]:
+            return State.ABSENT
+        return State.WAITING if _is_waiting(found) else State.THERE
+
+
+def collect(item: Key, found: Found, states: list[State], dependents: list[tuple[Key, Found]]) -> Plan:
+    """Return what to do about an object with owners, given what each of them is."""
+    fields = metadata(found)
+    owners = fields["ownerReferences"]
+    if State.UNKNOWN in states:
+        return NOTHING
+    if State.THERE in states:
+        kept = [owner for owner, state in zip(owners, states, strict=True) if state is State.THERE]
+        return NOTHING if len(kept) == len(owners) else Plan(writes=[_with_owners(item, found, kept)])
+    if State.WAITING in states and dependents:
+        delete = Delete(**_place(item), uid=fields["uid"], propagation="Foreground")
+        if any(_is_waiting(value) for _, value in dependents):
+            # Owners and dependents that wait for each other would wait for ever.
+            freed = [{**owner, "blockOwnerDeletion": False} for owner in owners]
+            if freed != owners:
+                return Plan(writes=[_with_owners(item, found, freed)], then=(delete,))
+        return Plan(writes=[delete])
+    finalizers = fields.get("finalizers", ())
+    propagation = "Orphan" if ORPHAN in finalizers else "Foreground" if FOREGROUND in finalizers else "Background"
+    return Plan(
+        writes=[Delete(**_place(item), uid=fields["uid"], revision=fields["resourceVersion"], propagation=propagation)]
+    )
+
+
+def orphan(item: Key, owner: Found, dependents: list[tuple[Key, Found]]) -> Plan:
+    """Take an owner out of its dependents' references, then let it go."""
+    uid = metadata(owner)["uid"]
+    writes: Iterator[Write] = (
+        _with_owners(key, value, [one for one in metadata(value)["ownerReferences"] if one["uid"] != uid])
+        for key, value in dependents
+    )
+    return Plan(writes=writes, then=(_without_finalizer(item, owner, ORPHAN),))
+
+
+def foreground(item: Key, owner: Found, dependents: list[tuple[Key, Found]]) -> Plan:
+    """Let an owner go once nothing blocks it."""
+    uid = metadata(owner)["uid"]
+    if any((_reference(value, uid) or {}).get("blockOwnerDeletion") for _, value in dependents):
+        return NOTHING
+    return Plan(writes=[_without_finalizer(item, owner, FOREGROUND)])
+
+
+def _is_waiting(found: Found) -> bool:
+    fields = metadata(found)
+    return "deletionTimestamp" in fields and FOREGROUND in fields.get("finalizers", ())
+
+
+def _reference(found: Found, uid: str) -> Mapping[str, Any] | None:
+    return next((owner for owner in metadata(found).get("ownerReferences", ()) if owner["uid"] == uid), None)
+
+
+def _place(key: Key) -> dict[str, Any]:
+    return {"resource": key.resource, "namespace": key.namespace, "name": key.name}
+
+
+def _with_owners(key: Key, found: Found, owners: list[dict[str, Any]]) -> Patch:
+    return Patch(**_place(key), patch=revised(found, {"metadata": {"ownerReferences": owners or None}}))
+
+
+def _without_finalizer(key: Key, found: Found, name: str) -> Patch:
+    kept = [finalizer for finalizer in metadata(found).get("finalizers", ()) if finalizer != name]
+    return Patch(**_place(key), patch=revised(found, {"metadata": {"finalizers": kept or None}}))

@@ -1,0 +1,67 @@
+"""Events that controllers tell people of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from podkeep.apiserver.controllers.controller import Create, Patch, Write, revised, rfc3339
+from podkeep.apiserver.controllers.event_expiry import EVENTS
+from podkeep.apiserver.meta.lister import Lister
+
+MAX_MESSAGE = 1024
+"""Characters of an event's message (pkg/apis/core/validation: ``NoteLengthLimit``)."""
+_MAX_BASE = 236
+"""Characters of the object's name that are kept in that of the event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an event says. ``kind`` is ``Normal`` or ``Warning``, ``action`` what was done or tried."""
+
+    component: str
+    kind: str
+    reason: str
+    action: str
+    message: str
+
+
+def event(pod: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -> Write:
+    """Return the write that tells an event about a pod; one that was told before is counted up."""
+    metadata = pod["metadata"]
+    namespace, name = metadata["namespace"], name_of(pod, told)
+    if (old := lister.get(EVENTS, namespace, name)) is not None:
+        patch = {"count": old.get("count", 0) + 1, "lastTimestamp": rfc3339(now)}
+        return Patch(resource=EVENTS, namespace=namespace, name=name, patch=revised(old, patch))
+    value = {
+        "metadata": {"name": name, "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": namespace,
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+        },
+        "reason": told.reason,
+        "message": told.message[:MAX_MESSAGE],
+        "type": told.kind,
+        "action": told.action,
+        "source": {"component": told.component},
+        "reportingComponent": told.component,
+        "reportingInstance": told.component,
+        "firstTimestamp": rfc3339(now),
+        "lastTimestamp": rfc3339(now),
+        "count": 1,
+    }
+    return Create(resource=EVENTS, namespace=namespace, value=value)
+
+
+def name_of(pod: Mapping[str, Any], told: Told) -> str:
+    """Return the name of an event, the same for all that say the same of a pod."""
+    metadata = pod["metadata"]
+    said = f"{metadata['uid']}\n{told.reason}\n{told.message[:MAX_MESSAGE]}"
+    return f"{metadata['name'][:_MAX_BASE]}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"

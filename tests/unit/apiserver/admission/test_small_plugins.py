@@ -1,0 +1,206 @@
+"""Class annotations, default tolerations, new nodes' taint, and the chain of plugins."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from podkeep.api.feature_gates import FeatureGates
+from podkeep.apiserver.admission.attributes import Attributes, Operation
+from podkeep.apiserver.admission.chain import ALWAYS, OFF, ORDER, Chain, chain
+from podkeep.apiserver.admission.classes import ClassResources
+from podkeep.apiserver.admission.default_toleration_seconds import DefaultTolerationSeconds
+from podkeep.apiserver.admission.taint_nodes_by_condition import TaintNodesByCondition
+from podkeep.apiserver.meta.status import StatusError
+from podkeep.base.errors import InvalidArgument
+from support.admission import admit, attributes
+
+GATE_OFF = FeatureGates(given={"ClassResources": False})
+RDT, BLOCKIO = "rdt.resources.alpha.kubernetes.io", "blockio.resources.alpha.kubernetes.io"
+
+
+def pod(annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": "web", "namespace": "default"}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"metadata": metadata, "spec": {"containers": [{"name": "a", "image": "x"}], **spec}}
+
+
+# Classes
+
+
+@pytest.mark.requirement("Q34", "Q35")
+@pytest.mark.parametrize("gates", [None, GATE_OFF], ids=["on", "off"])
+@pytest.mark.parametrize("subresource", ["", "status", "ephemeralcontainers", "resize"])
+@pytest.mark.parametrize(
+    "key", [f"{domain}/{rest}" for domain in (RDT, BLOCKIO) for rest in ("default", "container.a")]
+)
+def test_annotations_of_classes_stay(key: str, subresource: str, gates: FeatureGates | None) -> None:
+    plugin = ClassResources(gates)
+    for new, old in (
+        ({key: "gold"}, {}),
+        (
+            {key: "gold"},
+            {key: "silver"},
+        ),
+        ({}, {key: "gold"}),
+    ):
+        with pytest.raises(StatusError) as caught:
+            admit(plugin, attributes("pods", pod(new), pod(old), subresource=subresource))
+        assert (caught.value.code, caught.value.reason) == (422, "Invalid")
+        assert caught.value.message == (
+            f'Pod "web" is invalid: metadata.annotations[{key}]: Forbidden: annotations of class resources may not be'
+            " added, changed or removed: they tell what the pod was given"
+        )
+    same = pod({key: "gold", "mine": "1"})
+    admit(plugin, attributes("pods", same, pod({key: "gold", "other": "2"}), subresource=subresource))
+    admit(plugin, attributes("pods", same))
+    admit(plugin, attributes("pods", None, same, operation=Operation.DELETE))
+
+
+def test_a_binding_brings_no_annotations_of_classes() -> None:
+    binding = {"metadata": {"name": "web", "annotations": {f"{RDT}/default": "gold"}}, "target": {"name": "n"}}
+    with pytest.raises(StatusError):
+        admit(ClassResources(), attributes("pods", binding, subresource="binding"))
+    admit(ClassResources(), attributes("configmaps", pod({f"{RDT}/default": "gold"}), pod()))
+
+
+def with_classes(name: str = "gold", field: str = "containers") -> dict[str, Any]:
+    resources = {"classes": {"rdt": name}}
+    return pod(resources=resources) if field == "pod" else pod(**{field: [{"name": "a", "resources": resources}]})
+
+
+@pytest.mark.requirement("Q61")
+@pytest.mark.parametrize("field", ["pod", "containers", "initContainers", "ephemeralContainers"])
+def test_with_the_gate_off_new_classes_are_refused_and_old_ones_kept(field: str) -> None:
+    plugin, value = ClassResources(GATE_OFF), with_classes(field=field)
+    path = "spec" if field == "pod" else f"spec.{field}[0]"
+    for old in (None, pod(), with_classes("silver", field)):
+        with pytest.raises(StatusError) as caught:
+            plugin.mutate(attributes("pods", copy.deepcopy(value), old))
+        assert caught.value.message == (
+            f'Pod "web" is invalid: {path}.resources.classes: Forbidden: the feature gate ClassResources is off'
+        )
+    told = admit(plugin, attributes("pods", copy.deepcopy(value), value))
+    assert told.value == value
+    admit(ClassResources(), attributes("pods", value))
+
+
+# Tolerations and taints
+
+
+def toleration(name: str, seconds: int = 300) -> dict[str, Any]:
+    return {
+        "key": f"node.kubernetes.io/{name}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": seconds,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ([], ["not-ready", "unreachable"]),
+        ([toleration("not-ready", 5)], ["unreachable"]),
+        ([{"key": "node.kubernetes.io/unreachable"}], ["not-ready"]),
+        ([{"operator": "Exists"}], []),
+        ([{"operator": "Exists", "effect": "NoSchedule"}], ["not-ready", "unreachable"]),
+        ([{"key": "a", "operator": "Exists"}], ["not-ready", "unreachable"]),
+    ],
+)
+def test_default_tolerations(given: list[dict[str, Any]], added: list[str]) -> None:
+    told = admit(DefaultTolerationSeconds(), attributes("pods", pod(tolerations=given)))
+    assert told.value is not None
+    assert told.value["spec"]["tolerations"] == given + [toleration(name) for name in added]
+
+
+def test_default_tolerations_of_other_lengths_and_where_there_are_none() -> None:
+    told = admit(DefaultTolerationSeconds(1, 2), attributes("pods", pod()))
+    assert told.value is not None
+    assert told.value["spec"]["tolerations"] == [toleration("not-ready", 1), toleration("unreachable", 2)]
+    assert admit(DefaultTolerationSeconds(), attributes("pods", pod(), subresource="status")).value == pod()
+    assert admit(DefaultTolerationSeconds(), attributes("deployments", pod())).value == pod()
+
+
+def test_new_nodes_have_a_taint() -> None:
+    taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    node: dict[str, Any] = {"metadata": {"name": "n"}}
+    told = admit(TaintNodesByCondition(), attributes("nodes", copy.deepcopy(node)))
+    assert told.value == node | {"spec": {"taints": [taint]}}
+    assert admit(TaintNodesByCondition(), attributes("nodes", copy.deepcopy(told.value))).value == told.value
+    assert admit(TaintNodesByCondition(), attributes("nodes", copy.deepcopy(node), node)).value == node
+    assert admit(TaintNodesByCondition(), attributes("nodes", copy.deepcopy(node), subresource="status")).value == node
+
+
+# The chain
+
+
+class Noting:
+    """A plugin that writes down that it was asked."""
+
+    def __init__(self, name: str, asked: list[str]) -> None:
+        self._name = name
+        self._asked = asked
+
+    def mutate(self, attributes: Attributes) -> None:
+        self._asked.append(f"mutate {self._name}")
+
+    def validate(self, attributes: Attributes) -> None:
+        self._asked.append(f"validate {self._name}")
+
+
+def asked(made: Chain, notes: list[str]) -> list[str]:
+    admit(made, attributes("configmaps", pod()))
+    mutated, validated = notes[: len(notes) // 2], notes[len(notes) // 2 :]
+    names = [note.removeprefix("mutate ") for note in mutated]
+    assert validated == [f"validate {name}" for name in names]
+    return names
+
+
+@pytest.mark.parametrize(
+    ("enable", "disable", "expected"),
+    [
+        ((), (), ["NamespaceLifecycle", "PodSecurity", "ClassResources", "ResourceQuota"]),
+        (
+            ["AlwaysPullImages"],
+            ["ResourceQuota"],
+            ["NamespaceLifecycle", "AlwaysPullImages", "PodSecurity", "ClassResources"],
+        ),
+        (
+            ["PodSecurity"],
+            ["AlwaysPullImages"],
+            ["NamespaceLifecycle", "PodSecurity", "ClassResources", "ResourceQuota"],
+        ),
+    ],
+)
+def test_plugins_are_asked_in_order(enable: list[str], disable: list[str], expected: list[str]) -> None:
+    notes: list[str] = []
+    names = ("ResourceQuota", "ClassResources", "PodSecurity", "AlwaysPullImages", "NamespaceLifecycle")
+    made = chain({name: Noting(name, notes) for name in names}, enable, disable)
+    assert asked(made, notes) == expected
+
+
+@pytest.mark.parametrize(
+    ("enable", "disable", "text", "hint"),
+    [
+        (["PodSecurty"], [], 'unknown admission plugin: "PodSecurty"', "did you mean PodSecurity?"),
+        ([], ["x"], 'unknown admission plugin: "x"', "known: ClassResources, PodSecurity"),
+        (["PodSecurity"], ["PodSecurity"], "both enabled and disabled: PodSecurity", ""),
+        ([], ["ClassResources"], "cannot be disabled: ClassResources", ""),
+    ],
+)
+def test_wrong_lists(enable: list[str], disable: list[str], text: str, hint: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        chain({name: Noting(name, []) for name in ("PodSecurity", "ClassResources")}, enable, disable)
+    assert text in str(caught.value)
+    assert hint in (caught.value.hint or "")
+
+
+def test_every_plugin_has_its_place() -> None:
+    assert len(set(ORDER)) == len(ORDER)
+    assert set(ORDER) >= OFF | ALWAYS
+    with pytest.raises(ValueError, match="without a place in the order: Mine"):
+        chain({"Mine": Noting("Mine", [])})

@@ -1,0 +1,168 @@
+"""Garbage collection by owner references."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from podkeep.apiserver.controllers.controller import Change, Delete, Patch, Plan
+from podkeep.apiserver.controllers.owners import GarbageCollector
+from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from support.admission import RESOURCES, Objects
+
+NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
+
+
+def item(name: str, *owners: str, blocking: str = "", deleting: str = "", **fields: Any) -> tuple[str, dict[str, Any]]:
+    """Return a ConfigMap; its owners are ConfigMaps, unless their names begin with a kind."""
+    references = [
+        {
+            "apiVersion": "v1",
+            "kind": owner.partition("/")[0] if "/" in owner else "ConfigMap",
+            "name": owner.rpartition("/")[2],
+            "uid": f"uid-{owner.rpartition('/')[2]}",
+            **({"blockOwnerDeletion": True} if owner == blocking else {}),
+        }
+        for owner in owners
+    ]
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "7", **fields}
+    if references:
+        metadata["ownerReferences"] = references
+    if deleting:
+        metadata |= {"deletionTimestamp": "2026-11-23T05:00:00Z"}
+        if deleting != "background":
+            metadata["finalizers"] = ["mine", deleting]
+    return "configmaps", {"metadata": metadata}
+
+
+def key(name: str) -> Key:
+    return Key("configmaps", "default", name)
+
+
+def change(found: tuple[str, dict[str, Any]], kind: EventType = EventType.MODIFIED) -> Change:
+    resource, value = found
+    metadata = value["metadata"]
+    place = Key(resource, metadata.get("namespace", ""), metadata["name"])
+    return Change(Event(kind, Stored(place, 1, msgspec.json.encode(value)), None), NOW)
+
+
+def planned(name: str, *items: tuple[str, dict[str, Any]]) -> Plan:
+    collector = GarbageCollector(RESOURCES.values())
+    for found in items:
+        list(collector.observe(change(found)))
+    return collector.reconcile(key(name), Objects(*items), NOW)
+
+
+def delete(name: str, propagation: str = "Background", revision: str = "7") -> Delete:
+    return Delete(
+        resource="configmaps",
+        namespace="default",
+        name=name,
+        uid=f"uid-{name}",
+        revision=revision,
+        propagation=propagation,
+    )
+
+
+def patch(name: str, metadata: dict[str, Any]) -> Patch:
+    fields = {**metadata, "resourceVersion": "7", "uid": f"uid-{name}"}
+    return Patch(resource="configmaps", namespace="default", name=name, patch={"metadata": fields})
+
+
+def references(found: tuple[str, dict[str, Any]], **more: Any) -> list[dict[str, Any]]:
+    return [owner | more for owner in found[1]["metadata"]["ownerReferences"]]
+
+
+OWNER = item("owner")
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+
+
+@pytest.mark.parametrize(
+    ("items", "writes"),
+    [
+        ([item("a")], []),
+        ([item("a", "owner"), OWNER], []),
+        ([item("a", "owner")], [delete("a")]),
+        ([item("a", "owner"), ("configmaps", {"metadata": OWNER[1]["metadata"] | {"uid": "new"}})], [delete("a")]),
+        ([item("a", "owner"), ("configmaps", {"metadata": OWNER[1]["metadata"] | {"namespace": "x"}})], [delete("a")]),
+        ([item("a", "owner", finalizers=[ORPHAN])], [delete("a", "Orphan")]),
+        ([item("a", "owner", finalizers=[FOREGROUND])], [delete("a", "Foreground")]),
+        ([item("a", "owner", deleting="background")], []),
+        ([item("a", "Unknown/owner")], []),
+        ([item("a", "Unknown/b", "owner")], []),
+        ([item("a", "Node/n"), ("nodes", {"metadata": {"name": "n", "uid": "uid-n"}})], []),
+        ([item("a", "Node/n")], [delete("a")]),
+        (
+            [item("a", "owner", "gone"), OWNER],
+            [patch("a", {"ownerReferences": references(item("a", "owner"))})],
+        ),
+        ([item("a", "owner"), item("owner", deleting="background")], []),
+        ([item("a", "owner"), item("owner", deleting=FOREGROUND)], [delete("a")]),
+        (
+            [item("a", "owner", "other"), item("owner", deleting=FOREGROUND), item("other")],
+            [patch("a", {"ownerReferences": references(item("a", "other"))})],
+        ),
+        (
+            [item("a", "owner"), item("owner", deleting=FOREGROUND), item("child", "a")],
+            [delete("a", "Foreground", revision="")],
+        ),
+    ],
+)
+def test_an_object_goes_with_its_last_owner(items: list[tuple[str, dict[str, Any]]], writes: list[object]) -> None:
+    plan = planned("a", *items)
+    assert (list(plan.writes), plan.then, plan.after) == (writes, (), None)
+
+
+def test_a_cluster_scoped_object_has_no_owner_in_a_namespace() -> None:
+    _, value = item("n", "owner")
+    del value["metadata"]["namespace"]
+    collector = GarbageCollector(RESOURCES.values())
+    assert not list(collector.reconcile(Key("nodes", "", "n"), Objects(("nodes", value)), NOW).writes)
+
+
+def test_owners_and_dependents_that_wait_for_each_other() -> None:
+    one = item("a", "owner", blocking="owner")
+    plan = planned("a", one, item("owner", "a", deleting=FOREGROUND), item("child", "a", deleting=FOREGROUND))
+    assert list(plan.writes) == [patch("a", {"ownerReferences": references(one, blockOwnerDeletion=False)})]
+    assert plan.then == (delete("a", "Foreground", revision=""),)
+
+
+def test_orphans() -> None:
+    owner, child = item("owner", deleting=ORPHAN), item("a", "owner", "other")
+    plan = planned("owner", owner, child, item("b", "owner"), item("c", "other"))
+    assert list(plan.writes) == [
+        patch("a", {"ownerReferences": references(item("a", "other"))}),
+        patch("b", {"ownerReferences": None}),
+    ]
+    assert plan.then == (patch("owner", {"finalizers": ["mine"]}),)
+
+
+def test_foreground_waits_for_what_blocks() -> None:
+    owner = item("owner", deleting=FOREGROUND)
+    assert not list(planned("owner", owner, item("a", "owner", blocking="owner")).writes)
+    for others in ([], [item("a", "owner")], [item("a", "other", blocking="other")]):
+        assert list(planned("owner", owner, *others).writes) == [patch("owner", {"finalizers": ["mine"]})]
+
+
+def test_what_is_looked_at() -> None:
+    collector = GarbageCollector(RESOURCES.values())
+
+    def told(found: tuple[str, dict[str, Any]], kind: EventType = EventType.MODIFIED) -> list[str]:
+        return sorted({place.name for place in collector.observe(change(found, kind)) if isinstance(place, Key)})
+
+    assert told(item("a", "owner")) == ["a"]
+    assert told(item("b", "owner", "other")) == ["b"]
+    assert told(OWNER) == []
+    assert told(item("owner", deleting=FOREGROUND)) == ["a", "b", "owner"]
+    assert told(item("owner", deleting=FOREGROUND)) == ["owner"]
+    assert told(item("a", "owner", deleting="background")) == ["a", "owner"]
+    assert told(item("a", "owner"), EventType.DELETED) == ["owner"]
+    assert told(item("b", "other")) == ["b", "owner"]
+    assert told(item("b", "other")) == ["b"]
+    assert told(item("owner"), EventType.DELETED) == []
+    assert told(item("other"), EventType.DELETED) == ["b"]
+    assert told(item("b")) == []
+    assert told(item("other"), EventType.DELETED) == []

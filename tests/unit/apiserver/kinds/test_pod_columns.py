@@ -9,6 +9,7 @@ import pytest
 
 from unit.apiserver.kinds.pod_steps import POD, PODS, changed
 
+Values = dict[str, Any]
 NOW = datetime(2026, 11, 23, 7, 0, 0, tzinfo=UTC)
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from podkeep.apiserver.kinds import cells
+from podkeep.apiserver.kinds.field_rules import has_condition
 from podkeep.apiserver.kinds.pod_containers import is_sidecar
 from podkeep.apiserver.kinds.resources import Column
 
@@ -85,7 +86,7 @@ def _running(status: Values, reason: str) -> tuple[str, int, int, str]:
             running = True
             ready += 1
     if reason == "Completed":
-        if running and _condition(status, "Ready"):
+        if running and has_condition(status.get("conditions", ()), "Ready"):
             reason = "Running"
         elif error:
             reason = error

@@ -326,7 +326,7 @@ def _restart_policy(container: Values, path: str, errors: FieldErrors) -> None:
     if policy is not None:
         pod_fields.supported(f"{path}.restartPolicy", policy, _RESTART_POLICIES, errors)
     elif rules:
-        required(f"{path}.restartPolicy", "must specify restartPolicy when restart rules are used", errors)
+        _no_policy(path, errors)
     field_rules.too_many(f"{path}.restartPolicyRules", len(rules), _MAX_RULES, errors)
     for index, rule in enumerate(rules):
         where = f"{path}.restartPolicyRules[{index}]"
@@ -339,6 +339,10 @@ def _restart_policy(container: Values, path: str, errors: FieldErrors) -> None:
         field_rules.too_many(f"{where}.exitCodes.values", len(codes.get("values", ())), _MAX_EXIT_CODES, errors)
 
 
+def _no_policy(path: str, errors: FieldErrors) -> None:
+    required(f"{path}.restartPolicy", "must specify restartPolicy when restart rules are used", errors)
+
+
 def is_sidecar(container: Values) -> bool:
     """Return whether an init container goes on running beside the others (KEP-753)."""
     return container.get("restartPolicy") == "Always"
@@ -346,8 +350,10 @@ def is_sidecar(container: Values) -> bool:
 
 def _init(container: Values, path: str, context: Context) -> None:
     errors = context.errors
-    if "restartPolicy" in container or container.get("restartPolicyRules"):
+    if "restartPolicy" in container:
         _restart_policy(container, path, errors)
+    elif container.get("restartPolicyRules"):
+        _no_policy(path, errors)
     if is_sidecar(container):
         pod_handlers.validate_handlers(container, path, context)
         return

@@ -100,5 +100,6 @@ def _devices(container: Values, path: str, context: Context) -> None:
             errors.invalid(f"{where}.name", name, "must not already exist in volumeMounts")
         if target in mounts.values():
             errors.invalid(f"{where}.devicePath", target, "must not already exist as a path in volumeMounts")
-        seen_names.add(name)
-        seen_paths.add(target)
+        seen_names |= {name} - {""}
+        if ".." not in target.split("/"):
+            seen_paths.add(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -144,12 +145,12 @@ def _divisible(name: str, number: Decimal) -> bool:
         size = quantity.parse(name.removeprefix(HUGE_PAGES))
     except ValueError:
         return False
-    return size > 0 and not size % 1 and not int(number) % int(size)
+    return size > 0 and not size % 1 and not math.ceil(number) % int(size)
 
 
 def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
     errors = context.errors
-    known = [claim["name"] for claim in context.spec.get("resourceClaims", ()) if claim.get("name")] if claims else []
+    known = {claim["name"] for claim in context.spec.get("resourceClaims", ()) if claim.get("name")} if claims else ()
     seen: set[str] = set()
     for index, claim in enumerate(claims):
         where = f"{path}[{index}]"

@@ -168,7 +168,7 @@ def _resource_claims(claims: Sequence[Values], metadata: Values, path: str, erro
     kinds = ("resourceClaimName", "resourceClaimTemplateName")
     for index, claim in enumerate(claims):
         where, name = f"{path}[{index}]", claim.get("name", "")
-        if name in seen:
+        if name and name in seen:
             errors.duplicate(f"{where}.name", name)
         else:
             pod_fields.name(f"{where}.name", name, errors)

@@ -108,8 +108,9 @@ def default_pod_level(spec: dict[str, Any]) -> None:
 
 def qos_class(spec: Mapping[str, Any]) -> str:
     """Return a pod's QoS class: ``Guaranteed``, ``Burstable`` or ``BestEffort``."""
-    resources = spec.get("resources", {})
-    if resources.get("limits") or resources.get("requests"):
+    resources = spec.get("resources")
+    # Resources of the pod as a whole count alone, even if they are empty; its classes are none of them.
+    if resources is not None and (resources.keys() & {"limits", "requests"} or not resources.get("classes")):
         groups = [resources]
     else:
         groups = [

@@ -332,6 +332,8 @@ def _same_order(after: Values, before: Values, errors: FieldErrors) -> bool:
 
 def _resize_pod_level(after: Values, before: Values, errors: FieldErrors) -> None:
     new, old = after.get("resources"), before.get("resources")
+    if not any((given or {}).get(kind) for given in (new, old) for kind in ("limits", "requests")):
+        return
     if old is not None and new is None:
         errors.forbidden("spec.resources", "pod-level resources cannot be removed")
     if new is None:

@@ -55,7 +55,7 @@ def _field(gate: str) -> str:
     return next(fields.names[0] for fields in GATED if fields.gate.name == gate)
 
 
-@pytest.mark.requirement("Q61", "U5", "U6", "U7")
+@pytest.mark.requirement("Q61", "U5")
 @pytest.mark.parametrize("gate", sorted(DROPPED))
 @pytest.mark.parametrize("enabled", [True, False])
 def test_new_pods(tmp_path: Path, gate: str, enabled: bool) -> None:
@@ -112,7 +112,7 @@ def test_an_image_volume_does_not_become_an_empty_directory(tmp_path: Path) -> N
     run(tmp_path, steps, {"ImageVolume": False})
 
 
-@pytest.mark.requirement("V9", "V10", "V11")
+@pytest.mark.requirement("V11")
 def test_image_volumes_have_sub_paths(tmp_path: Path) -> None:
     """The agent expands ``subPathExpr`` and sends the runtime what comes of it, so that both are taken."""
 

@@ -56,7 +56,7 @@ def test_what_is_filled_in(tmp_path: Path, case: dict[str, Any]) -> None:
     run(tmp_path, steps)
 
 
-@pytest.mark.requirement("U9", "Q60")
+@pytest.mark.requirement("U9")
 def test_updates(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store) -> None:
         named = {f"web-{index}": case for index, case in enumerate(UPDATES)}
@@ -121,7 +121,7 @@ def test_updates_have_no_warnings() -> None:
 # podkeep's own fields
 
 
-@pytest.mark.requirement("U3", "U4")
+@pytest.mark.requirement("U4")
 @pytest.mark.parametrize(
     ("fields", "errors"),
     [
@@ -156,7 +156,7 @@ def test_the_old_name_of_host_users(tmp_path: Path, fields: dict[str, Any], erro
     run(tmp_path, steps)
 
 
-@pytest.mark.requirement("Q51", "Q52", "Q54", "Q55", "Q56", "Q58")
+@pytest.mark.requirement("Q54", "Q55", "Q56", "Q58")
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
@@ -196,7 +196,7 @@ def test_classes(tmp_path: Path, changes: dict[str, Any], error: str) -> None:
     run(tmp_path, steps)
 
 
-@pytest.mark.requirement("Q59")
+@pytest.mark.requirement("Q60")
 def test_a_resize_may_change_classes(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store) -> None:
         given = changed(POD, {"spec.containers.0.resources": {"requests": {"cpu": "1"}, "classes": {"rdt": "gold"}}})

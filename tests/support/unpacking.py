@@ -17,10 +17,10 @@ from typing import Any
 from msgspec import structs
 
 from podkeep.base.ids import Digest
+from podkeep.base.spawn import own_command
 from podkeep.images.layers import messages
 from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.messages import UnpackRequest
-from podkeep.images.layers.programs import command
 from podkeep.images.worker.layers import decode_report, mark_opaque
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.erofs import mount_erofs
@@ -69,7 +69,7 @@ def unpack(root: Path, archive: bytes | Iterable[bytes], *, timeout: float = 60,
     """
     root.mkdir(mode=0o755)
     process = subprocess.Popen(
-        command("podkeep.images.layers.unpack"),
+        own_command("podkeep.images.layers.unpack"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

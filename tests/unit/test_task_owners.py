@@ -28,6 +28,7 @@ ALLOWED = {
         "cli/pods/terminal.py",
         "cli/run.py",
         "images/store/checking.py",
+        "images/store/fetching.py",
         "images/store/store.py",
         "images/store/workers.py",
         "runtime/streaming/exec.py",

@@ -101,17 +101,17 @@ class FeatureGates:
         return self.given.get(gate.name, gate.default)
 
 
-def read(given: Mapping[str, bool]) -> FeatureGates:
-    """Return the gates that ``[agent] feature_gates`` asks for.
+def read(given: Mapping[str, bool], component: Component) -> FeatureGates:
+    """Return the gates that ``feature_gates`` of a component's section asks for.
 
-    :raises InvalidArgument: naming every gate that is not known.
+    :raises InvalidArgument: naming every gate that the component does not ask: nothing would come of it.
     """
-    known = [gate.name for gate in KNOWN]
+    known = [gate.name for gate in KNOWN if component in gate.components]
     unknown = sorted(given.keys() - set(known))
     if unknown:
         near = difflib.get_close_matches(unknown[0], known, n=1)
         raise InvalidArgument(
-            f"agent.feature_gates: unrecognized feature gate: {', '.join(unknown)}",
+            f"{component}.feature_gates: unrecognized feature gate: {', '.join(unknown)}",
             hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}",
         )
     return FeatureGates(given=dict(given))

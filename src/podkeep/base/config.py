@@ -215,11 +215,16 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     tls_key: str = ""
     client_ca: str = ""
     """PEM file of more authorities whose certificates name clients."""
+    enable_admission_plugins: tuple[str, ...] = ()
+    """Names of plugins that are off otherwise, such as ``AlwaysPullImages``."""
+    disable_admission_plugins: tuple[str, ...] = ()
     max_reads: int = 400
     """Requests that read and are answered at a time; those of administrators, watches and streams do not count."""
     max_writes: int = 200
     history: int = 300
     """Seconds for which a watch or a list may go back."""
+    feature_gates: dict[str, bool] = {}
+    """Features by their Kubernetes names, on or off; those that are not named have their default."""
 
     def endpoint(self) -> tuple[str, int] | None:
         """Return the IP address and port; None for nowhere.

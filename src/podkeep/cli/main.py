@@ -38,6 +38,7 @@ VERBS = {
     "doctor": Verb("podkeep.cli.diagnosis.doctor", "Say what this machine lacks, and the command that fixes it."),
     "exec": Verb("podkeep.cli.pods.exec", "Run a command in a container."),
     "image": Verb("podkeep.cli.images.command", "Pull, list, save, check and remove images."),
+    "kubeconfig": Verb("podkeep.cli.kubeconfig", "Print how kubectl gets at the Kubernetes API."),
     "logs": Verb("podkeep.cli.pods.logs", "Print the log of a container."),
     "mountns": Verb("podkeep.cli.mountns.command", "Look at the mounts of containers, hidden from the host."),
     "port-forward": Verb("podkeep.cli.pods.port_forward", "Let local ports lead into a pod."),

@@ -81,7 +81,7 @@ def command(
     from podkeep.api import feature_gates
     from podkeep.cli.classes.assignments import assigned, of_run
 
-    gates = feature_gates.read(config.agent.feature_gates)
+    gates = feature_gates.read(config.agent.feature_gates, "agent")
     for_containers, for_pods = of_run(classes, pod_classes, gates)
     manifest = assigned(_read(file, gates), for_containers, for_pods, gates)
     if not manifest.pods:

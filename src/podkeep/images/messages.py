@@ -19,7 +19,7 @@ The states of a worker, and the messages that lead from each to the next::
       └─ Verify ──────▶ verifying ── Checked, Unchecked or Damaged for each layer ──▶ ending
 
     ending ── Done ──▶ ended
-    any state ── Progress ──▶ the same state
+    any state ── Progress or Retrying ──▶ the same state
     any state ── Failed ──▶ ended
 
 Requests and ``Available`` go to the worker, all others to the store. A worker whose standard input ends has lost its
@@ -238,6 +238,14 @@ class Progress(_Message, frozen=True, kw_only=True):
     total: int
 
 
+class Retrying(_Message, frozen=True, kw_only=True):
+    """A registry answered ``status`` to the request for ``what``, which is sent again in so many ``seconds``."""
+
+    what: str
+    status: int
+    seconds: float
+
+
 class Saved(_Message, frozen=True, kw_only=True):
     """All is written: ``bytes`` of all files together."""
 
@@ -277,7 +285,7 @@ class Failed(_Message, frozen=True, kw_only=True):
     hint: str
 
 
-Event = Wanted | Progress | FetchedImage | Unchanged | Saved | Checked | Unchecked | Damaged | Done | Failed
+Event = Wanted | Progress | Retrying | FetchedImage | Unchanged | Saved | Checked | Unchecked | Damaged | Done | Failed
 
 _encode = msgspec.json.Encoder().encode
 

@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from podkeep.base.errors import (
 )
 from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.store.workers import WORKERS_A_REGISTRY
-from support.images import Layout, LayoutBuilder, busybox_layout, digest, file, tar
+from support.images import Layout, LayoutBuilder, busybox_layout, digest, file, layers_layout, tar
 from support.registry import Answer, Decide, HostileRegistry, free_port
 
 
@@ -463,7 +464,10 @@ def _times(*answers: Answer | None) -> Callable[[str], Answer | None]:
     return lambda _path: left.pop(0) if left else None
 
 
-def test_a_registry_that_is_busy_is_asked_again(busybox: Layout, open_store: OpenStore) -> None:
+def test_a_registry_that_is_busy_is_asked_again(
+    busybox: Layout, open_store: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "podkeep.images.store.fetching")
     turn = _times(
         Answer(status=429, headers={"Retry-After": "1"}), Answer(status=503, headers={"Retry-After": "0"}), None
     )
@@ -473,6 +477,28 @@ def test_a_registry_that_is_busy_is_asked_again(busybox: Layout, open_store: Ope
         assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id
         assert len([path for path, _ in registry.requests if "/manifests/" in path]) == 3
     assert time.monotonic() - start >= 1
+    first, second = (record.getMessage() for record in caplog.records)
+    assert re.fullmatch(
+        rf"the answer to {registry.host}/app:v1 was 429, asked again in 1\.\d s: image={registry.host}/app:v1", first
+    )
+    assert "was 503" in second
+
+
+def test_a_registry_cannot_fill_the_log_by_being_busy(
+    tmp_path: Path, open_store: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "podkeep.images.store.fetching")
+    layout = layers_layout(tmp_path / "layout", [[file(f"f{number}")] for number in range(12)])
+    seen: Counter[str] = Counter()
+
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        seen[path] += 1
+        return Answer(status=503, headers={"Retry-After": "0"}) if seen[path] <= 3 else None
+
+    with HostileRegistry(layout, decide) as registry:
+        assert asyncio.run(open_store(registry.host).pull(f"{registry.host}/app:v1")).id == layout.image_id
+    assert len(caplog.records) == 20
+    assert "no more of this pull is logged" in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize("later", ["86400", "Fri, 31 Dec 9999 23:59:59 GMT", "-1", "999999999999999999"])

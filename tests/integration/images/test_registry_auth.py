@@ -267,6 +267,18 @@ def test_a_token_server_that_is_busy_during_a_pull_is_asked_again(tmp_path: Path
     assert len(asked) == 3
 
 
+def test_nobody_waits_for_the_token_server_of_a_mirror(busybox: Layout, open_store: OpenStore) -> None:
+    def decide(path: str, headers: Mapping[str, str]) -> Answer | None:
+        return Answer(status=503, headers={"Retry-After": "0"}) if path.startswith("/token") else bearer(headers)
+
+    with HostileRegistry(None, decide) as mirror, HostileRegistry(busybox) as origin:
+        config = RegistryConfig(insecure=True, mirrors=(f"http://{mirror.host}",))
+        store = open_store(registries={origin.host: config})
+        assert asyncio.run(store.pull(f"{origin.host}/app:v1")).id == busybox.image_id
+        tokens = [path for path, _ in mirror.requests if path.startswith("/token")]
+    assert 0 < len(tokens) <= len(mirror.requests) - len(tokens)
+
+
 def test_a_metadata_service_is_no_registry(open_store: OpenStore) -> None:
     store = open_store()
     for host in ("169.254.169.254", "[fd00:ec2::254]:80"):

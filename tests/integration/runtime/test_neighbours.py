@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import BLOCK, Pods, Triple, namespaces, pod
+from support.cri import BLOCK, Pods, Triple, namespaces, pod, wait_for
 from support.daemon import Daemon
+from support.loopdev import loop_device
 
 NEIGHBOUR = 1000
+NO_FILE = os.strerror(errno.ENOENT)
 _LOOK = """
 import os, sys
 os.setgroups([])
@@ -59,6 +61,30 @@ def test_a_setuid_program_that_a_pod_makes_is_nobodys_to_run(pods: Pods, daemon:
     if user is not None:
         inside.append(f"sandboxes/{sandbox}/files/resolv.conf")
     assert reached(daemon.layout.run, daemon, *inside, f"containers/{container}/rootfs/program") == []
+
+
+_OPEN = """
+import os, sys
+os.setgroups([])
+os.setresgid(*[int(sys.argv[1])] * 3)
+os.setresuid(*[int(sys.argv[1])] * 3)
+try:
+    print(len(os.read(os.open(sys.argv[2], os.O_RDONLY), 512)))
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_user_of_the_machine_opens_no_device_that_a_pod_makes(pods: Pods, tmp_path: Path) -> None:
+    """Only the container's cgroup may not open it. By /proc/PID/root comes to it who has the user ID of the process."""
+    with loop_device(tmp_path) as disk:
+        node = f"mknod /disk b {disk.number.replace(':', ' ')} && chmod 666 /disk; ls -d /disk"
+        script = f"{node}; exec su -s /bin/sh nobody -c 'exec sleep 1000'"
+        container = pods.launch(pods.run(), "sh", "-c", script)
+        process = Path(f"/proc/{pods.host_pid(container)}")
+        nobody = wait_for(lambda: process.stat().st_uid, "its change of user")
+        command = [sys.executable, "-I", "-S", "-c", _OPEN, str(nobody), f"{process}/root/disk"]
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{NO_FILE}\n"
 
 
 def infra_of(pods: Pods, sandbox: str) -> int:

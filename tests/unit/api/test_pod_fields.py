@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -210,6 +211,7 @@ def problems(path: str, value: Any) -> list[str]:
     return []
 
 
+@cache
 def fields() -> dict[str, Any]:
     """Return every field that the page must have, with its type."""
     return {

@@ -80,3 +80,47 @@ def test_what_runs_is_ended_when_it_is_closed() -> None:
         assert all(call.cancelled() for call in calls)
 
     asyncio.run(scenario())
+
+
+def test_an_operation_that_nobody_wants_any_more_is_cancelled() -> None:
+    async def scenario() -> int:
+        flights: SingleFlight[int] = SingleFlight(unwanted_s=0.01)
+        begun, given_up, cleaned = asyncio.Semaphore(0), asyncio.Semaphore(0), asyncio.Event()
+        ended = 0
+
+        async def operation() -> int:
+            nonlocal ended
+            begun.release()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.release()
+                await cleaned.wait()
+                ended += 1
+            return 1
+
+        async def leave(caller: asyncio.Future[int]) -> None:
+            caller.cancel()
+            await asyncio.wait({caller})
+
+        first, second = (asyncio.ensure_future(flights.do("key", operation)) for _ in range(2))
+        await begun.acquire()
+        await leave(first)
+        assert not flights._timers, "it has a caller"
+        await leave(second)
+        back = asyncio.ensure_future(flights.do("key", operation))
+        await asyncio.sleep(0)
+        assert not flights._timers, "a caller came back"
+        await leave(back)
+        await given_up.acquire()
+        # Who comes while it ends does not share that end.
+        other = asyncio.ensure_future(flights.do("key", operation))
+        await begun.acquire()
+        cleaned.set()
+        await flights.close()
+        await asyncio.wait({other})
+        assert not flights._given_up
+        assert not flights._timers
+        return ended
+
+    assert asyncio.run(scenario()) == 2

@@ -15,6 +15,7 @@ from podkeep.base import config
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "[api]": config.ApiConfig,
     "[log]": config.LogConfig,
     "[runtime]": config.RuntimeConfig,
     "[runtime.handlers.NAME]": config.HandlerConfig,

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from podkeep.images.registry.http1 import Answer, Connection
-from podkeep.images.registry.retry import TRIES, pause, seconds_to_wait
+from podkeep.images.registry.retry import TRIES, RetryPolicy, pause
 
 
 def answer(status: int, later: str = "") -> Answer:
@@ -30,7 +30,7 @@ def answer(status: int, later: str = "") -> Answer:
     ],
 )
 def test_seconds(status: int, later: str, least: float, most: float) -> None:
-    seconds = seconds_to_wait(answer(status, later), 1)
+    seconds = RetryPolicy().seconds_to_wait(answer(status, later), 1)
     assert seconds is not None
     assert least <= seconds <= most
 
@@ -39,10 +39,19 @@ def test_seconds(status: int, later: str, least: float, most: float) -> None:
     ("status", "later", "attempt"), [(200, "", 1), (404, "1", 1), (501, "1", 1), (429, "21", 1), (429, "1", TRIES)]
 )
 def test_no_use_in_waiting(status: int, later: str, attempt: int) -> None:
-    assert seconds_to_wait(answer(status, later), attempt) is None
+    assert RetryPolicy().seconds_to_wait(answer(status, later), attempt) is None
 
 
 def test_pauses_grow_and_differ() -> None:
     assert len({pause(1) for _ in range(20)}) > 10
     for attempt in range(1, 5):
         assert all(0.125 * 2 ** (attempt - 1) <= pause(attempt) <= 0.25 * 2 ** (attempt - 1) for _ in range(100))
+
+
+def test_a_wait_is_told_and_a_place_that_is_one_of_several_is_asked_once() -> None:
+    told: list[tuple[str, int]] = []
+    policy = RetryPolicy(on_wait=lambda what, status, seconds: told.append((what, status)))
+    assert policy.wait(answer(503, "0"), 1, "manifest latest")
+    assert not policy.wait(answer(404), 1, "manifest latest")
+    assert not RetryPolicy(tries=1).wait(answer(503, "0"), 1, "manifest latest")
+    assert told == [("manifest latest", 503)]

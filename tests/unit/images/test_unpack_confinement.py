@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from podkeep.base.spawn import own_command
 from podkeep.images.layers import messages
 from podkeep.images.layers.forms import form_of
-from podkeep.images.layers.programs import command
 from podkeep.images.worker.layers import decode_report
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process.confine import Capability
@@ -57,7 +57,7 @@ def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -
     root.mkdir()
     request = structs.replace(REQUEST, root=str(root))
     process = subprocess.Popen(
-        command("podkeep.images.layers.unpack"),
+        own_command("podkeep.images.layers.unpack"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"PODKEEP_FAILPOINTS": "unpack-confined=stop"},
@@ -119,7 +119,7 @@ def test_a_process_that_refuses_a_layer_ends_in_peace(tmp_path: Path) -> None:
         root.mkdir()
         request = messages.encode(structs.replace(REQUEST, root=str(root), compression="gzip")) + b"\n"
         done = subprocess.run(
-            command("podkeep.images.layers.unpack"),
+            own_command("podkeep.images.layers.unpack"),
             input=request + refused,
             capture_output=True,
             check=False,

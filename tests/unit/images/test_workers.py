@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from podkeep.images.store.workers import Workers
+from podkeep.images.store.workers import COMMON_OF_TENANT, OWN_OF_TENANT, WORKERS_A_REGISTRY, Workers
 
 
 async def settled() -> None:
@@ -14,7 +14,7 @@ async def settled() -> None:
 
 def test_owners_have_a_worker_of_their_own_and_shares_of_the_others() -> None:
     async def steps() -> None:
-        workers = Workers(most=1, share=2, owners=3)
+        workers = Workers(most=1, share=2, owners=3, tenant_owners=3)
         running: list[str] = []
         ends = {name: asyncio.Event() for name in ("a1", "a2", "a3", "b1", "b2", "c1", "d1")}
 
@@ -38,7 +38,7 @@ def test_owners_have_a_worker_of_their_own_and_shares_of_the_others() -> None:
             end.set()
         await asyncio.wait(tasks.values())
         assert running == []
-        assert not workers._gates
+        assert not len(workers._owners) + len(workers._tenants)
 
     asyncio.run(steps())
 
@@ -55,5 +55,30 @@ def test_who_waits_is_served_in_order() -> None:
 
         await asyncio.gather(*(work(number) for number in range(6)))
         assert order == list(range(6))
+
+    asyncio.run(steps())
+
+
+def test_a_tenant_with_any_number_of_slow_registries_keeps_no_other_waiting() -> None:
+    async def steps() -> None:
+        workers = Workers()
+        running: set[tuple[str, str]] = set()
+        end = asyncio.Event()
+
+        async def work(tenant: str, owner: str) -> None:
+            async with workers.slot(owner, tenant):
+                running.add((tenant, owner))
+                await end.wait()
+
+        tasks = [asyncio.ensure_future(work("evil", f"{number}.example")) for number in range(1000)]
+        await settled()
+        assert len(running) == OWN_OF_TENANT + COMMON_OF_TENANT
+        tasks += [asyncio.ensure_future(work("good", "1.example")) for _ in range(WORKERS_A_REGISTRY)]
+        tasks += [asyncio.ensure_future(work("", f"{number}.example")) for number in range(OWN_OF_TENANT)]
+        await settled()
+        assert len(running) == OWN_OF_TENANT + COMMON_OF_TENANT + 1 + OWN_OF_TENANT
+        end.set()
+        await asyncio.wait(tasks)
+        assert not len(workers._owners) + len(workers._tenants)
 
     asyncio.run(steps())

@@ -43,6 +43,7 @@ from podkeep.runtime.oci.driver import (
     Handler,
     Output,
     Stdio,
+    _pump,
     _run_limited,
     _said,
     share,
@@ -51,6 +52,8 @@ from podkeep.runtime.oci.exec import ExecProcess, ExecStdio
 from podkeep.runtime.oci.null_device import open_null
 from podkeep.runtime.streaming import exec as exec_session
 from podkeep.runtime.streaming.command_streams import CommandStreams, Size
+from support.cri import wait_for
+from support.timeout import TIMEOUT_S
 
 
 @pytest.fixture(autouse=True)
@@ -437,6 +440,31 @@ def test_a_command_is_killed_also_if_reading_it_fails(tmp_path: Path) -> None:
     with pytest.raises(MemoryError):
         handler(str(script), tmp_path).exec_sync(ContainerID("c"), tmp_path, {}, ExecLimits(output=_NoMemory(0)))
     assert not Path(f"/proc/{int(started.read_text())}").exists()
+
+
+def test_output_that_somebody_else_has_read_meanwhile_is_not_waited_for() -> None:
+    """Who has one end of a pipe opens the other by /proc/self/fd/1, and may read between the look and the read.
+
+    Here that is the pump itself: it has the same pipe twice, and finds what was written at both.
+    """
+    read_end, write_end = os.pipe()
+    again = os.dup(read_end)
+    os.write(write_end, b"once")
+    outputs = {fd: Output(Allowance(0)) for fd in (read_end, again)}
+    told, tell = os.pipe()
+    thread = threading.Thread(target=_pump, args=(outputs, told, ExecLimits()))
+    thread.start()
+    try:
+        wait_for(lambda: any(output.kept for output in outputs.values()), "what was written")
+        os.write(tell, b"the program has ended")
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+        assert sorted(bytes(output.kept) for output in outputs.values()) == [b"", b"once"]
+    finally:
+        os.close(write_end)
+        thread.join()
+        for fd in (read_end, again, told, tell):
+            os.close(fd)
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_a_user_that_is_not_mapped_is_named() -> None:
 
 def test_capabilities_of_an_ordinary_container() -> None:
     capabilities = build()["process"]["capabilities"]
-    expected = ["CAP_CHOWN", "CAP_KILL", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETUID"]
+    expected = ["CAP_CHOWN", "CAP_KILL", "CAP_NET_RAW", "CAP_SETUID"]
     assert capabilities == {"bounding": expected, "effective": expected, "permitted": expected}
 
 

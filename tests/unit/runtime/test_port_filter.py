@@ -137,6 +137,33 @@ class Segment:
         return {item["ifname"] for item in json.loads(done.stdout) if item["mac"] == address.hex(":")}
 
 
+def _checked(source: bytes, group: bytes, message: bytes) -> bytes:
+    """Return a message of ICMPv6, of even length, with its checksum (RFC 4443, 2.3)."""
+    data = source + group + struct.pack("!II", len(message), 58) + message
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return message[:2] + struct.pack("!H", ~total & 0xFFFF) + message[4:]
+
+
+def query() -> bytes:
+    """Who is in any group? (RFC 2710, 3). Bridges believe it; hosts do not: it came over a router."""
+    group = ip_address("ff02::1").packed
+    message = _checked(ME_LOCAL, group, struct.pack("!BBHHH", 130, 0, 0, 1, 0) + bytes(16))
+    alert = bytes([58, 0, 5, 2, 0, 0, 1, 0])
+    packet = struct.pack("!IHBB", 6 << 28, len(alert + message), 0, 255) + ME_LOCAL + group + alert + message
+    return ether(IPV6, packet, to=GROUP)
+
+
+def solicitation(number: int) -> bytes:
+    """Who has this address? To the group of its last three bytes (RFC 4291, 2.7.1), of which nobody told the bridge."""
+    last = number.to_bytes(3)
+    group, wanted = ip_address("ff02::1:ff00:0").packed[:13] + last, ip_address("fd07::").packed[:13] + last
+    message = _checked(ME6, group, neighbour(135, wanted))
+    packet = struct.pack("!IHBB", 6 << 28, len(message), 58, 255) + ME6 + group + message
+    return ether(IPV6, packet, to=b"\x33\x33\xff" + last)
+
+
 def _attach(bridge: Bridge, helper: NamespaceHelper, closing: ExitStack, sandbox: SandboxID) -> socket.socket:
     fd = helper.create(NamespaceRequest(kinds=frozenset({NamespaceKind.NET})))[NamespaceKind.NET]
     closing.callback(os.close, fd)
@@ -205,6 +232,20 @@ def test_a_bridge_learns_no_hardware_address_from_another_pod(
         segment.bridge.ports.drop()
         segment.sent(claims)
         assert segment.port_of(OTHER) == {veth_name(EVIL)}
+
+    on_a_bridge(body)
+
+
+def test_a_pod_that_asks_who_is_in_a_group_keeps_no_solicitation_from_others(
+    on_a_bridge: Callable[[Callable[[Segment], None]], None],
+) -> None:
+    """A bridge that believed it would no longer pass on what goes to groups that nobody told it of since."""
+
+    def body(segment: Segment) -> None:
+        for first in range(0, 1000, 50):
+            segment.evil.send(query())
+            frames = {str(number): solicitation(number) for number in range(first, first + 50)}
+            assert segment.sent(frames) == set(frames)
 
     on_a_bridge(body)
 

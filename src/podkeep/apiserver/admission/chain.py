@@ -24,6 +24,7 @@ ORDER = (
     "PersistentVolumeClaimResize",
     "RuntimeClass",
     "PodTopologyLabels",
+    "RbacEscalation",
     "ClassResources",
     "ClassQuota",
     "ResourceQuota",
@@ -31,7 +32,7 @@ ORDER = (
 """The plugins that there may be (kube-apiserver: ``AllOrderedPlugins``). Quotas are last: what they count is final."""
 OFF = frozenset({"AlwaysPullImages", "OwnerReferencesPermissionEnforcement"})
 """Those that count only if they are asked for."""
-ALWAYS = frozenset({"ClassResources"})
+ALWAYS = frozenset({"ClassResources", "RbacEscalation"})
 """Those that are rules of validation, which nobody can switch off."""
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from podkeep.apiserver.auth.jwt import InvalidToken
 from podkeep.apiserver.auth.tokens import Tokens, TokenUser
-from podkeep.apiserver.auth.user import MASTERS, NOBODY, User, authenticated
+from podkeep.apiserver.auth.union import AnyAuthenticator
+from podkeep.apiserver.auth.user import ADMIN, MASTERS, NOBODY, User, authenticated
 from podkeep.apiserver.meta.status import unauthorized
 from podkeep.http.messages import Request
 
-ADMIN = "kubernetes-admin"
-"""Root of this machine, and whoever has ``admin.conf``."""
 INVALID = "invalid bearer token"
 
 
@@ -85,9 +84,23 @@ class UnixPeerAuthenticator:
         return authenticated(User(name=ADMIN, groups=(MASTERS,)))
 
 
-class AnonymousAuthenticator:
-    """Lets everybody ask, as nobody; authorization has the say. The last of several."""
+class RestAuthenticator:
+    """Everybody else, the last of several: refused, or, if ``anonymous``, let in as nobody."""
 
-    def authenticate(self, request: Request) -> User | None:
-        """Return nobody."""
+    def __init__(self, *, anonymous: bool) -> None:
+        self._anonymous = anonymous
+
+    def authenticate(self, request: Request) -> User:
+        """Return nobody.
+
+        :raises StatusError: 401, unless everybody may ask.
+        """
+        if not self._anonymous:
+            raise unauthorized()
         return NOBODY
+
+
+def everybody(bearer: BearerAuthenticator, *, anonymous: bool = False) -> AnyAuthenticator:
+    """Return what tells who asks, by whatever they show; credentials that are wrong are never passed over."""
+    rest = RestAuthenticator(anonymous=anonymous)
+    return AnyAuthenticator([CertificateAuthenticator(), bearer, UnixPeerAuthenticator(), rest])

@@ -17,6 +17,7 @@ from podkeep.apiserver.auth.user import (
     service_account_of,
 )
 from podkeep.apiserver.meta.status import bad_request
+from podkeep.http.messages import Head
 
 _USER = "impersonate-user"
 _GROUP = "impersonate-group"
@@ -55,18 +56,17 @@ class _Part:
         return f"{{{self.kind} {self.namespace} {self.name}  {api_version}  {self.extra}}}"
 
 
-def impersonated(user: User, headers: Mapping[str, Sequence[str]], authorizer: Authorizer) -> User | None:
-    """Return whom a request is to be treated as coming from; None: from whoever sends it.
+def impersonate(user: User, request: Head, authorizer: Authorizer) -> User:
+    """Return whom a request is to be treated as coming from: ``user``, who sends it, if it names nobody.
 
-    :param user: who sends it.
-    :param headers: names in lower case, as :class:`podkeep.http.messages.Request` has them.
     :raises StatusError: 400, if the headers make no sense; 403, if ``user`` may not act as somebody that they name.
     """
+    headers = request.headers
     if not any(name.startswith("impersonate-") for name in headers):
-        return None
+        return user
     parts = list(_parts(headers))
     if not parts:
-        return None
+        return user
     if len(parts) > MAX_PARTS:
         raise bad_request(f"more than {MAX_PARTS} values to impersonate")
     if parts[0].kind not in ("User", "ServiceAccount"):

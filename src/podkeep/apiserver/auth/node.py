@@ -53,8 +53,8 @@ class _Index:
     """Which nodes' pods name an object, and which volumes a claim or secret belongs to."""
 
     pods: dict[tuple[str, str], _Pod] = field(default_factory=dict)
-    users: dict[Ref, Counter[str]] = field(default_factory=dict)
-    """Pods on each node that name an object."""
+    named: dict[str, Counter[Ref]] = field(default_factory=dict)
+    """Of each node, how many pods on it name an object."""
     volumes: dict[str, _Volume] = field(default_factory=dict)
     secrets: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """The volumes that need a secret."""
@@ -75,20 +75,20 @@ class _Index:
         references, count = self.shared.get(given := tuple(_references(pod)), (given, 0))
         self.shared[references] = references, count + 1
         self.pods[namespace, name] = _Pod(node, shape, references)
-        for ref in references:
-            self.users.setdefault(ref, Counter())[node] += 1
+        if references:
+            self.named.setdefault(node, Counter()).update(references)
 
     def _drop(self, namespace: str, name: str, known: _Pod | None) -> None:
         if known is None:
             return
         del self.pods[namespace, name]
         for ref in known.references:
-            users = self.users[ref]
-            users[known.node] -= 1
-            if not users[known.node]:
-                del users[known.node]
-            if not users:
-                del self.users[ref]
+            named = self.named[known.node]
+            named[ref] -= 1
+            if not named[ref]:
+                del named[ref]
+            if not named:
+                del self.named[known.node]
         references, count = self.shared.pop(known.references)
         if count > 1:
             self.shared[references] = references, count - 1
@@ -115,14 +115,14 @@ class _Index:
             return known is not None and known.node == node
         if ref.resource == "persistentvolumes":
             return self._has_volume(node, ref.name)
-        if node in self.users.get(ref, ()):
+        if ref in self.named.get(node, ()):
             return True
         volumes = self.secrets.get((ref.namespace, ref.name), ()) if ref.resource == "secrets" else ()
         return any(self._has_volume(node, volume) for volume in volumes)
 
     def _has_volume(self, node: str, name: str) -> bool:
         volume = self.volumes.get(name)
-        return volume is not None and node in self.users.get(Ref("persistentvolumeclaims", *volume.claim), ())
+        return volume is not None and Ref("persistentvolumeclaims", *volume.claim) in self.named.get(node, ())
 
 
 def _shape(pod: Mapping[str, Any]) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,10 +22,6 @@ a year, as with kube-apiserver, as long as the pod is there."""
 EXTENDED_SECONDS = 365 * 24 * 3600
 
 
-def _admit(_: Object) -> None:
-    """Admit."""
-
-
 def request_token(
     value: Object,
     account: tuple[str, str],
@@ -33,13 +29,12 @@ def request_token(
     tokens: ServiceAccountTokens,
     *,
     now: datetime,
-    admit: Callable[[Object], None] = _admit,
 ) -> Object:
     """Return a ``TokenRequest`` with a new token in its status.
 
-    :param value: as it was sent, decoded against its type; changed.
+    :param value: as admission left it, which is asked before anything is filled in (NodeRestriction looks at which
+        audiences a node asked for); changed.
     :param account: namespace and name of the service account.
-    :param admit: admission, called with the request when it is valid; may raise.
     :raises StatusError: 400, 403, 404, 409 or 422.
     """
     namespace, name = account
@@ -67,7 +62,6 @@ def request_token(
     _validate(seconds, errors)
     if errors.found:
         raise invalid("TokenRequest", GROUP, "", errors.found)
-    admit(value)
     binding = _binding(found, spec.get("boundObjectRef"), lister)
     lasts, warn = seconds, 0
     if seconds == WARN_SECONDS and binding.pod is not None and set(spec["audiences"]) <= set(tokens.audiences):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from podkeep.api import names
 
+ADMIN = "kubernetes-admin"
+"""Root of this machine, and whoever has ``admin.conf``."""
 ANONYMOUS = "system:anonymous"
 AUTHENTICATED = "system:authenticated"
 UNAUTHENTICATED = "system:unauthenticated"

@@ -10,13 +10,16 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from podkeep.apiserver.auth.user import AUTHENTICATED, SERVICE_ACCOUNTS, User
+from podkeep.apiserver.auth.user import AUTHENTICATED, User, service_account_groups, service_account_name
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.storage.records import Event, EventType, Key
 
 Item: TypeAlias = Hashable
 """What a controller looks at in one turn: mostly a key of the store."""
+
+
+_NAMESPACE = "kube-system"
 
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
@@ -150,8 +153,11 @@ class Controller(Protocol):
     name: str
     """In the log, and as field manager of its writes."""
     user: User
-    resources: frozenset[str] | None
-    """Which it is told of, by the name that the store has; None: all of them."""
+
+    @property
+    def resources(self) -> frozenset[str] | None:
+        """Which it is told of, by the name that the store has; None: all of them."""
+        ...
 
     def observe(self, change: Change) -> Iterable[Item]:
         """Return what to look at because of a change."""
@@ -164,9 +170,8 @@ class Controller(Protocol):
 
 def service_account(name: str) -> User:
     """Return the user that a controller of kube-controller-manager is."""
-    namespace = "kube-system"
-    groups = (SERVICE_ACCOUNTS, f"{SERVICE_ACCOUNTS}:{namespace}", AUTHENTICATED)
-    return User(name=f"system:serviceaccount:{namespace}:{name}", groups=groups)
+    groups = (*service_account_groups(_NAMESPACE), AUTHENTICATED)
+    return User(name=service_account_name(_NAMESPACE, name), groups=groups)
 
 
 def rfc3339(moment: datetime) -> str:

@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from podkeep.api import documents
-from podkeep.apiserver.endpoints.media_types import JSON
+from podkeep.apiserver.endpoints.media_types import JSON, PROTOBUF
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, too_large
+from podkeep.apiserver.schema import protobuf
 from podkeep.apiserver.schema.decode import WrongType, decode
+from podkeep.apiserver.schema.protobuf import NotProtobuf
 from podkeep.apiserver.schema.table import Kind, kubernetes
 from podkeep.apiserver.schema.types import Struct
 from podkeep.base.errors import InvalidArgument
@@ -186,7 +188,7 @@ def decode_object(data: bytes, media_type: str, kind: Kind, validation: FieldVal
     """
     strict = validation is not FieldValidation.IGNORE
     try:
-        parsed = parse(data, media_type, strict=strict)
+        parsed = _protobuf(data, kind) if media_type == PROTOBUF else parse(data, media_type, strict=strict)
     except Malformed as error:
         raise _unrecognized(kind, _parse_error(error, media_type), data) from None
     value = parsed.value
@@ -212,7 +214,20 @@ def decode_object(data: bytes, media_type: str, kind: Kind, validation: FieldVal
     return decoded.value
 
 
+def _protobuf(data: bytes, kind: Kind) -> Parsed:
+    """Return an object as the JSON that it could be, with the kind that it says it has."""
+    try:
+        version, name, raw = protobuf.envelope(data)
+        named = {"apiVersion": version, "kind": name}
+        struct = kubernetes().kind(kind)
+        return Parsed(named | protobuf.to_json(raw, struct) if given_kind(named, kind) == kind else named)
+    except NotProtobuf as error:
+        raise Malformed(str(error)) from None
+
+
 def _parse_error(error: Malformed, media_type: str) -> str:
+    if media_type == PROTOBUF:
+        return str(error)
     if media_type == JSON:
         return f"couldn't get version/kind; json parse error: {error}"
     return f"error converting YAML to JSON: yaml: {error}"
@@ -263,8 +278,13 @@ def decode_as(data: bytes, media_type: str, struct: Struct) -> Object:
     :raises StatusError: 400, if it is malformed.
     """
     try:
+        if media_type == PROTOBUF:
+            version, kind, raw = protobuf.envelope(data)
+            return {"apiVersion": version, "kind": kind} | decode(protobuf.to_json(raw, struct), struct).value
         value = parse(data, media_type, strict=False).value
         return decode(value, struct).value
+    except NotProtobuf as error:
+        raise bad_request(str(error)) from None
     except Malformed as error:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
     except WrongType as error:

@@ -44,7 +44,7 @@ class Call:
         pretty = media_types.wants_pretty(self.query.text("pretty"), self.header("user-agent"))
         return media_types.negotiate(self.header("accept"), pretty=pretty, transforms=transforms)
 
-    async def body(self, accepted: tuple[str, ...] = media_types.ACCEPTED) -> tuple[bytes, str]:
+    async def body(self, accepted: tuple[str, ...] = media_types.READ) -> tuple[bytes, str]:
         """Return the body and its media type.
 
         :raises StatusError: 413 or 415.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from podkeep.apiserver.kinds import reviews
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.schema.table import Kind
@@ -68,19 +69,7 @@ def _creation(group: str, plural: str, kind: Kind, *, namespaced: bool = False) 
     return Entry(group=group, version="v1", plural=plural, kind=kind, verbs=CREATES, namespaced=namespaced)
 
 
-def _review(group: str, kind: str, *, namespaced: bool = False) -> Entry:
-    return _creation(group, f"{kind.lower()}s", Kind(group, "v1", kind), namespaced=namespaced)
-
-
-_AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
-REVIEWS = (
-    _review(_AUTHENTICATION, "TokenReview"),
-    _review(_AUTHENTICATION, "SelfSubjectReview"),
-    _review(_AUTHORIZATION, "SubjectAccessReview"),
-    _review(_AUTHORIZATION, "LocalSubjectAccessReview", namespaced=True),
-    _review(_AUTHORIZATION, "SelfSubjectAccessReview"),
-    _review(_AUTHORIZATION, "SelfSubjectRulesReview"),
-)
+REVIEWS = tuple(_creation(item.group, item.plural, item.kind, namespaced=item.namespaced) for item in reviews.VIRTUAL)
 BINDINGS = _creation("", "bindings", Kind("", "v1", "Binding"), namespaced=True)
 
 

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from podkeep import __version__
+from podkeep.apiserver.auth.impersonation import impersonate
 from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
 from podkeep.apiserver.auth.refusals import forbidden
-from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY, User
+from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY
 from podkeep.apiserver.endpoints import discovery, health, metrics, openapi, request_info
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.catalog import Catalog, Entry
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 
 Answer = Callable[[Call, Entry], Awaitable[Response | Upgrade]]
 """Answers a request for a subresource or a review."""
-Impersonate = Callable[[User, Request, Authorizer], User]
-"""Returns whom a user wants to be; raises :class:`StatusError` if that is not allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,6 @@ class Parts:
     in_flight: InFlight
     answers: Mapping[str, Answer] = field(default_factory=dict)
     checks: Sequence[health.Check] = ()
-    impersonate: Impersonate | None = None
 
 
 class Handler:
@@ -106,8 +104,7 @@ class Handler:
         call.user = parts.authenticator.authenticate(call.request) or NOBODY
         if call.user.name != ANONYMOUS:
             call.request.admit()
-        if parts.impersonate is not None:
-            call.user = parts.impersonate(call.user, call.request, parts.authorizer)
+        call.user = impersonate(call.user, call.request, parts.authorizer)
         with parts.in_flight.counted(call.info, call.user):
             self._authorize(call)
             if not call.info.is_resource:

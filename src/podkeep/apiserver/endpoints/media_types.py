@@ -13,7 +13,10 @@ from podkeep.apiserver.meta.status import StatusError, not_acceptable, unsupport
 
 JSON = "application/json"
 YAML = "application/yaml"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
 ACCEPTED = (JSON, YAML)
+READ = (JSON, YAML, PROTOBUF)
+"""Of bodies: newer clients of Go write protobuf without having asked, and take JSON."""
 APPLY = "application/apply-patch+yaml"
 _META = "meta.k8s.io"
 _HUMANS = ("curl", "Wget", "Mozilla/5.0")
@@ -107,7 +110,7 @@ def wants_pretty(query_value: str, user_agent: str) -> bool:
     return user_agent.startswith(_HUMANS)
 
 
-def of_body(header: str, accepted: Sequence[str] = ACCEPTED) -> str:
+def of_body(header: str, accepted: Sequence[str] = READ) -> str:
     """Return the media type of a body; the first that is accepted if the client names none.
 
     :raises StatusError: 415, if it is not one of those.

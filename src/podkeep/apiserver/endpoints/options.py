@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -244,10 +245,14 @@ def delete_options(body: bytes, media_type: str, query: Query) -> Deletion:
             "propagationPolicy": query.text("propagationPolicy") or None,
             "dryRun": query.texts("dryRun"),
         }
-    return _deletion(value)
+    return deletion(value)
 
 
-def _deletion(value: dict[str, Any]) -> Deletion:
+def deletion(value: Mapping[str, Any]) -> Deletion:
+    """Return what a ``DeleteOptions`` asks for.
+
+    :raises StatusError: 422.
+    """
     orphan, propagation = value.get("orphanDependents"), value.get("propagationPolicy")
     errors = FieldErrors()
     if orphan is not None and propagation is not None:

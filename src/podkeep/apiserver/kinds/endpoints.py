@@ -15,6 +15,7 @@ from podkeep.apiserver.schema.table import Kind
 
 ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 HOST_NAME = "kubernetes.io/hostname"
+DEPRECATED = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
 _MANAGED_BY = "endpoints.kubernetes.io/managed-by"
 _SLICE_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 _CONTROLLER = "endpoint-controller"
@@ -83,8 +84,8 @@ def validate_endpoints_update(new: Object, old: Object, errors: FieldErrors) -> 
 
 def _endpoints_warnings(new: Mapping[str, Any], _: Mapping[str, Any] | None) -> list[str]:
     if metadata(new).get("labels", {}).get(_MANAGED_BY) == _CONTROLLER:
-        return []
-    return [
+        return [DEPRECATED]
+    return [DEPRECATED] + [
         warning
         for index, subset in enumerate(new.get("subsets", ()))
         for kind in ("addresses", "notReadyAddresses")

@@ -6,7 +6,7 @@ Every function notes what is wrong in :class:`FieldErrors`; nothing is raised. P
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,8 @@ _NO_PERCENT = (
     "a valid percent string must be a numeric string followed by an ending '%'"
     " (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
 )
+_PORT_NAME = re.compile(r"[-a-z0-9]+")
+_LETTER = re.compile(r"[a-z]")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _NO_REASON = (
@@ -50,8 +52,9 @@ def not_above(value: Mapping[str, Any], fields: Iterable[str], bound: str, why: 
     """Note each of the numbers of a status that is larger than its field ``bound``."""
     limit = value.get(bound, 0)
     for name in fields:
-        if value.get(name, 0) > limit:
-            errors.invalid(f"status.{name}", value[name], why)
+        number = value.get(name, 0)
+        if number > limit:
+            errors.invalid(f"status.{name}", number, why)
 
 
 def immutable(new: Any, old: Any, path: str, errors: FieldErrors) -> None:
@@ -109,6 +112,29 @@ def port_number(path: str, port: int, errors: FieldErrors) -> None:
     """Note what is no port."""
     if not 1 <= port <= 65_535:
         errors.invalid(path, port, "must be between 1 and 65535, inclusive")
+
+
+def port(path: str, value: int | str, errors: FieldErrors) -> None:
+    """Note an ``IntOrString`` that is neither the number nor the name of a port."""
+    if isinstance(value, str):
+        for why in _port_name_problems(value):
+            errors.invalid(path, value, why)
+    else:
+        port_number(path, value, errors)
+
+
+def _port_name_problems(name: str) -> Iterator[str]:
+    """Yield all that is wrong with a name, where :mod:`podkeep.apiserver.kinds.pod_fields` tells the first thing."""
+    if len(name) > 15:
+        yield "must be no more than 15 characters"
+    if not _PORT_NAME.fullmatch(name):
+        yield "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+    if not _LETTER.search(name):
+        yield "must contain at least one letter (a-z)"
+    if "--" in name:
+        yield "must not contain consecutive hyphens"
+    if name.startswith("-") or name.endswith("-"):
+        yield "must not begin or end with a hyphen"
 
 
 # numbers or percentages

@@ -137,11 +137,7 @@ def _volume(volume: dict[str, Any]) -> None:
     if not volume.keys() - {"name"}:
         volume["emptyDir"] = {}
         return
-    for kind, source in volume.items():
-        for name, value in _SOURCES.get(kind, {}).items():
-            source.setdefault(name, value)
-        for name, value in _NOT_EMPTY.get(kind, {}).items():
-            source[name] = source.get(name) or value
+    default_sources(volume)
     if "image" in volume:
         image = volume["image"]
         image["pullPolicy"] = image.get("pullPolicy") or _pull_policy(image.get("reference", ""))
@@ -156,6 +152,15 @@ def _volume(volume: dict[str, Any]) -> None:
     if claim is not None:
         claim.setdefault("volumeMode", "Filesystem")
         pod_resources.round_requirements(claim.get("resources", {}))
+
+
+def default_sources(volume: dict[str, Any]) -> None:
+    """Fill in what the sources of a volume leave out, of a pod's one or of the spec of a PersistentVolume."""
+    for kind, source in volume.items():
+        for name, value in _SOURCES.get(kind, {}).items():
+            source.setdefault(name, value)
+        for name, value in _NOT_EMPTY.get(kind, {}).items():
+            source[name] = source.get(name) or value
 
 
 def _status(status: dict[str, Any]) -> None:

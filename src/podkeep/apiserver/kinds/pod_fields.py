@@ -105,14 +105,6 @@ def not_reserved(path: str, value: str, errors: FieldErrors) -> None:
         errors.invalid(path, value, "must not start with '..'")
 
 
-def port(path: str, value: int | str, errors: FieldErrors) -> None:
-    """Note a number or name that is no port."""
-    if isinstance(value, str):
-        named(path, value, names.port_name(value), errors)
-    else:
-        in_range(path, value, 1, 65_535, errors)
-
-
 def header_name(text: str) -> str:
     """Return why ``text`` cannot name an HTTP header, or nothing."""
     if _HEADER.fullmatch(text):

@@ -77,7 +77,7 @@ def _exec(action: Values, path: str, context: Context) -> None:
 def _http_get(action: Values, path: str, context: Context) -> None:
     errors = context.errors
     errors.required(f"{path}.path", action.get("path"))
-    pod_fields.port(f"{path}.port", action.get("port", 0), errors)
+    field_rules.port(f"{path}.port", action.get("port", 0), errors)
     pod_fields.supported(f"{path}.scheme", action.get("scheme", ""), _SCHEMES, errors)
     for header in action.get("httpHeaders", ()):
         name = header.get("name", "")
@@ -85,7 +85,7 @@ def _http_get(action: Values, path: str, context: Context) -> None:
 
 
 def _port(action: Values, path: str, context: Context) -> None:
-    pod_fields.port(f"{path}.port", action.get("port", 0), context.errors)
+    field_rules.port(f"{path}.port", action.get("port", 0), context.errors)
 
 
 def _sleep(action: Values, path: str, context: Context) -> None:

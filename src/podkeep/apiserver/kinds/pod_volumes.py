@@ -332,3 +332,8 @@ _RULES: Mapping[str, Rule] = {
 """The rule of each type. Of two types the second one in this order is one too many."""
 _SHOWN = {"gcePersistentDisk": "persistentDisk"}
 _SHOWN_EXTRA = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
+
+
+def validate_source(kind: str, source: Values, path: str, errors: FieldErrors) -> None:
+    """Note what is wrong with a source of one type, as pods have it; PersistentVolumes have more rules for some."""
+    _RULES[kind](source, path, errors)

@@ -200,6 +200,10 @@ def default_deployment(value: Object) -> None:
     spec.setdefault("progressDeadlineSeconds", 600)
 
 
+def _prepare_new_deployment(value: Object) -> None:
+    value["status"] = {}
+
+
 def _prepare_deployment(new: Object, old: Object) -> None:
     # Annotations are copied to ReplicaSets, so that they count as a change of what is wanted.
     if not equal(metadata(new).get("annotations"), metadata(old).get("annotations")):
@@ -271,6 +275,7 @@ DEPLOYMENTS = Resource(
     strategy=Strategy(
         default=default_deployment,
         drop=workload_rules.drop_template,
+        prepare_create=_prepare_new_deployment,
         prepare_update=_prepare_deployment,
         prepare_status=_prepare_deployment_status,
         warnings=_warnings,

@@ -4,37 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from podkeep.apiserver.kinds.resources import Resource, Strategy
+from podkeep.apiserver.kinds import (
+    configuration,
+    events,
+    leases,
+    limit_ranges,
+    namespaces,
+    nodes,
+    persistent_volume_claims,
+    persistent_volumes,
+    pod,
+    priority_classes,
+    rbac,
+    resource_quotas,
+    runtime_classes,
+    service_accounts,
+    storage_classes,
+    workloads,
+)
+from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.schema.table import Kind
 
-_STATUS = Strategy(status=True)
 RESOURCES: tuple[Resource, ...] = (
-    Resource(kind=Kind("", "v1", "ConfigMap"), plural="configmaps", short_names=("cm",)),
-    Resource(
-        kind=Kind("", "v1", "Namespace"),
-        plural="namespaces",
-        namespaced=False,
-        short_names=("ns",),
-        subresources=frozenset({"status", "finalize"}),
-        strategy=_STATUS,
-    ),
-    Resource(
-        kind=Kind("", "v1", "Node"),
-        plural="nodes",
-        namespaced=False,
-        short_names=("no",),
-        subresources=frozenset({"status"}),
-        strategy=_STATUS,
-    ),
-    Resource(kind=Kind("coordination.k8s.io", "v1", "Lease"), plural="leases"),
-    Resource(
-        kind=Kind("", "v1", "Pod"),
-        plural="pods",
-        short_names=("po",),
-        categories=("all",),
-        subresources=frozenset({"status"}),
-        strategy=_STATUS,
-    ),
+    *configuration.RESOURCES,
+    *events.RESOURCES,
+    *leases.RESOURCES,
+    *limit_ranges.RESOURCES,
+    *namespaces.RESOURCES,
+    *nodes.RESOURCES,
+    *persistent_volume_claims.RESOURCES,
+    *persistent_volumes.RESOURCES,
+    *pod.RESOURCES,
+    *priority_classes.RESOURCES,
+    *rbac.RESOURCES,
+    *resource_quotas.RESOURCES,
+    *runtime_classes.RESOURCES,
+    *service_accounts.RESOURCES,
+    *storage_classes.RESOURCES,
+    *workloads.RESOURCES,
 )
 
 

@@ -317,25 +317,28 @@ def _ports(
 def _node_ports(
     spec: dict[str, Any], own: set[int], ports: range, taken: set[int], pick: Pick, errors: FieldErrors
 ) -> None:
-    """Give each port one of the nodes; ports of the same number, but of other protocols, share it (new ones do)."""
-    shared: dict[int, int] = {}
-    mine = set(own)
-    for port in spec.get("ports", ()):
+    """Give each port one of the nodes. Ports of the same number, for other protocols, share it on a new service.
+
+    :param own: those that the service has already.
+    """
+    given = spec.get("ports", ())
+    wishes: dict[int, int] = {}
+    for port in given:
         if port.get("nodePort"):
-            shared.setdefault(port.get("port", 0), port["nodePort"])
-    for index, port in enumerate(spec.get("ports", ())):
-        wanted = port.get("nodePort", 0)
+            wishes.setdefault(port.get("port", 0), port["nodePort"])
+    shared: dict[int, int] = {}
+    for index, port in enumerate(given):
+        number, wanted = port.get("port", 0), port.get("nodePort", 0)
         if not wanted and not _allocates_ports(spec):
             continue
-        if not wanted and not own:
-            wanted = shared.get(port.get("port", 0), 0)
+        if not own:
+            wanted = wanted or shared.get(number, 0) or wishes.get(number, 0)
         if not wanted:
             wanted = _next_port(ports, taken, pick, "failed to allocate a nodePort")
-        elif wanted not in mine and (why := _port_refusal(ports, wanted, taken)):
+        elif wanted not in own and shared.get(number) != wanted and (why := _port_refusal(ports, wanted, taken)):
             errors.invalid(f"spec.ports[{index}].nodePort", wanted, why)
         port["nodePort"] = wanted
-        shared.setdefault(port.get("port", 0), wanted)
-        mine.add(wanted)
+        shared.setdefault(number, wanted)
         taken.add(wanted)
 
 

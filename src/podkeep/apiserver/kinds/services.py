@@ -10,7 +10,7 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import addresses, cells, field_rules, pod_fields, service_families
+from podkeep.apiserver.kinds import addresses, cells, field_rules, service_families
 from podkeep.apiserver.kinds.cells import at
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.kinds.service_families import is_headless
@@ -206,7 +206,7 @@ def _validate_ports(spec: Spec, errors: FieldErrors) -> None:
             errors.required(f"{path}.name", "")
         field_rules.port_number(f"{path}.port", port.get("port", 0), errors)
         field_rules.one_of(f"{path}.protocol", port.get("protocol", ""), field_rules.PROTOCOLS, errors)
-        pod_fields.port(f"{path}.targetPort", port["targetPort"], errors)
+        field_rules.port(f"{path}.targetPort", port["targetPort"], errors)
         if (application := port.get("appProtocol")) is not None:
             field_rules.named(f"{path}.appProtocol", application, names.label_key(application), errors)
 

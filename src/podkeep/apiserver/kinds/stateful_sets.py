@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import cells, field_rules, workload_rules
@@ -125,7 +127,7 @@ def _validate_spec(spec: Mapping[str, Any], errors: FieldErrors) -> None:
     selector, template = spec.get("selector"), spec["template"]
     workload_rules.required_selector(spec, "statefulset", errors)
     if not field_rules.is_selector(selector):
-        errors.invalid("spec.selector", field_rules.shown(selector), "")
+        errors.add("spec.selector", f"Invalid value: {msgspec.json.encode(field_rules.shown(selector)).decode()}")
     elif not workload_rules.selector_matches(selector, template):
         workload_rules.note_mismatch(template, "spec.template", errors)
     workload_rules.always_restarted(template, "spec.template", "StatefulSet", errors)

@@ -329,6 +329,18 @@ class Registry:
             new = self._tracked(target, old, change(old, attributes.value or body, self._time()), request)
             return await self._put(target, new, stored, request)
 
+    def admit(self, target: Target, body: Object, request: Request) -> Object:
+        """Ask admission about what is posted to a subresource and stored nowhere, such as a request for a token.
+
+        :param body: decoded against its type; not changed.
+        :returns: the body as admission left it.
+        :raises StatusError: of the plugin that refuses it.
+        """
+        attributes = self._attributes(Operation.CREATE, target, copy(body), None, request)
+        self._admission.mutate(attributes)
+        self._admission.validate(attributes)
+        return attributes.value or body
+
     def _tracked(self, target: Target, old: Object, new: Object, request: Request) -> Object:
         return copy(managers.track_update(old, new, self._write(target, request)))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -250,6 +250,12 @@ class Store:
             return self.get(key)
         event, _ = self._pending[key]
         return None if event.type is EventType.DELETED else event.stored
+
+    def newest_of(self, resource: str) -> Iterator[Stored]:
+        """Yield every object of a resource as the next write finds them, in no order."""
+        pending = {key: event for key, (event, _) in self._pending.items() if key.resource == resource}
+        yield from (stored for stored in self._objects.get(resource, {}).values() if stored.key not in pending)
+        yield from (event.stored for event in pending.values() if event.type is not EventType.DELETED)
 
     async def settled(self, key: Key) -> None:
         """Wait until what :meth:`newest` tells of an object now is acknowledged.

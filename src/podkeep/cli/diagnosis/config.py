@@ -36,7 +36,8 @@ def check(invocation: Invocation, file: Path | None) -> None:
     config, problems = read(invocation.config_path, invocation.settings)
     found = list(settings.problems(config))
     try:
-        feature_gates.read(config.agent.feature_gates)
+        feature_gates.read(config.agent.feature_gates, "agent")
+        feature_gates.read(config.api.feature_gates, "api")
     except InvalidArgument as error:
         found.append(error)
     problems += [attributed(problem, str(path), invocation.settings) for problem in found]

@@ -11,7 +11,6 @@ import base64
 import json
 import re
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.registry.challenges import Challenge, usable
 from podkeep.images.registry.client import Client, Url, parse_url
 from podkeep.images.registry.http1 import TransferError
-from podkeep.images.registry.retry import LATER, TRIES, seconds_to_wait
+from podkeep.images.registry.retry import LATER, RetryPolicy
 
 if TYPE_CHECKING:
     from podkeep.images.registry.http1 import Answer
@@ -52,15 +51,19 @@ class Authorizer:
     :param who: the registry and repository, for messages.
     :param scope: what tokens are asked for, as ``repository:team/app:pull``.
     :param credentials: tried in order; none: tokens are asked for without.
+    :param retry: how often a token server is asked that says "later".
     """
 
-    def __init__(self, who: str, scope: str, credentials: Sequence[Credentials], client: Client) -> None:
+    def __init__(
+        self, who: str, scope: str, credentials: Sequence[Credentials], client: Client, retry: RetryPolicy
+    ) -> None:
         self._who = who
         self._scope = scope
         self._credentials = tuple(credentials) or (Credentials(),)
         for item in self._credentials:
             remember(item.password, item.identity_token, item.registry_token)
         self._client = client
+        self._retry = retry
         self._lock = threading.Lock()
         self._grant = Grant(header="", number=0)
         self._accepted = False
@@ -141,14 +144,9 @@ class Authorizer:
         scopes = dict.fromkeys([self._scope, *fields.get("scope", "").split()[:8]])
         query = ([("service", fields["service"])] if fields.get("service") else []) + [("scope", " ".join(scopes))]
         try:
-            answer = self._asked(who, realm, query)
-            for attempt in range(1, TRIES):
-                seconds = seconds_to_wait(answer, attempt)
-                if seconds is None:
-                    break
-                answer.close()
-                time.sleep(seconds)
-                answer = self._asked(who, realm, query)
+            attempt = 1
+            while self._retry.wait(answer := self._asked(who, realm, query), attempt, f"a token of {realm}"):
+                attempt += 1
             if answer.status >= 500 or answer.status in LATER:
                 raise self._down(f"its token server {realm} answered {answer.status}")
             if answer.status != 200:

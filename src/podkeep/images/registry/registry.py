@@ -29,7 +29,7 @@ from podkeep.images.registry.client import Body, Client, Url, parse_url
 from podkeep.images.registry.dialing import TlsFailed
 from podkeep.images.registry.endpoint import Endpoint
 from podkeep.images.registry.http1 import Answer, BadAnswer, BrokenOff, TransferError
-from podkeep.images.registry.retry import LATER, TRIES, pause, seconds_to_wait
+from podkeep.images.registry.retry import LATER, TRIES, OnWait, RetryPolicy, pause
 
 if TYPE_CHECKING:
     from podkeep.base.ids import Digest
@@ -44,15 +44,20 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)
 class Registry:
     """One endpoint and one repository on it; used by several threads.
 
-    ``actions`` are what a token is asked for: ``pull``, or ``pull,push``.
+    ``actions`` are what a token is asked for: ``pull``, or ``pull,push``. ``on_wait`` is told of each answer after
+    which a request is sent again.
     """
 
-    def __init__(self, endpoint: Endpoint, repository: str, *, actions: str = "pull") -> None:
+    def __init__(
+        self, endpoint: Endpoint, repository: str, *, actions: str = "pull", on_wait: OnWait | None = None
+    ) -> None:
         self._host = endpoint.host
         prefix = f"{endpoint.prefix}/" if endpoint.prefix else ""
         self._repository = f"{prefix}{repository}"
         self._schemes = endpoint.schemes
-        self._own = endpoint.own
+        # There is another place to ask after a mirror: that is faster than waiting for it.
+        tries = TRIES if endpoint.own else 1
+        self._retry = RetryPolicy(tries=tries, on_wait=on_wait) if on_wait else RetryPolicy(tries=tries)
         self._client = Client(
             self._host,
             tls=endpoint.other_tls | {self._host: endpoint.tls},
@@ -64,6 +69,7 @@ class Registry:
             f"repository:{self._repository}:{actions}",
             [credentials_of(auth) for auth in endpoint.credentials],
             self._client,
+            self._retry,
         )
         self.on_break: Callable[[Digest, int, int], None] = lambda digest, done, size: None
         """Called with a blob that broke off, the bytes that were had and its size, before it connects again.
@@ -185,8 +191,9 @@ class Registry:
         :raises PodkeepError: for any other answer, and if none comes; the caller closes the answer it gets.
         """
         what = what or self._shown(path)
-        logins = 0
-        for attempt in range(1, TRIES + 1):
+        logins = attempt = 0
+        while True:
+            attempt += 1
             answer, grant = self._send(method, path, headers, body, dropped)
             while answer.status in (401, 403) and logins < self._authorizer.most:
                 logins += 1
@@ -198,13 +205,8 @@ class Registry:
                 self._authorizer.accept(grant)
             if answer.status in accept:
                 return answer
-            # There is another place to ask after a mirror: that is faster than waiting for it.
-            seconds = seconds_to_wait(answer, attempt) if self._own else None
-            if seconds is None:
-                break
-            answer.close()
-            time.sleep(seconds)
-        raise self._error(answer, what)
+            if not self._retry.wait(answer, attempt, what):
+                raise self._error(answer, what)
 
     def _renew(self, answer: Answer, grant: Grant) -> bool:
         """Try to log in, or in another way; return whether there is something new to send."""

@@ -7,9 +7,12 @@ stays, however its caller ends. Reads neither registries nor archives. Used by t
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -18,7 +21,9 @@ from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.errors import PermissionDenied
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest
+from podkeep.base.printable import printable
 from podkeep.base.singleflight import SingleFlight
+from podkeep.base.tasks import finished
 from podkeep.base.threads import working_for
 from podkeep.images.formats import manifest, referrer_names
 from podkeep.images.formats.image import Image, PullProgress, RegistryAuth
@@ -33,6 +38,7 @@ from podkeep.images.messages import (
     Progress,
     Pull,
     Repository,
+    Retrying,
     Save,
     Unchanged,
     Verify,
@@ -47,6 +53,14 @@ from podkeep.images.store.durability import Durability
 from podkeep.images.store.layer_store import LayerStore
 from podkeep.images.store.workers import Workers, run_worker
 
+log = logging.getLogger(__name__)
+
+_LOGGED_RETRIES = 20
+"""Answers "later" of one pull that the log has."""
+
+UNWANTED_S = 60.0
+"""For how long a pull goes on without a caller; a kubelet comes back within half a minute, and joins it."""
+Result = TypeVar("Result")
 Listener = Callable[[PullProgress], None]
 
 
@@ -69,7 +83,7 @@ class Fetching:
         self._layers = layers
         self._durability = durability
         self._lock_fd = lock
-        self._flights: SingleFlight[Image] = SingleFlight()
+        self._flights: SingleFlight[Image] = SingleFlight(unwanted_s=UNWANTED_S)
         self._workers = Workers()
         self._listeners: dict[str, list[Listener]] = {}
         self.reconfigure(config, registries)
@@ -79,7 +93,9 @@ class Fetching:
         self._config, self._registries = config, registries
         self._credentials = NodeCredentials(config)
 
-    async def pull(self, reference_text: str, *, auth: RegistryAuth | None, progress: Listener | None) -> Image:
+    async def pull(
+        self, reference_text: str, *, auth: RegistryAuth | None, progress: Listener | None, tenant: str
+    ) -> Image:
         """Do what ``ImageStore.pull`` says."""
         wanted = reference.parse(reference_text)
         referrer_names.check_allowed(wanted, self._config.referrers)
@@ -94,7 +110,9 @@ class Fetching:
         try:
             # Helpers of one registry that hang take no threads from the others.
             with working_for(("registry", wanted.host)):
-                return await self._flights.do((key, auth), lambda: self._pull(key, source, referrers, known))
+                return await self._flights.do(
+                    (key, auth, tenant), lambda: self._pull(key, source, referrers, known, tenant)
+                )
         finally:
             if progress:
                 listeners.remove(progress)
@@ -123,7 +141,7 @@ class Fetching:
         return tuple(name.digest for name in names if name.digest and name.name == wanted.name)
 
     async def _pull(
-        self, key: str, source: Repository, referrers: Repository | None, known: tuple[Digest, ...]
+        self, key: str, source: Repository, referrers: Repository | None, known: tuple[Digest, ...], tenant: str
     ) -> Image:
         def tell(step: PullProgress) -> None:
             for listener in tuple(self._listeners.get(key, ())):
@@ -139,10 +157,10 @@ class Fetching:
             return Pull(source=source, referrers=referrers, known=known, settings=settings)
 
         try:
-            fetched = await self._fetch(key, source.name.host, request, tell)
+            fetched = await self._fetch(key, (source.name.host, tenant), request, tell)
             if not fetched:  # it is unchanged, and was removed meanwhile
                 known = ()
-                fetched = await self._fetch(key, source.name.host, request, tell)
+                fetched = await self._fetch(key, (source.name.host, tenant), request, tell)
         except PermissionDenied as error:
             raise PermissionDenied("; ".join((error.message, *problems)), hint=error.hint) from error
         (image,) = fetched
@@ -162,16 +180,20 @@ class Fetching:
         """Do what ``ImageStore.load`` says."""
         return await self._fetch(
             str(archive),
-            "load",
+            ("load", ""),
             lambda settings: Load(path=str(archive), file=file, settings=settings),
             progress or (lambda _: None),
         )
 
     async def _fetch(
-        self, name: str, host: str, request: Callable[[LayerSettings], Pull | Load], tell: Listener
+        self,
+        name: str,
+        place: tuple[str, str],
+        request: Callable[[LayerSettings], Pull | Load],
+        tell: Listener,
     ) -> list[Image]:
-        """Run a worker and take over what it made, when there may be one more for ``host``."""
-        async with self._workers.slot(host):
+        """Run a worker and take over what it made, when there may be one more of an owner and tenant (``place``)."""
+        async with self._workers.slot(*place):
             return await self._run(name, request, tell)
 
     async def _run(self, name: str, request: Callable[[LayerSettings], Pull | Load], tell: Listener) -> list[Image]:
@@ -181,17 +203,20 @@ class Fetching:
         leased: list[Digest] = []
         fetched: list[FetchedImage] = []
         unchanged: list[Unchanged] = []
+        retries = itertools.count(1)
 
         async def handle(event: Event) -> Available | None:
             match event:
                 case Wanted():
-                    return await asyncio.to_thread(self._layers.lease, event.layers, leased)
+                    return await _whole(lambda: self._layers.lease(event.layers, leased))
                 case Progress():
                     tell(
                         PullProgress(
                             image=name, digest=event.digest, phase=event.phase, done=event.done, total=event.total
                         )
                     )
+                case Retrying():
+                    _log_retry(name, event, next(retries))
                 case FetchedImage():
                     fetched.append(event)
                 case Unchanged():
@@ -205,7 +230,7 @@ class Fetching:
             if unchanged:
                 image = self._catalog.named(unchanged[0].name)
                 return [] if image is None or self._catalog.named(name) is None else [_named_first(image, name)]
-            return await asyncio.to_thread(self._take, fetched, staging)
+            return await _whole(lambda: self._take(fetched, staging))
         finally:
             # Shielded: a cancelled caller must not leave files behind.
             await asyncio.shield(asyncio.to_thread(self._finish, staging, leased))
@@ -257,6 +282,28 @@ class Fetching:
 
         async with self._workers.slot(type(request).__name__):
             await run_worker(request, handle, lock=self._lock_fd)
+
+
+async def _whole(step: Callable[[], Result]) -> Result:
+    """Do something on a thread, to its end also if the caller is cancelled: what comes then undoes it."""
+    work = asyncio.ensure_future(asyncio.to_thread(step))
+    # Of a caller that is cancelled nobody asks how it ended.
+    work.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await finished(work)
+    return work.result()
+
+
+def _log_retry(name: str, event: Retrying, count: int) -> None:
+    """Say why a pull waits. A registry decides how often that is: after so many, nothing more is said."""
+    if count <= _LOGGED_RETRIES:
+        log.info(
+            "the answer to %s was %d, asked again in %.1f s%s: image=%s",
+            printable(event.what[:300]),
+            event.status,
+            event.seconds,
+            ", and no more of this pull is logged" if count == _LOGGED_RETRIES else "",
+            name,
+        )
 
 
 def _named_first(image: Image, *names: str) -> Image:

@@ -127,17 +127,24 @@ class ImageStore:
         return self._catalog.find(text)
 
     async def pull(
-        self, reference_text: str, *, auth: RegistryAuth | None = None, progress: Listener | None = None
+        self,
+        reference_text: str,
+        *,
+        auth: RegistryAuth | None = None,
+        progress: Listener | None = None,
+        tenant: str = "",
     ) -> Image:
-        """Pull an image; calls for the same name and credentials join one pull. ``progress`` runs on the event loop.
+        """Pull an image; calls of one tenant for the same name and credentials join one pull.
 
+        :param progress: runs on the event loop.
+        :param tenant: whose pod it is for: a tenant's pulls do not keep those of others waiting.
         :raises InvalidArgument: if the name, a document or a layer is wrong.
         :raises NotFound: if the registry has no such image, or none for this node's architecture.
         :raises RegistryUnavailable: if no registry or mirror answers.
         :raises PermissionDenied: if the registry refuses the credentials, or its images are not allowed here.
         :raises FailedPrecondition: if something does not match its digest.
         """
-        return await self._fetching.pull(reference_text, auth=auth, progress=progress)
+        return await self._fetching.pull(reference_text, auth=auth, progress=progress, tenant=tenant)
 
     async def load(
         self, archive: Path, *, file: OpenFile | None = None, progress: Listener | None = None

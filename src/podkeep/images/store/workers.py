@@ -6,14 +6,16 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager, suppress
+from typing import Generic, TypeVar
 
 from podkeep.base import errors
 from podkeep.base.errors import Internal, PodkeepError
+from podkeep.base.spawn import own_command
 from podkeep.base.tasks import finished
 from podkeep.images import messages
-from podkeep.images.layers.programs import command, ended
+from podkeep.images.layers.programs import ended
 from podkeep.images.messages import Available, Done, Event, Failed, Request
 
 _MAX_LINE = 64 << 20
@@ -25,7 +27,12 @@ MAX_REGISTRIES = 32
 """Registries that have a worker of their own; so many slow ones keep others from nothing."""
 WORKERS_A_REGISTRY = 8
 """Workers for one registry, its own among them."""
+OWN_OF_TENANT = 8
+"""Registries of one tenant that have a worker of their own: one that is slow may have any number of names."""
+COMMON_OF_TENANT = 16
+"""Workers of one tenant beyond these."""
 
+Key = TypeVar("Key", bound=Hashable)
 Handle = Callable[[Event], Awaitable[Available | None]]
 
 
@@ -33,39 +40,74 @@ class Workers:
     """How many workers run at a time; who comes later waits, in the order of asking.
 
     Each owner has one worker for itself and ``share`` in all; those beyond the first come out of what all have
-    together, so that the pulls of one owner never delay the first one of another.
+    together, so that the pulls of one owner never delay the first one of another. A tenant has its own owners, of which
+    it may have many, and a part of all that: so the pulls of one tenant do not keep those of others waiting.
 
     :param most: workers of all owners beyond their first ones.
     :param owners: how many owners have one for themselves.
+    :param tenant_owners: how many owners of one tenant have that.
+    :param tenant_most: workers of one tenant beyond these.
     """
 
-    def __init__(self, most: int = MAX_WORKERS, share: int = WORKERS_A_REGISTRY, owners: int = MAX_REGISTRIES) -> None:
-        self._share, self._free = share, owners
+    def __init__(
+        self,
+        most: int = MAX_WORKERS,
+        share: int = WORKERS_A_REGISTRY,
+        owners: int = MAX_REGISTRIES,
+        tenant_owners: int = OWN_OF_TENANT,
+        tenant_most: int = COMMON_OF_TENANT,
+    ) -> None:
+        self._free, self._free_of_tenant = owners, tenant_owners
         self._common = asyncio.Semaphore(most)
-        self._gates: dict[str, asyncio.Semaphore] = {}
-        self._asking: Counter[str] = Counter()
-        self._served: set[str] = set()
+        self._owners: _Gates[tuple[str, str]] = _Gates(share)
+        self._tenants: _Gates[str] = _Gates(tenant_most)
+        self._served: set[tuple[str, str]] = set()
 
     @asynccontextmanager
-    async def slot(self, owner: str) -> AsyncIterator[None]:
-        """Wait until a worker may run for ``owner``, a registry's host or a verb's name, and let it run."""
-        gate = self._gates.setdefault(owner, asyncio.Semaphore(self._share))
-        self._asking[owner] += 1
+    async def slot(self, owner: str, tenant: str = "") -> AsyncIterator[None]:
+        """Wait until a worker may run for ``owner``, a registry's host or a verb's name, and let it run.
+
+        :param tenant: who asks for it: the namespace of a pod, or nothing.
+        """
+        key = tenant, owner
+        async with self._owners.passed(key):
+            if key not in self._served and self._has_own(tenant):
+                self._served.add(key)
+                try:
+                    yield
+                finally:
+                    self._served.discard(key)
+            else:
+                async with self._tenants.passed(tenant), self._common:
+                    yield
+
+    def _has_own(self, tenant: str) -> bool:
+        of_tenant = sum(1 for other, _ in self._served if other == tenant)
+        return len(self._served) < self._free and of_tenant < self._free_of_tenant
+
+
+class _Gates(Generic[Key]):
+    """For each key, how many may pass at a time; nothing is kept of a key that nobody asks for."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._gates: dict[Key, asyncio.Semaphore] = {}
+        self._asking: Counter[Key] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._gates)
+
+    @asynccontextmanager
+    async def passed(self, key: Key) -> AsyncIterator[None]:
+        gate = self._gates.setdefault(key, asyncio.Semaphore(self._width))
+        self._asking[key] += 1
         try:
             async with gate:
-                if owner not in self._served and len(self._served) < self._free:
-                    self._served.add(owner)
-                    try:
-                        yield
-                    finally:
-                        self._served.discard(owner)
-                else:
-                    async with self._common:
-                        yield
+                yield
         finally:
-            self._asking[owner] -= 1
-            if not self._asking[owner]:
-                del self._asking[owner], self._gates[owner]
+            self._asking[key] -= 1
+            if not self._asking[key]:
+                del self._asking[key], self._gates[key]
 
 
 async def run_worker(request: Request, handle: Handle, *, lock: int) -> None:
@@ -77,7 +119,7 @@ async def run_worker(request: Request, handle: Handle, *, lock: int) -> None:
     """
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *command("podkeep.images.worker.worker"),
+            *own_command("podkeep.images.worker.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

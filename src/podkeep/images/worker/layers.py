@@ -21,11 +21,12 @@ import msgspec
 
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.base.ids import Digest, parse_digest
+from podkeep.base.spawn import own_command
 from podkeep.images.formats.image import LayerKind
 from podkeep.images.layers import messages
 from podkeep.images.layers.forms import Form, form_of
 from podkeep.images.layers.messages import Refused, Unpacked, UnpackRequest
-from podkeep.images.layers.programs import command, ended
+from podkeep.images.layers.programs import ended
 from podkeep.images.messages import NewLayer, StagedLayer, WantedLayer
 from podkeep.images.worker.channel import Channel
 from podkeep.kernel import libc
@@ -132,7 +133,7 @@ class UnpackProcess:
         """
         libc.unshare(libc.CloneFlag.NEWPID)
         self._process = subprocess.Popen(
-            command("podkeep.images.layers.unpack"),
+            own_command("podkeep.images.layers.unpack"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -12,7 +12,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest
 from podkeep.base.reference import Reference
 from podkeep.images.formats import manifest
-from podkeep.images.messages import FetchedImage, Pull, Repository
+from podkeep.images.messages import FetchedImage, Pull, Repository, Retrying
 from podkeep.images.registry import referrers
 from podkeep.images.registry.fallback import first
 from podkeep.images.registry.registry import Registry
@@ -27,12 +27,13 @@ def pull(request: Pull, assembly: Assembly, channel: Channel) -> FetchedImage:
     """Pull what ``request`` names and return its one image."""
     wanted = request.source.name
     name = replace(wanted, artifact_type="")
-    pulling = _Pull(name, _registries(request.source), assembly, channel)
+    pulling = _Pull(name, _registries(request.source, channel), assembly, channel)
     if not wanted.artifact_type:
         return pulling.run()
-    places = [referrers.Repository(name=name, registries=_registries(request.source))]
+    places = [referrers.Repository(name=name, registries=_registries(request.source, channel))]
     if request.referrers:
-        places.append(referrers.Repository(name=request.referrers.name, registries=_registries(request.referrers)))
+        others = _registries(request.referrers, channel)
+        places.append(referrers.Repository(name=request.referrers.name, registries=others))
     subjects = pulling.digests()
     place, found = referrers.find(wanted, subjects, places)
     name = Reference(host=place.name.host, repository=place.name.repository, digest=found.digest)
@@ -41,8 +42,11 @@ def pull(request: Pull, assembly: Assembly, channel: Channel) -> FetchedImage:
     return structs.replace(image, tags=(str(wanted),))
 
 
-def _registries(repository: Repository) -> list[Registry]:
-    return [Registry(endpoint, repository.name.repository) for endpoint in repository.endpoints]
+def _registries(repository: Repository, channel: Channel) -> list[Registry]:
+    def tell(what: str, status: int, seconds: float) -> None:
+        channel.emit(Retrying(what=what, status=status, seconds=seconds))
+
+    return [Registry(endpoint, repository.name.repository, on_wait=tell) for endpoint in repository.endpoints]
 
 
 class _Pull:

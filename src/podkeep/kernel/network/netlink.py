@@ -35,7 +35,7 @@ _IFA_F_NODAD = 0x02
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_NET_NS_FD = 1, 3, 10, 18, 20, 28
 _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _IFLA_INFO_SLAVE_KIND, _IFLA_INFO_SLAVE_DATA = 1, 2, 4, 5
-_VETH_INFO_PEER, _IFLA_BRPORT_MODE, _IFLA_BR_MULTI_BOOLOPT = 1, 4, 46
+_VETH_INFO_PEER, _IFLA_BRPORT_MODE, _IFLA_BR_MCAST_SNOOPING, _IFLA_BR_MULTI_BOOLOPT = 1, 4, 23, 46
 _NO_LL_LEARN = 1
 """The option of bridges (linux/if_bridge.h, BR_BOOLOPT_NO_LL_LEARN) as a bit."""
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -89,7 +89,8 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
     """Make sure that bridge ``name`` exists, has the addresses ``gateways`` and is up; safe to repeat and to race.
 
     Its hardware address is derived from the first one: otherwise it would change with the ports that come and go.
-    Router advertisements of pods are not believed, and it learns nothing from frames that are not forwarded.
+    Router advertisements of pods are not believed, nor are their queries for members of multicast groups, and it learns
+    nothing from frames that are not forwarded.
 
     :param owner: the bridge's alias (``ip link`` shows it); a bridge with another one, or none, is somebody else's.
     :raises AlreadyExists: if a link of another kind, or of another owner, has this name; it is left as it is.
@@ -118,7 +119,7 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
         _ignore_router_advertisements(name)
         _enable_ipv6(name, gateways)
         addresses = [_address_request(name, index, gateway) for gateway in gateways]
-        _exchange(channel, [_no_link_local_learning(name, index), *addresses, _up_request(name, index)])
+        _exchange(channel, [_learn_less(name, index), *addresses, _up_request(name, index)])
 
 
 def _settled(channel: socket.socket, name: str) -> _Link:
@@ -155,16 +156,19 @@ def _bridge_requests(name: str, gateway: Interface, owner: str) -> list[_Request
     return [create, mark]
 
 
-def _no_link_local_learning(name: str, index: int) -> _Request:
-    """Return what keeps a bridge from learning hardware addresses from frames to 01:80:c2:00:00:0X.
+def _learn_less(name: str, index: int) -> _Request:
+    """Return what keeps a bridge from learning from frames that pods may send what decides who receives others' frames.
 
-    They are for the bridge, and do not pass what drops a pod's frames with another one's address
-    (net/bridge/br_input.c, br_handle_frame).
+    - hardware addresses from frames to 01:80:c2:00:00:0X: they are for the bridge, and do not pass what drops a pod's
+      frames with another one's address (net/bridge/br_input.c, br_handle_frame);
+    - who wants a multicast group (snooping of IGMP and MLD): whoever sends queries is the querier, and what nobody
+      reported since, as the groups of neighbour discovery, reaches nobody else (net/bridge/br_multicast.c).
     """
-    options = nlmsg.attribute(_IFLA_BR_MULTI_BOOLOPT, struct.pack("=II", _NO_LL_LEARN, _NO_LL_LEARN))
+    learning = nlmsg.attribute(_IFLA_BR_MULTI_BOOLOPT, struct.pack("=II", _NO_LL_LEARN, _NO_LL_LEARN))
+    snooping = nlmsg.attribute(_IFLA_BR_MCAST_SNOOPING, b"\0")
     kind = nlmsg.text(_IFLA_INFO_KIND, "bridge")
-    info = nlmsg.group(_IFLA_LINKINFO, kind, nlmsg.group(_IFLA_INFO_DATA, options))
-    return _link_request(f"set no_linklocal_learn of {name}", info, index=index)
+    info = nlmsg.group(_IFLA_LINKINFO, kind, nlmsg.group(_IFLA_INFO_DATA, learning, snooping))
+    return _link_request(f"set no_linklocal_learn and mcast_snooping of {name}", info, index=index)
 
 
 def delete_bridge(name: str, owner: str) -> bool:

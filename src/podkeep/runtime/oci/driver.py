@@ -635,8 +635,11 @@ class Output:
 def _pump(outputs: dict[int, Output], pidfd: int, limits: ExecLimits) -> None:
     """Read both outputs until the program ended, time is up or it shall stop.
 
-    What a process left behind in the container writes later is not waited for.
+    What a process left behind in the container writes later is not waited for. Nor is what was there a moment ago: who
+    has one end of a pipe can open the other (/proc/self/fd/1), and read what was written.
     """
+    for fd in outputs:
+        os.set_blocking(fd, False)
     poll = select.poll()
     for fd in (*outputs, pidfd, *limits.stops):
         poll.register(fd, select.POLLIN)
@@ -647,19 +650,22 @@ def _pump(outputs: dict[int, Output], pidfd: int, limits: ExecLimits) -> None:
         ready = {fd for fd, _ in poll.poll(spawn.poll_timeout(remaining))}
         ended = pidfd in ready or not ready.isdisjoint(limits.stops)
         for fd in open_fds & ready:
-            if not _take(fd, outputs[fd]):
+            if _take(fd, outputs[fd]) == 0:
                 poll.unregister(fd)
                 open_fds.discard(fd)
     for fd in open_fds:
         # What the program wrote last is in the pipe. What others go on writing is not: hence no more than a pipe holds.
         left = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
-        while left > 0 and _readable(fd, 0) and (taken := _take(fd, outputs[fd])):
+        while left > 0 and (taken := _take(fd, outputs[fd])):
             left -= taken
 
 
-def _take(fd: int, output: Output) -> int:
-    """Read once, keep what fits, and return how many bytes came; 0 at the end."""
-    chunk = os.read(fd, 65536)
+def _take(fd: int, output: Output) -> int | None:
+    """Read once, keep what fits, and return how many bytes came; 0 at the end, None if there is nothing yet."""
+    try:
+        chunk = os.read(fd, 65536)
+    except BlockingIOError:
+        return None
     output.add(chunk)
     return len(chunk)
 

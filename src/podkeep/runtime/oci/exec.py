@@ -8,12 +8,18 @@ The OCI runtime is the command's parent and waits for it: its exit status is the
 A command's terminal is opened in the container, where /dev/ptmx may be a file of FUSE: what closes that waits for its
 server, whatever signal comes (fs/fuse/file.c, fuse_flush). So a process of its own takes what the OCI runtime sends,
 and gives the daemon nothing but a terminal of the kernel; and no wait for such a process is without an end.
+
+A terminal of the kernel can be locked as well: a process that reads or writes it, or asks for its size, with memory of
+a file of FUSE holds a lock of it until that file's server answers. The last close of the master (tty_ldisc_hangup) and
+a new size (tiocswinsz) wait for these locks, whatever signal comes. So another process holds each terminal until the
+daemon has closed it, and each size is set by a process of its own.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import select
 import signal
@@ -25,7 +31,7 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +41,8 @@ from podkeep.kernel.process import procfs
 from podkeep.runtime.oci import entering
 from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.null_device import open_null
+
+log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
 """How long an OCI runtime may take until a command has its terminal."""
@@ -52,11 +60,25 @@ found = posix.fstat(terminal)
 if (found.st_mode & 0o170000, found.st_rdev) == (0o020000, 0x502):
     rights = _socket.SOL_SOCKET, _socket.SCM_RIGHTS, terminal.to_bytes(4, sys.byteorder)
     channel.sendmsg([b"t"], [rights])
+    channel.recv(1)
 posix._exit(0)
 """
 """Takes a descriptor from the socket that it is given, and passes it on if it is the kernel's device 5:2, ptmx: of a
-file of FUSE the kernel believes no other type than the one that was opened. It imports only what is built in.
+file of FUSE the kernel believes no other type than the one that was opened. It holds it as long as the socket is open.
+It imports only what is built in.
 """
+_KEEPER = "read told || exec sleep 10"
+"""Holds a terminal until it is told that the daemon has closed it, or for so long after the daemon's end that the
+kernel has closed what that had open.
+"""
+_RESIZER = """\
+import fcntl, struct, sys, termios
+try:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", int(sys.argv[2]), int(sys.argv[1]), 0, 0))
+except OSError:
+    pass
+"""
+"""Sets the size of the terminal that is its input; one whose other side is gone is no error (ioctl_tty(2))."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +124,17 @@ class ExecProcess:
     stdout: int = -1
     stderr: int = -1
     terminal: int = -1
+    keeper: subprocess.Popen[bytes] | None = None
+    """Holds the terminal, so that the daemon's descriptor is not the last one when it is closed."""
     relayed: bool = False
     """The terminal is one in front of the command's, and the OCI runtime passes on what comes."""
+    _is_locked: bool = field(default=False, init=False)
+    """Whether the terminal's size could not be set in time: it is not tried again."""
+
+    def keep_terminal(self) -> None:
+        """Have a process hold the terminal until :meth:`finish`."""
+        argv = ["/bin/sh", "-c", _KEEPER]
+        self.keeper = spawn.start(argv, stdin=subprocess.PIPE, pass_fds=(self.terminal,))
 
     def kill(self) -> None:
         """Kill the command, its session and its descendants, and wait until they are gone or time is up."""
@@ -112,10 +143,13 @@ class ExecProcess:
     def finish(self) -> int:
         """Wait for an OCI runtime that ended or was killed, remove its files, and return the command's exit code.
 
+        The caller has closed the descriptors.
+
         :raises Internal: with the OCI runtime's words, if the command never ran.
         :raises DeadlineExceeded: if it does not end.
         """
         try:
+            self._release_terminal()
             code = wait(self.runtime)
         except BaseException:
             self._remove_files()
@@ -140,14 +174,38 @@ class ExecProcess:
             self.finish()
 
     def resize(self, width: int, height: int) -> None:
-        """Tell the terminal its size, in characters."""
-        set_terminal_size(self.terminal, width, height)
+        """Tell the terminal its size, in characters. A size that cannot be set is no error, but logged."""
+        if self._is_locked:
+            return
+        try:
+            process = spawn.start(
+                [sys.executable, "-I", "-S", "-c", _RESIZER, str(width), str(height)], stdin=self.terminal
+            )
+            process.wait(KILL_TIMEOUT_S)
+        except (OSError, PodkeepError) as error:
+            log.warning("a terminal in container %s keeps its size: %s", self.command.container, error)
+            return
+        except subprocess.TimeoutExpired:
+            self._is_locked = True
+            process.kill()
+            log.warning("a terminal in container %s keeps its size: something there holds it", self.command.container)
+            return
         if self.relayed:
             # It is not this terminal's session leader, so the kernel does not tell it.
             self.runtime.send_signal(signal.SIGWINCH)
 
     def _path(self, kind: str) -> Path:
         return self.command.files / f"exec-{self.token}.{kind}"
+
+    def _release_terminal(self) -> None:
+        if self.keeper is None:
+            return
+        assert self.keeper.stdin is not None
+        with self.keeper.stdin as told, suppress(BrokenPipeError):
+            told.write(b"\n")
+            told.flush()
+        with suppress(DeadlineExceeded):  # it waits for the terminal, in the daemon's place
+            wait(self.keeper)
 
     def _remove_files(self) -> None:
         for kind in ("json", "pid", "log"):
@@ -159,9 +217,8 @@ class _NoConsoleSocket(Exception):
 
 
 def set_terminal_size(terminal: int, width: int, height: int) -> None:
-    """Set a terminal's size; one that is gone meanwhile is no error (ioctl_tty(2), TIOCSWINSZ)."""
-    with suppress(OSError):
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    """Set the size of a terminal that no container has yet (ioctl_tty(2), TIOCSWINSZ)."""
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
 
 def start(command: ExecCommand, stdio: ExecStdio) -> ExecProcess:
@@ -218,6 +275,7 @@ def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> E
             process = ExecProcess(runtime=_popen(command, [*argv, *console], ExecStdio()), command=command, token=token)
             try:
                 process.terminal = _receive_terminal(listener, receiver, process.runtime)
+                process.keep_terminal()
             except _NoConsoleSocket:
                 wait(process.runtime)
                 return _start_with_relay(command, [*argv, "--tty", command.container], token)
@@ -252,7 +310,13 @@ def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> Exec
         raise
     finally:
         os.close(slave)
-    return ExecProcess(runtime=popen, command=command, token=token, terminal=master, relayed=True)
+    process = ExecProcess(runtime=popen, command=command, token=token, terminal=master, relayed=True)
+    try:
+        process.keep_terminal()
+    except BaseException:
+        process.discard()
+        raise
+    return process
 
 
 def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subprocess.Popen[bytes]:

@@ -62,7 +62,8 @@ class ImageRpc:
         def progress(step: PullProgress) -> None:
             self._watch.publish(step)
 
-        image = await self._images.pull(reference, auth=auth, progress=progress)
+        tenant = request.sandbox_config.metadata.namespace
+        image = await self._images.pull(reference, auth=auth, progress=progress, tenant=tenant)
         return api.PullImageResponse(image_ref=image.id)
 
     async def remove(self, request: api.RemoveImageRequest) -> api.RemoveImageResponse:

@@ -24,6 +24,8 @@ FIRST_SIZE_S = 0.1
 """How long a terminal's first size is waited for, so that a command that looks at once sees the right one."""
 TERMINAL_DRAIN_S = 1.0
 """How long after a command's end its terminal may take to say so; what it wrote passes through a kernel thread."""
+RESIZE_PAUSE_S = 0.05
+"""How long a terminal's size stays at least: setting it takes a process (``runtime/oci/exec.py``)."""
 _DRAIN_BYTES = 64 * 1024
 
 Start = Callable[[Size | None], ExecProcess]
@@ -102,6 +104,8 @@ class _Session:
     def __init__(self, process: ExecProcess, streams: CommandStreams, resizes: ResizeDecoder) -> None:
         self._process, self._streams, self._resizes = process, streams, resizes
         self._ended = asyncio.Event()
+        self._size: Size | None = None
+        self._resized = asyncio.Event()
         self._outputs: list[tuple[Descriptor, Sink]] = []
         self._input: Descriptor | None = None
         self._all: list[Descriptor] = []
@@ -134,6 +138,7 @@ class _Session:
                     helpers.append(group.create_task(self._pass_input(self._streams.stdin, self._input)))
                 if self._streams.resize is not None:
                     helpers.append(group.create_task(self._pass_resizes(self._streams.resize)))
+                    helpers.append(group.create_task(self._set_sizes()))
                 outputs = [group.create_task(self._pass_output(*output)) for output in self._outputs]
                 if outputs:
                     await asyncio.wait(outputs)
@@ -212,4 +217,14 @@ class _Session:
     async def _pass_resizes(self, source: Source) -> None:
         while data := await source.receive():
             for size in self._resizes.feed(data):
-                self._process.resize(size.width, size.height)
+                self._size = size
+                self._resized.set()
+
+    async def _set_sizes(self) -> None:
+        """Set the newest size; the terminal is not closed meanwhile."""
+        while await self._resized.wait():
+            self._resized.clear()
+            assert self._size is not None
+            setting = asyncio.to_thread(self._process.resize, self._size.width, self._size.height)
+            await finished(asyncio.ensure_future(setting))
+            await asyncio.sleep(RESIZE_PAUSE_S)

@@ -20,8 +20,8 @@ from podkeep.apiserver.controllers.namespaces import NamespaceDeletion
 from podkeep.apiserver.controllers.owners import GarbageCollector
 from podkeep.apiserver.controllers.runner import Runner
 from podkeep.apiserver.controllers.scheduler import Scheduler
-from podkeep.apiserver.kinds.pod import RESOURCES as PODS
-from podkeep.apiserver.kinds.resources import Part, Resource, Strategy
+from podkeep.apiserver.kinds.resources import Resource
+from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.registry.lister import StoreLister
@@ -32,40 +32,11 @@ from podkeep.apiserver.storage.store import Slow, Store
 ME = Request(field_manager="me")
 
 
-def _prepare_namespace(value: Object) -> None:
-    value["spec"], value["status"] = {"finalizers": ["kubernetes"]}, {"phase": "Active"}
-
-
-def _begin_deletion(value: Object) -> None:
-    value["status"]["phase"] = "Terminating"
-
-
-def _nothing(*_: Any) -> None:
-    return None
-
-
-NAMESPACES = Resource(
-    kind=Kind("", "v1", "Namespace"),
-    plural="namespaces",
-    namespaced=False,
-    strategy=Strategy(
-        prepare_create=_prepare_namespace,
-        parts={"finalize": Part(prepare=_nothing, validate=_nothing)},
-        status=True,
-        begin_deletion=_begin_deletion,
-        removable=lambda value: not value.get("spec", {}).get("finalizers"),
-    ),
+RESOURCES = Served().resources
+NAMESPACES, NODES, CONFIG_MAPS, SERVICE_ACCOUNTS, PODS = (
+    next(item for item in RESOURCES if item.kind == Kind("", "v1", kind))
+    for kind in ("Namespace", "Node", "ConfigMap", "ServiceAccount", "Pod")
 )
-NODES = Resource(
-    kind=Kind("", "v1", "Node"),
-    plural="nodes",
-    namespaced=False,
-    strategy=Strategy(status=True, status_on_create=True),
-)
-CONFIG_MAPS = Resource(kind=Kind("", "v1", "ConfigMap"), plural="configmaps")
-SERVICE_ACCOUNTS = Resource(kind=Kind("", "v1", "ServiceAccount"), plural="serviceaccounts")
-EVENTS = Resource(kind=Kind("", "v1", "Event"), plural="events")
-RESOURCES = (NAMESPACES, NODES, CONFIG_MAPS, SERVICE_ACCOUNTS, EVENTS, *PODS)
 
 
 class World:
@@ -195,35 +166,33 @@ def test_dependents_go_with_their_owner(tmp_path: Path) -> None:
 
 
 def test_pods_are_bound(tmp_path: Path) -> None:
-    (pods,) = PODS
-
     async def before(world: World) -> None:
-        await world.create(pods, pod("early"))
+        await world.create(PODS, pod("early"))
 
     async def steps(world: World) -> None:
         def condition(name: str) -> tuple[str, str]:
-            found = (world.get(pods, name) or {}).get("status", {}).get("conditions", [])
+            found = (world.get(PODS, name) or {}).get("status", {}).get("conditions", [])
             told = next((item for item in found if item["type"] == "PodScheduled"), {})
             return told.get("status", ""), told.get("message", "")
 
         def where(name: str) -> str:
-            return (world.get(pods, name) or {}).get("spec", {}).get("nodeName", "")
+            return (world.get(PODS, name) or {}).get("spec", {}).get("nodeName", "")
 
-        await world.until(pods, lambda: condition("early") == ("False", "no nodes available to schedule pods"))
+        await world.until(PODS, lambda: condition("early") == ("False", "no nodes available to schedule pods"))
         await world.create(NODES, node("n1", "3"))
-        await world.until(pods, lambda: where("early") == "n1")
+        await world.until(PODS, lambda: where("early") == "n1")
         assert condition("early") == ("True", "")
         # All at once: nothing is given twice.
-        await asyncio.gather(*(world.create(pods, pod(f"p{number}")) for number in range(5)))
+        await asyncio.gather(*(world.create(PODS, pod(f"p{number}")) for number in range(5)))
         refused = ("False", "0/1 nodes are available: 1 Too many pods.")
         names = [f"p{number}" for number in range(5)]
-        await world.until(pods, lambda: sum(condition(name) == refused for name in names) == 3)
+        await world.until(PODS, lambda: sum(condition(name) == refused for name in names) == 3)
         assert sorted(map(where, names)) == ["", "", "", "n1", "n1"]
         await world.create(NODES, node("n2"))
-        await world.until(pods, lambda: all(map(where, names)))
+        await world.until(PODS, lambda: all(map(where, names)))
         reasons = {msgspec.json.decode(item.value)["reason"] for item in world.store.snapshot("events").items}
         assert reasons == {"Scheduled", "FailedScheduling"}
-        managers = (world.get(pods, "early") or {})["metadata"]["managedFields"]
+        managers = (world.get(PODS, "early") or {})["metadata"]["managedFields"]
         assert "kube-scheduler" in {entry["manager"] for entry in managers}
 
     run(tmp_path, lambda: [Scheduler()], steps, before)

@@ -635,3 +635,24 @@ def test_validation_of_a_kind_is_told_with_that_of_metadata(tmp_path: Path) -> N
         assert error.message.startswith('Deployment.apps "A" is invalid: [spec.replicas: Invalid value: -1: must be')
 
     run(tmp_path, steps)
+
+
+def test_admission_is_asked_about_what_is_posted_and_stored_nowhere(tmp_path: Path) -> None:
+    class Tokens(AdmitAll):
+        def mutate(self, attributes: Attributes) -> None:
+            assert attributes.value is not None
+            attributes.value["seen"] = f"{attributes.operation} {attributes.target.subresource}"
+
+        def validate(self, attributes: Attributes) -> None:
+            if attributes.dry_run:
+                raise forbidden("pods", "", attributes.target.name, "no")
+
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        body: Object = {"spec": {}}
+        assert registry.admit(at(PODS, subresource="token"), body, ME) == {"spec": {}, "seen": "CREATE token"}
+        assert body == {"spec": {}}
+        with pytest.raises(StatusError, match='pods "a" is forbidden: no'):
+            registry.admit(at(PODS, subresource="token"), body, Request(dry_run=True))
+        assert store.revision == 0
+
+    run(tmp_path, steps, admission=Tokens())

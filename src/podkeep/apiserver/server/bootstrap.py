@@ -1,0 +1,56 @@
+"""What is there from the start: namespaces, and the roles that everybody counts on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from podkeep.apiserver.auth import default_policy
+from podkeep.apiserver.auth.default_policy import Change
+from podkeep.apiserver.auth.user import MASTERS, User
+from podkeep.apiserver.kinds import rbac
+from podkeep.apiserver.kinds.namespaces import RESOURCES as NAMESPACE_RESOURCES
+from podkeep.apiserver.kinds.resources import Resource, Target
+from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.objects import metadata
+from podkeep.apiserver.meta.status import StatusError
+from podkeep.apiserver.registry.registry import DeleteOptions, Registry, Request
+
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+SERVER = User(name="system:apiserver", groups=(MASTERS,))
+_REQUEST = Request(field_manager="podkeep", user=SERVER)
+
+
+async def make_namespaces(registry: Registry) -> None:
+    """Create the namespaces that every client may count on (kube-apiserver: ``systemnamespaces``)."""
+    (resource,) = NAMESPACE_RESOURCES
+    for name in NAMESPACES:
+        value = {"metadata": {"name": name}}
+        try:
+            await registry.create(Target(resource, ""), value, _REQUEST)
+        except StatusError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+
+async def make_roles(registry: Registry, lister: Lister) -> None:
+    """Create and complete the default roles and their bindings (kube-apiserver: ``rbac/bootstrap-roles``)."""
+    resources = {resource.plural: resource for resource in rbac.RESOURCES}
+    for change in default_policy.reconcile(lister):
+        await _write(registry, resources[change.plural], change)
+
+
+async def _write(registry: Registry, resource: Resource, change: Change) -> None:
+    fields = metadata(change.value)
+    target = Target(resource, fields.get("namespace", ""), fields["name"])
+    if change.old is not None and not change.recreate:
+        await registry.update(target, _whole(change.value, change.old), _REQUEST)
+        return
+    if change.old is not None:
+        await registry.delete(target, DeleteOptions(), _REQUEST)
+    await registry.create(target._replace(name=""), change.value, _REQUEST)
+
+
+def _whole(value: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object that replaces the one it was computed from, and no other."""
+    return {**value, "metadata": {**value["metadata"], "resourceVersion": old["metadata"]["resourceVersion"]}}

@@ -1,0 +1,66 @@
+"""kubeconfig files: where the API is, whom to believe that it is the API, and who one is."""
+
+from __future__ import annotations
+
+import base64
+from ipaddress import ip_address
+from pathlib import Path
+
+import msgspec
+
+from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, Pair
+from podkeep.base import atomicfile
+
+CLUSTER = "podkeep"
+
+
+def server_url(host: str, port: int) -> str:
+    """Return the URL of an API that listens on an IP address; on any address, it is at this machine's own."""
+    address = ip_address(host)
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+def kubeconfig(server: str, authority: str, user: str, pair: Pair | tuple[str, str]) -> str:
+    """Return the file as YAML.
+
+    :param authority: certificate of the API's authority, as PEM.
+    :param pair: certificate and key of the user.
+    """
+    certificate, key = (pair.certificate, pair.key) if isinstance(pair, Pair) else pair
+    context = f"{user}@{CLUSTER}"
+    cluster = {"certificate-authority-data": _base64(authority), "server": server}
+    value = {
+        "apiVersion": "v1",
+        "clusters": [{"cluster": cluster, "name": CLUSTER}],
+        "contexts": [{"context": {"cluster": CLUSTER, "user": user}, "name": context}],
+        "current-context": context,
+        "kind": "Config",
+        "preferences": {},
+        "users": [
+            {
+                "name": user,
+                "user": {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)},
+            }
+        ],
+    }
+    return msgspec.yaml.encode(value).decode()
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def write_all(files: Files, server: str) -> list[Path]:
+    """Write the kubeconfig of each client that has one, where it is not what is there; return what was written."""
+    authority = files.certificate(AUTHORITY).read_text()
+    written = []
+    for client in CLIENTS:
+        pair = (files.certificate(client.name).read_text(), files.key(client.name).read_text())
+        text = kubeconfig(server, authority, client.common_name, pair)
+        path = files.kubeconfig(client.name)
+        if not path.exists() or path.read_text() != text:
+            atomicfile.write(path, text.encode())
+            written.append(path)
+    return written

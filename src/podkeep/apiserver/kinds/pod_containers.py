@@ -274,10 +274,9 @@ def _env_file(reference: Values, path: str, context: Context) -> None:
     pod_fields.name(f"{path}.volumeName", volume, errors)
     if errors.required(f"{path}.path", inner):
         pod_fields.no_backsteps(f"{path}.path", inner, errors)
-    found = next((given for given in context.spec.get("volumes", ()) if given.get("name") == volume), None)
-    if found is None:
+    if volume not in context.volumes:
         errors.not_found(f"{path}.volumeName", volume)
-    elif "emptyDir" not in found:
+    elif "emptyDir" not in context.volumes[volume]:
         errors.invalid(f"{path}.volumeName", volume, "referenced volume must be of type emptyDir")
 
 

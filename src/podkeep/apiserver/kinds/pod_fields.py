@@ -26,13 +26,15 @@ _LOOSE_SUBDOMAIN = re.compile(rf"{_LOOSE_PART}(\.{_LOOSE_PART})*")
 class Context:
     """What the fields of a pod's spec are held against.
 
-    ``is_pod`` tells a pod from a template. ``volumes`` are those without errors, by name.
+    ``is_pod`` tells a pod from a template. ``volumes`` are those without errors, by name; ``claims`` the names of
+    resource claims.
     """
 
     spec: Mapping[str, Any]
     errors: FieldErrors
     is_pod: bool
     volumes: Mapping[str, Mapping[str, Any]]
+    claims: frozenset[str]
 
     @property
     def host_users(self) -> bool:

@@ -14,6 +14,7 @@ from podkeep.apiserver.kinds.field_rules import named, required
 from podkeep.apiserver.kinds.pod_fields import Context
 from podkeep.apiserver.kinds.pod_resources import HUGE_PAGES, aggregate, is_pod_level
 from podkeep.base import quantity
+from podkeep.base.printable import listed
 
 _STORAGE = "ephemeral-storage"
 _COMPUTE = ("cpu", "memory", _STORAGE)
@@ -36,6 +37,7 @@ _STANDARD = (
     | {f"{kind}.{name}" for kind in ("limits", "requests") for name in _COMPUTE}
 )
 """Resources without a domain that Kubernetes knows; containers have few of them."""
+_MAX_SHOWN = 20
 _POD_LEVEL = ("cpu", HUGE_PAGES, "memory")
 
 Values = Mapping[str, Any]
@@ -149,9 +151,9 @@ def _divisible(name: str, number: Decimal) -> bool:
 
 
 def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
-    errors = context.errors
-    known = {claim["name"] for claim in context.spec.get("resourceClaims", ()) if claim.get("name")} if claims else ()
+    errors, known = context.errors, context.claims
     seen: set[str] = set()
+    begun: set[str] = set()
     for index, claim in enumerate(claims):
         where = f"{path}[{index}]"
         name, request = claim.get("name", ""), claim.get("request", "")
@@ -160,14 +162,16 @@ def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
         key = f"{name}/{request}" if request else name
         if request and name not in seen:
             named(f"{where}.request", request, names.dns_label(request), errors)
-        if name in seen or (not request and any(other.partition("/")[0] == name for other in seen)):
+        if name in seen or (not request and name in begun):
             errors.duplicate(where, name)
         elif key in seen:
             errors.duplicate(where, key)
         seen.add(key)
+        if request:
+            begun.add(name)
         if name not in known:
-            names_known = f": {', '.join(sorted(known))}" if known else " which is empty"
-            errors.add(where, f'Not found: "{name}": must be one of the names in pod.spec.resourceClaims{names_known}')
+            which = f": {listed(sorted(known), _MAX_SHOWN)}" if known else " which is empty"
+            errors.add(where, f'Not found: "{name}": must be one of the names in pod.spec.resourceClaims{which}')
 
 
 def _consistent(spec: Values, resources: Values, path: str, errors: FieldErrors) -> None:

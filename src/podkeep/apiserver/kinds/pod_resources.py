@@ -50,10 +50,10 @@ def aggregate(spec: Mapping[str, Any], kind: str) -> dict[str, str]:
         if container.get("restartPolicy") == "Always":
             _merge(total, needed, _sum)
             _merge(sidecars, needed, _sum)
-            needed = sidecars
         else:
-            _merge(needed, sidecars, _sum)
-        _merge(peak, needed, _larger)
+            # What only sidecars need is part of the total.
+            _merge(needed, {name: sidecars[name] for name in needed.keys() & sidecars.keys()}, _sum)
+            _merge(peak, needed, _larger)
     _merge(total, peak, _larger)
     return total
 

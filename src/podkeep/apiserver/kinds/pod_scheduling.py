@@ -123,14 +123,16 @@ def _match_label_keys(term: Values, path: str, errors: FieldErrors) -> None:
         for index, key in enumerate(keys):
             named(f"{path}.{name}[{index}]", key, names.label_key(key), errors)
     if selector is not None and match:
+        places = {key: index for index, key in enumerate(match)}
         seen = set(selector.get("matchLabels", ()))
         for requirement in selector.get("matchExpressions", ()):
             key = requirement.get("key", "")
-            if key in match and key in seen:
-                errors.invalid(f"{path}[{match.index(key)}]", key, "exists in both matchLabelKeys and labelSelector")
+            if key in places and key in seen:
+                errors.invalid(f"{path}[{places[key]}]", key, "exists in both matchLabelKeys and labelSelector")
             seen.add(key)
+    different = frozenset(mismatch)
     for index, key in enumerate(match):
-        if key in mismatch:
+        if key in different:
             errors.invalid(
                 f"{path}.matchLabelKeys[{index}]", key, "exists in both matchLabelKeys and mismatchLabelKeys"
             )
@@ -186,6 +188,7 @@ def validate_tolerations(tolerations: Sequence[Values], path: str, errors: Field
 def validate_spread(constraints: Sequence[Values], path: str, errors: FieldErrors) -> None:
     """Note every rule that ``spec.topologySpreadConstraints`` break."""
     kinds = [(given.get("topologyKey", ""), given.get("whenUnsatisfiable", "")) for given in constraints]
+    last = {kind: index for index, kind in enumerate(kinds)}
     for index, constraint in enumerate(constraints):
         where = f"{path}[{index}]"
         _positive(constraint.get("maxSkew", 0), f"{where}.maxSkew", errors)
@@ -193,7 +196,7 @@ def validate_spread(constraints: Sequence[Values], path: str, errors: FieldError
         if not key:
             required(f"{where}.topologyKey", "can not be empty", errors)
         pod_fields.supported(f"{where}.whenUnsatisfiable", action, _ACTIONS, errors)
-        if kinds[index] in kinds[index + 1 :]:
+        if last[kinds[index]] != index:
             errors.duplicate(f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}")
         least = constraint.get("minDomains")
         if least is not None:

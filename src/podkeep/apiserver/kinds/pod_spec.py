@@ -52,7 +52,8 @@ def validate_pod_spec(spec: Values, path: str, errors: FieldErrors, *, metadata:
         pod_name=metadata.get("name", "") if is_pod else "",
         is_pod=is_pod,
     )
-    context = Context(spec=spec, errors=errors, is_pod=is_pod, volumes=volumes)
+    claims = frozenset(claim["name"] for claim in spec.get("resourceClaims", ()) if claim.get("name"))
+    context = Context(spec=spec, errors=errors, is_pod=is_pod, volumes=volumes, claims=claims)
     if "terminationGracePeriodSeconds" not in spec:
         errors.required(f"{path}.terminationGracePeriodSeconds", "")
     if "resourceClaims" in spec:
@@ -197,12 +198,13 @@ def validate_annotations(
     cost = annotations.get(DELETION_COST, "0")
     if not _COST.fullmatch(cost) or not -MAX_INT32 - 1 <= int(cost) <= MAX_INT32 or (cost[0] == "0" and cost != "0"):
         errors.invalid(f"{path}[{DELETION_COST}]", cost, "must be a 32bit integer")
+    named_ones = {container.get("name") for _, container in containers(spec, spec_path)}
     for key, value in annotations.items():
         if key == SECCOMP_POD or key.startswith(SECCOMP_CONTAINER):
             _seccomp(value, f"{path}.{key}", errors)
         elif key.startswith(APPARMOR_CONTAINER):
             name = key.removeprefix(APPARMOR_CONTAINER)
-            if all(container.get("name") != name for _, container in containers(spec, spec_path)):
+            if name not in named_ones:
                 errors.invalid(f"{path}[{key}]", name, "container not found")
             if value not in ("", "runtime/default", "unconfined") and not value.startswith("localhost/"):
                 errors.invalid(f"{path}[{key}]", value, f'invalid AppArmor profile name: "{value}"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,12 +37,12 @@ def prepare_status(new: Object, old: Object) -> None:
     for name in ("qosClass", "observedGeneration"):
         if not status.get(name) and was.get(name):
             status[name] = was[name]
-    generations: dict[str, list[int]] = {}
+    generations: dict[str, deque[int]] = {}
     for condition in was.get("conditions", ()):
-        generations.setdefault(condition.get("type", ""), []).append(condition.get("observedGeneration", 0))
+        generations.setdefault(condition.get("type", ""), deque()).append(condition.get("observedGeneration", 0))
     for condition in status.get("conditions", ()):
         known = generations.get(condition.get("type", ""))
-        generation = known.pop(0) if known else 0
+        generation = known.popleft() if known else 0
         if generation and not condition.get("observedGeneration"):
             condition["observedGeneration"] = generation
 
@@ -68,10 +69,14 @@ def validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
     _generation(status, "status", errors)
     if status.get("qosClass", "") != was.get("qosClass", ""):
         errors.invalid("status.qosClass", status.get("qosClass", ""), "field is immutable")
-    for group in _GROUPS:
-        _transitions(status.get(group, ()), was.get(group, ()), group, spec, errors)
+    for group, containers in _GROUPS.items():
+        known = {container.get("name", ""): container for container in spec.get(containers, ())}
+        if group == "ephemeralContainerStatuses":
+            _transitions(status, was, group, {}, spec, errors)
+        elif not _all_may_restart(spec):
+            _transitions(status, was, group, known, spec, errors)
         for index, container in enumerate(status.get(group, ())):
-            _container(container, f"status.{group}[{index}]", group, spec, errors)
+            _container(container, f"status.{group}[{index}]", group, known, spec, errors)
     _claims(status.get("resourceClaimStatuses", ()), spec, errors)
     _addresses(status, was, "podIPs", errors)
     if hosts := status.get("hostIPs"):
@@ -87,29 +92,26 @@ def _generation(value: Values, path: str, errors: FieldErrors) -> None:
 
 
 def _transitions(
-    after: Sequence[Values], before: Sequence[Values], group: str, spec: Values, errors: FieldErrors
+    status: Values, was: Values, group: str, known: Mapping[str, Values], spec: Values, errors: FieldErrors
 ) -> None:
-    """Note containers that ended for good and run again."""
-    running = {item.get("name", "") for item in after if "terminated" not in item.get("state", {})}
-    for index, item in enumerate(before):
-        ended = item.get("state", {}).get("terminated")
-        if ended is None or item.get("name", "") not in running:
+    """Note containers that ended for good and run again; those that are not known never may."""
+    running = {item.get("name", "") for item in status.get(group, ()) if "terminated" not in item.get("state", {})}
+    for index, item in enumerate(was.get(group, ())):
+        ended, name = item.get("state", {}).get("terminated"), item.get("name", "")
+        if ended is None or name not in running:
             continue
-        if not _may_restart(item.get("name", ""), ended.get("exitCode", 0), group, spec):
+        if name not in known or not _restarts(known[name], ended.get("exitCode", 0), spec):
             errors.forbidden(f"status.{group}[{index}].state", "may not be transitioned to non-terminated state")
 
 
-def _may_restart(name: str, exit_code: int, group: str, spec: Values) -> bool:
-    if group == "ephemeralContainerStatuses":
-        return False
-    both = (*spec.get("initContainers", ()), *spec.get("containers", ()))
-    rules = [rule for container in both for rule in container.get("restartPolicyRules", ())]
-    if any(rule.get("action") == "RestartAllContainers" for rule in rules):
-        return True
-    for container in spec.get(_GROUPS[group], ()):
-        if container.get("name") == name:
-            return _restarts(container, exit_code, spec)
-    return False
+def _all_may_restart(spec: Values) -> bool:
+    """Return whether some container's end restarts all of them."""
+    return any(
+        rule.get("action") == "RestartAllContainers"
+        for group in ("initContainers", "containers")
+        for container in spec.get(group, ())
+        for rule in container.get("restartPolicyRules", ())
+    )
 
 
 def _restarts(container: Values, exit_code: int, spec: Values) -> bool:
@@ -124,7 +126,9 @@ def _restarts(container: Values, exit_code: int, spec: Values) -> bool:
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
-def _container(container: Values, path: str, group: str, spec: Values, errors: FieldErrors) -> None:
+def _container(
+    container: Values, path: str, group: str, known: Mapping[str, Values], spec: Values, errors: FieldErrors
+) -> None:
     if user := container.get("user", {}).get("linux"):
         if spec.get("os", {}).get("name") == "windows":
             errors.forbidden(f"{path}.user.linux", "cannot be set for a windows pod")
@@ -139,8 +143,8 @@ def _container(container: Values, path: str, group: str, spec: Values, errors: F
         if group == "ephemeralContainerStatuses":
             errors.forbidden(f"{path}.allocatedResourcesStatus", "must not be specified in container status")
         else:
-            known = {item.get("name"): item for item in spec.get(_GROUPS[group], ())}.get(container.get("name"))
-            _allocated(allocated, known, f"{path}.allocatedResourcesStatus", errors)
+            asking = known.get(container.get("name", ""))
+            _allocated(allocated, asking, f"{path}.allocatedResourcesStatus", errors)
     for index, mount in enumerate(container.get("volumeMounts", ())):
         image = mount.get("volumeStatus", {}).get("image")
         if image is None:

@@ -151,11 +151,10 @@ def _deadline(after: Values, before: Values, errors: FieldErrors) -> bool:
 
 
 def _tolerations(after: Sequence[Values], before: Sequence[Values], path: str, errors: FieldErrors) -> None:
-    def timeless(toleration: Values) -> dict[str, Any]:
-        return {name: value for name, value in toleration.items() if name != "tolerationSeconds" and value}
+    def timeless(toleration: Values) -> frozenset[tuple[str, Any]]:
+        return frozenset(pair for pair in toleration.items() if pair[0] != "tolerationSeconds" and pair[1])
 
-    kept = [timeless(toleration) for toleration in after]
-    if any(timeless(toleration) not in kept for toleration in before):
+    if {timeless(toleration) for toleration in before} - {timeless(toleration) for toleration in after}:
         errors.forbidden(path, "existing toleration can not be modified except its tolerationSeconds")
 
 

@@ -29,9 +29,9 @@ _DISKS = ("Dedicated", "Managed", "Shared")
 _MANAGED_URI = ("/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",)
 _BLOB_URI = ("https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd",)
 _INITIATORS = {
-    "iqn": re.compile(r"iqn\.[0-9]{4}-[0-9]{2}\.([a-zA-Z0-9.-]+)(:[^,;*&$|\s]+)$"),
-    "eui": re.compile(r"^eui.[a-zA-Z0-9]{16}$"),
-    "naa": re.compile(r"^naa.[a-zA-Z0-9]{32}$"),
+    "iqn": re.compile(r"iqn\.[0-9]{4}-[0-9]{2}\.[a-zA-Z0-9.-]+:[^,;*&$|\s]+"),
+    "eui": re.compile(r"eui.[a-zA-Z0-9]{16}"),
+    "naa": re.compile(r"naa.[a-zA-Z0-9]{32}"),
 }
 _REGISTRY = "must be a host:port pair or multiple pairs separated by commas"
 _HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*")
@@ -195,7 +195,7 @@ def _initiator_problem(name: str) -> str:
     pattern = _INITIATORS.get(name[:3])
     if pattern is None:
         return "must be valid format starting with iqn, eui, or naa"
-    return "" if pattern.search(name) else "must be valid format"
+    return "" if pattern.fullmatch(name) else "must be valid format"
 
 
 def _flocker(source: Values, path: str, errors: FieldErrors) -> None:

@@ -384,6 +384,12 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("no expiry", lambda good: jwt.encode({**good, "exp": None}, SIGNING["ES256"]), "claims are malformed"),
     ("no account", lambda good: jwt.encode({**good, "kubernetes.io": {}}, SIGNING["ES256"]), "claims are malformed"),
     ("no JSON", lambda good: forged({"alg": "ES256"}, b"\xff\x00", SIGNING["ES256"].sign), "not ours"),
+    ("no UTF-8", lambda good: forged({"alg": "ES256"}, b'{"iss":"\xe5"}', SIGNING["ES256"].sign), "not ours"),
+    (
+        "header is no UTF-8",
+        lambda good: b64(b'{"alg":"\xe5"}') + f".{b64(json.dumps(good).encode())}.",
+        "header is malformed",
+    ),
     ("deep", lambda good: forged({"alg": "ES256"}, b'{"iss":' + b"[" * 5000, SIGNING["ES256"].sign), "not ours"),
     ("oversized", lambda good: jwt.encode({**good, "x": "x" * 20_000}, SIGNING["ES256"]), "not ours"),
     ("two parts", lambda good: jwt.encode(good, SIGNING["ES256"]).rpartition(".")[0], "not ours"),

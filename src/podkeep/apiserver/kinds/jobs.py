@@ -89,7 +89,7 @@ def _generate_selector(value: Object) -> None:
     spec, uid = value["spec"], metadata(value)["uid"]
     labels = spec["template"].setdefault("metadata", {}).setdefault("labels", {})
     for name in _NAME_LABELS:
-        labels.setdefault(name, metadata(value)["name"])
+        labels.setdefault(name, metadata(value).get("name", ""))
     for name in _UID_LABELS:
         labels.setdefault(name, uid)
     spec.setdefault("selector", {}).setdefault("matchLabels", {}).setdefault(CONTROLLER_UID, uid)

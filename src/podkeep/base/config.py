@@ -232,9 +232,14 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     tls_key: str = ""
     client_ca: str = ""
     """PEM file of more authorities whose certificates name clients."""
+    enable_admission_plugins: tuple[str, ...] = ()
+    """Names of plugins that are off otherwise, such as ``AlwaysPullImages``."""
+    disable_admission_plugins: tuple[str, ...] = ()
     max_reads: int = 400
     """Requests that read and are answered at a time; those of administrators, watches and streams do not count."""
     max_writes: int = 200
+    audit_log: str = ""
+    """File for a line of JSON about each request; empty: none."""
     history: int = 300
     """Seconds for which a watch or a list may go back."""
     feature_gates: dict[str, bool] = {}
@@ -656,6 +661,7 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         ("class_resources.rdt_config", filter(None, (config.class_resources.rdt_config,))),
         ("class_resources.resctrl", (config.class_resources.resctrl,)),
         ("api.unix_socket", filter(None, (config.api.unix_socket,))),
+        ("api.audit_log", filter(None, (config.api.audit_log,))),
         ("class_resources.blockio_config", filter(None, (config.class_resources.blockio_config,))),
     ):
         for path in paths:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from podkeep.api.feature_gates import FeatureGates
+from podkeep.apiserver.admission import limits
 from podkeep.apiserver.admission.always_pull_images import AlwaysPullImages
 from podkeep.apiserver.admission.attributes import Admission
 from podkeep.apiserver.admission.chain import Chain, chain
@@ -28,14 +29,14 @@ from podkeep.apiserver.controllers.pod_garbage import PodGarbage
 from podkeep.apiserver.controllers.scheduler import Scheduler
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.service_allocation import Ranges
-from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.server.access import Access
 from podkeep.apiserver.server.service_addresses import ServiceAddresses
 from podkeep.apiserver.storage.store import Store
 from podkeep.base.config import Config
 
 
-def admission(config: Config, store: Store, lister: Lister, access: Access, gates: FeatureGates) -> Admission:
+def admission(config: Config, store: Store, lister: StoreLister, access: Access, gates: FeatureGates) -> Admission:
     """Return everything that may change or refuse a write.
 
     :raises InvalidArgument: if the configuration names a plugin that there is not, or what it is told is wrong.
@@ -52,6 +53,7 @@ def admission(config: Config, store: Store, lister: Lister, access: Access, gate
         "DefaultStorageClass": DefaultStorageClass(lister),
         "PersistentVolumeClaimResize": PersistentVolumeClaimResize(lister),
         "ClassResources": ClassResources(gates),
+        **limits.plugins(lister, gates),
     }
     chosen = chain(plugins, config.api.enable_admission_plugins, config.api.disable_admission_plugins)
     # What a role may grant, and which addresses are free, are rules of these kinds that nobody can switch off.

@@ -1,7 +1,7 @@
 """Runs controllers on the objects of a store: told of changes in process, writing as any client does.
 
-Each controller has a queue and works on a few items at a time, on each of them once. If a watch is ended, all controllers
-are made anew, since what they remember may be incomplete.
+Each controller has a queue and works on a few items at a time, on each of them once. If a watch is ended, all
+controllers are made anew, since what they remember may be incomplete.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         await bootstrap.make_priority_classes(registry)
         await bootstrap.make_roles(registry, lister)
         authority = files.certificate(AUTHORITY).read_text()
-        make = partial(plugins.controllers, served.resources, gates, authority)
+        make = partial(plugins.controllers, served.resources, lister, gates, authority)
         await stack.enter_async_context(Runner(store, registry, lister, served.resources, make))
         resources = Resources(store, registry)
         stored = _Stored(store=store, lister=lister, resources=resources)

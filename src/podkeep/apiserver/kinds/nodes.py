@@ -119,7 +119,7 @@ def _status(node: Mapping[str, Any], errors: FieldErrors) -> None:
     status = node.get("status", {})
     for field in ("capacity", "allocatable"):
         for name, amount in status.get(field, {}).items():
-            validate_quantity(errors, f"status.{field}.{name}", name, amount)
+            validate_quantity(f"status.{field}.{name}", name, amount, errors)
     class_infos.validate(status, "status", errors)
     features = status.get("declaredFeatures", ())
     for index, feature in enumerate(features):

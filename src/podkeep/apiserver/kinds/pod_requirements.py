@@ -151,7 +151,10 @@ def _divisible(name: str, number: Decimal) -> bool:
 
 
 def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
+    if not claims:
+        return
     errors, known = context.errors, context.claims
+    which = f": {listed(sorted(known), _MAX_SHOWN)}" if known else " which is empty"
     seen: set[str] = set()
     begun: set[str] = set()
     for index, claim in enumerate(claims):
@@ -170,7 +173,6 @@ def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
         if request:
             begun.add(name)
         if name not in known:
-            which = f": {listed(sorted(known), _MAX_SHOWN)}" if known else " which is empty"
             errors.add(where, f'Not found: "{name}": must be one of the names in pod.spec.resourceClaims{which}')
 
 

@@ -22,6 +22,7 @@ from podkeep.apiserver.kinds.field_rules import named, required
 from podkeep.apiserver.kinds.pod_fields import MAX_INT32, MIRROR, Context, containers
 from podkeep.apiserver.kinds.pod_volumes import validate_volumes
 from podkeep.apiserver.patch.values import equal
+from podkeep.base.printable import listed
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
@@ -32,6 +33,7 @@ APPARMOR_CONTAINER = "container.apparmor.security.beta.kubernetes.io/"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _COST = re.compile(r"0|-?[0-9]{1,10}")
 _CLASSES = ".resources.alpha.kubernetes.io/"
+_MAX_SHOWN = 20
 _MAX_NAMESERVERS = 3
 _MAX_SEARCHES = 32
 _MAX_SEARCH_CHARACTERS = 2_048
@@ -53,7 +55,14 @@ def validate_pod_spec(spec: Values, path: str, errors: FieldErrors, *, metadata:
         is_pod=is_pod,
     )
     claims = frozenset(claim["name"] for claim in spec.get("resourceClaims", ()) if claim.get("name"))
-    context = Context(spec=spec, errors=errors, is_pod=is_pod, volumes=volumes, claims=claims)
+    context = Context(
+        spec=spec,
+        errors=errors,
+        is_pod=is_pod,
+        volumes=volumes,
+        claims=claims,
+        claims_shown=f": {listed(sorted(claims), _MAX_SHOWN)}" if claims else " which is empty",
+    )
     if "terminationGracePeriodSeconds" not in spec:
         errors.required(f"{path}.terminationGracePeriodSeconds", "")
     if "resourceClaims" in spec:

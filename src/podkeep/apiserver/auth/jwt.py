@@ -85,7 +85,7 @@ def verify(token: str, keys: Mapping[str, VerificationKey]) -> bytes:
         raise InvalidToken("the token is malformed")
     try:
         header = _header(parts[0])
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise InvalidToken("the token's header is malformed") from None
     if header.crit is not None:
         raise InvalidToken("the token's header has critical extensions, none of which is known")

@@ -26,7 +26,9 @@ CLUSTER_ROLES = f"{GROUP}/clusterroles"
 ROLE_BINDINGS = f"{GROUP}/rolebindings"
 CLUSTER_ROLE_BINDINGS = f"{GROUP}/clusterrolebindings"
 _MAX_USERS = 1_000
-"""Of whom is kept what they may do."""
+"""Of whom is kept what they may do; who has more groups than :data:`_MAX_GROUPS`, or long names, is not among them."""
+_MAX_GROUPS = 50
+_MAX_CHARACTERS = 4_096
 
 
 class RoleRef(NamedTuple):
@@ -192,9 +194,11 @@ class Rbac:
                 rules.append((grant.source, _rules(index, self._lister, grant.role)))
             except StatusError as error:
                 errors.append(error.message)
-        if len(index.users) >= _MAX_USERS:
-            index.users.clear()
-        index.users[key] = found = _Granted(tuple(rules), tuple(errors))
+        found = _Granted(tuple(rules), tuple(errors))
+        if len(user.groups) <= _MAX_GROUPS and len(user.name) + sum(map(len, user.groups)) <= _MAX_CHARACTERS:
+            if len(index.users) >= _MAX_USERS:
+                index.users.clear()
+            index.users[key] = found
         return found
 
     def _current(self) -> _Index:

@@ -167,7 +167,7 @@ class ServiceAccountTokens:
             return None
         try:
             claims = _claims(jwt.verify(token, self._keys))
-        except (msgspec.MsgspecError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise InvalidToken("the token's claims are malformed") from None
         if len(self._verified) >= REMEMBERED_TOKENS:
             del self._verified[next(iter(self._verified))]
@@ -178,7 +178,7 @@ class ServiceAccountTokens:
         """Tell whether a payload, which is not verified, names the issuer: other tokens are for others to judge."""
         try:
             return _issuer(payload).iss == self.issuer
-        except (msgspec.MsgspecError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
 
 

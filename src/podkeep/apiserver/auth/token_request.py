@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.auth import jwt
 from podkeep.apiserver.auth.service_account_tokens import Binding, Ref, ServiceAccountTokens
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
@@ -66,8 +67,11 @@ def request_token(
     lasts, warn = seconds, 0
     if seconds == WARN_SECONDS and binding.pod is not None and set(spec["audiences"]) <= set(tokens.audiences):
         lasts, warn = EXTENDED_SECONDS, seconds
+    token = tokens.issue(binding, spec["audiences"], lasts, warn)
+    if len(token) > jwt.MAX_CHARACTERS:
+        raise bad_request(f"the token would be longer than {jwt.MAX_CHARACTERS} characters: name fewer audiences")
     value["status"] = {
-        "token": tokens.issue(binding, spec["audiences"], lasts, warn),
+        "token": token,
         "expirationTimestamp": _rfc3339(now + timedelta(seconds=seconds)),
     }
     return value

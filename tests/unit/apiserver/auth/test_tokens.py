@@ -188,6 +188,11 @@ REFUSED_REQUESTS: list[tuple[dict[str, Any], int, str]] = [
         'Operation cannot be fulfilled on Pod "web": the UID in the bound object reference (x) does not match the UID'
         " in record. The object might have been deleted and then recreated",
     ),
+    (
+        {"audiences": ["x" * 16_384]},
+        400,
+        "the token would be longer than 16384 characters: name fewer audiences",
+    ),
     (bound("ConfigMap", "a"), 400, "cannot bind token to object of type /v1, Kind=ConfigMap"),
     (
         {"boundObjectRef": {"apiVersion": "apps/v1", "kind": "Pod", "name": "a"}},
@@ -379,6 +384,12 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("no expiry", lambda good: jwt.encode({**good, "exp": None}, SIGNING["ES256"]), "claims are malformed"),
     ("no account", lambda good: jwt.encode({**good, "kubernetes.io": {}}, SIGNING["ES256"]), "claims are malformed"),
     ("no JSON", lambda good: forged({"alg": "ES256"}, b"\xff\x00", SIGNING["ES256"].sign), "not ours"),
+    ("no UTF-8", lambda good: forged({"alg": "ES256"}, b'{"iss":"\xe5"}', SIGNING["ES256"].sign), "not ours"),
+    (
+        "header is no UTF-8",
+        lambda good: b64(b'{"alg":"\xe5"}') + f".{b64(json.dumps(good).encode())}.",
+        "header is malformed",
+    ),
     ("deep", lambda good: forged({"alg": "ES256"}, b'{"iss":' + b"[" * 5000, SIGNING["ES256"].sign), "not ours"),
     ("oversized", lambda good: jwt.encode({**good, "x": "x" * 20_000}, SIGNING["ES256"]), "not ours"),
     ("two parts", lambda good: jwt.encode(good, SIGNING["ES256"]).rpartition(".")[0], "not ours"),

@@ -1,0 +1,84 @@
+"""``podkeep kubeconfig``: for whom, in which form, and what it says when there is nothing to make it of."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from cryptography import x509
+
+from podkeep.apiserver.server import certificates
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.cli.core.invocation import Invocation
+from podkeep.cli.kubeconfig import command
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an API that was started once."""
+    made = tmp_path_factory.mktemp("api")
+    certificates.ensure(certificates.Files(made), certificates.CLIENTS, int(time.time()))
+    return made
+
+
+def run(root: Path, *arguments: str, settings: tuple[str, ...] = ()) -> Result:
+    invocation = Invocation(config_path=None, debug=False, settings=(f"api.root={root}", *settings))
+    return CliRunner().invoke(command, arguments, obj=invocation)
+
+
+def read(text: str) -> tuple[str, str, x509.Certificate]:
+    """Return server, user and certificate of a kubeconfig."""
+    value: Any = msgspec.yaml.decode(text)
+    (cluster,), (user,) = value["clusters"], value["users"]
+    assert value["current-context"] == f"{user['name']}@podkeep"
+    certificate = x509.load_pem_x509_certificate(base64.b64decode(user["user"]["client-certificate-data"]))
+    return cluster["cluster"]["server"], user["name"], certificate
+
+
+def names(certificate: x509.Certificate) -> list[str | bytes]:
+    return [attribute.value for attribute in certificate.subject]
+
+
+def test_it_is_the_administrators(root: Path) -> None:
+    server, user, certificate = read(run(root).output)
+    assert (server, user) == ("https://127.0.0.1:6443", "kubernetes-admin")
+    assert names(certificate) == ["system:masters", "kubernetes-admin"]
+
+
+def test_it_is_somebody_elses(root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "ann.conf"
+    arguments = ("--user", "ann", "--group", "dev", "--group", "ops", "--days", "2", "--file", str(file))
+    result = run(root, *arguments, settings=("api.address=0.0.0.0:7443",))
+    assert result.output == f"{file}: ann at https://127.0.0.1:7443\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    server, user, certificate = read(file.read_text())
+    assert (server, user) == ("https://127.0.0.1:7443", "ann")
+    assert names(certificate) == ["dev", "ops", "ann"]
+    assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == 2
+
+
+def test_it_names_the_server_that_is_asked_for(root: Path) -> None:
+    assert read(run(root, "--server", "https://node:1", settings=("api.address=",)).output)[0] == "https://node:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "error", "message"),
+    [
+        (("--group", "dev"), (), InvalidArgument, "--group and --days are of a user"),
+        ((), ("api.address=",), FailedPrecondition, "not served over TLS"),
+        (("--user", "x" * 65), (), FailedPrecondition, "cannot be made"),
+        (("--file", "/proc/nothing/here"), (), FailedPrecondition, "cannot be written"),
+        (("--root", "/nowhere"), (), FailedPrecondition, "no authority yet"),
+    ],
+)
+def test_what_it_cannot_do(
+    root: Path, arguments: tuple[str, ...], settings: tuple[str, ...], error: type[Exception], message: str
+) -> None:
+    result = run(root, *arguments, settings=settings)
+    assert isinstance(result.exception, error)
+    assert message in str(result.exception)

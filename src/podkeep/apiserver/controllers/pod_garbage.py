@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from sys import intern
 from typing import Any
 
 from podkeep.apiserver.controllers.controller import (
@@ -58,7 +59,7 @@ class PodGarbage:
             if not self._pods[before]:
                 del self._pods[before]
         if node:
-            self._nodes[key] = node
+            self._nodes[key] = intern(node)
             self._pods.setdefault(node, {})[key] = None
         if not change.is_deletion and (node != before or change.metadata.deletion_timestamp):
             yield key

@@ -67,6 +67,9 @@ class PodGarbage:
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return what ends a pod."""
         assert isinstance(item, Key)
+        node = self._nodes.get(item, "")
+        if node and lister.get(NODES, "", node) is not None:
+            return NOTHING  # the pod itself need not be read: there are many of them at the start
         pod = lister.get(*item)
         if pod is None:
             return NOTHING

@@ -22,6 +22,7 @@ from podkeep.apiserver.endpoints.catalog import Catalog
 from podkeep.apiserver.endpoints.discovery import Discovery
 from podkeep.apiserver.endpoints.handler import Handler, Parts
 from podkeep.apiserver.endpoints.health import Check
+from podkeep.apiserver.endpoints.kubelets import Kubelets
 from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.metrics import Metrics
 from podkeep.apiserver.endpoints.openapi import OpenApi
@@ -35,7 +36,7 @@ from podkeep.apiserver.server import backup, bootstrap, certificates, plugins
 from podkeep.apiserver.server.access import Access
 from podkeep.apiserver.server.certificates import AUTHORITY, Files
 from podkeep.apiserver.server.compaction import compact_regularly
-from podkeep.apiserver.server.sockets import Sockets, make_certificates
+from podkeep.apiserver.server.sockets import Sockets, kubelet_context, make_certificates
 from podkeep.apiserver.storage.store import Store
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -139,7 +140,7 @@ class _Stored:
 def _parts(
     config: Config, stored: _Stored, access: Access, stop: asyncio.Event, address: str, audit: AuditLog | None
 ) -> Parts:
-    resources, lister = stored.resources, stored.lister
+    resources, lister, files = stored.resources, stored.lister, Files(Path(config.api.root))
     served = Served()
     catalog = Catalog(served)
     in_flight = InFlight(config.api.max_reads, config.api.max_writes)
@@ -161,6 +162,6 @@ def _parts(
         in_flight=in_flight,
         audit=audit,
         downloads={backup.PATH: partial(backup.stream, stored.store, Path(config.api.root))},
-        answers=subresources.answers() | reviews.answers(),
+        answers=subresources.answers() | reviews.answers() | Kubelets(lister, kubelet_context(files)).answers(),
         checks=[Check("shutdown", lambda: "it stops" if stop.is_set() else "", only_ready=True)],
     )

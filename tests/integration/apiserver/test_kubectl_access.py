@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,15 @@ def test_an_administrator_acts_as_others(api: ApiDaemon) -> None:
     assert 'User "ann" cannot impersonate resource "users" in API group "" at the cluster scope' in refused
 
 
+def token_for(pod: dict[str, Any] | None) -> str:
+    """Return a request for a token, bound to a pod if there is one."""
+    spec: dict[str, Any] = {}
+    if pod is not None:
+        fields = pod["metadata"]
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": fields["name"], "uid": fields["uid"]}
+    return json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": spec})
+
+
 def test_a_node_reads_what_its_pods_name_and_writes_what_is_its_own(api: ApiDaemon) -> None:
     node = ("--kubeconfig", str(user(api, "system:node:n1", "system:nodes")))
     new = ("create", "--validate=false", "-f", "-")
@@ -75,6 +85,10 @@ def test_a_node_reads_what_its_pods_name_and_writes_what_is_its_own(api: ApiDaem
     assert missing in api.kubectl(*node, *bundle, status=1)
     api.kubectl("create", "-f", "-", stdin=POD)
     api.kubectl(*node, *bundle)
+    token = ("create", "--raw", "/api/v1/namespaces/default/serviceaccounts/default/token", "-f", "-")
+    assert "node requested token not bound to a pod" in api.kubectl(*node, *token, stdin=token_for(None), status=1)
+    web = json.loads(api.kubectl("get", "pod", "web", "-o", "json"))
+    assert json.loads(api.kubectl(*node, *token, stdin=token_for(web)))["status"]["token"]
     label = ("label", "node", "n1", "node-role.kubernetes.io/control-plane=")
     assert "is not allowed to modify labels" in api.kubectl(*node, *label, status=1)
     api.kubectl("delete", "pod", "web", "--force", "--grace-period=0")

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +21,11 @@ from podkeep.apiserver.endpoints.catalog import Catalog
 from podkeep.apiserver.endpoints.discovery import Discovery
 from podkeep.apiserver.endpoints.handler import Handler, Parts
 from podkeep.apiserver.endpoints.health import Check
+from podkeep.apiserver.endpoints.kubelets import Kubelets
 from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.metrics import Metrics
 from podkeep.apiserver.endpoints.openapi import OpenApi
+from podkeep.apiserver.endpoints.relay import Relay
 from podkeep.apiserver.endpoints.resources import Resources
 from podkeep.apiserver.endpoints.reviews import Reviews
 from podkeep.apiserver.endpoints.subresources import Subresources
@@ -75,8 +78,9 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         store = await stack.enter_async_context(Store(Path(config.api.root) / DATABASE))
         tasks = await stack.enter_async_context(Tasks("the API server"))
         tasks.start(compact_regularly(store, config.api.history))
-        tasks.start(_renew(config, files, sockets, renewal))
         lister = StoreLister(store)
+        kubelets = _kubelets(config, files, lister)
+        tasks.start(_renew(config, files, sockets, kubelets, renewal))
         access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes())
         registry = Registry(store, plugins.admission(config, store, lister, access, gates), gates)
         await bootstrap.make_namespaces(registry)
@@ -85,7 +89,9 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         make = partial(plugins.controllers, served.resources, gates, authority)
         await stack.enter_async_context(Runner(store, registry, lister, served.resources, make))
         resources = Resources(store, registry)
-        handler = Handler(_parts(config, store, resources, stop, sockets.address, access, lister))
+        parts = _parts(config, store, resources, stop, sockets.address, access, lister)
+        relay = Relay(lister, kubelets, access.authorizer)
+        handler = Handler(replace(parts, answers={**parts.answers, **relay.answers()}))
         servers = sockets.serve(handler)
         sockets.write_kubeconfigs()
         on_ready(sockets.words)
@@ -97,13 +103,20 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         await asyncio.gather(*(server.close(STOP_GRACE_S) for server in servers))
 
 
-async def _renew(config: Config, files: Files, sockets: Sockets, due: float) -> None:
+def _kubelets(config: Config, files: Files, lister: StoreLister) -> Kubelets:
+    name = certificates.KUBELET_CLIENT.name
+    authority = Path(config.api.kubelet_ca) if config.api.kubelet_ca else files.certificate(AUTHORITY)
+    return Kubelets(lister, files.certificate(name), files.key(name), authority)
+
+
+async def _renew(config: Config, files: Files, sockets: Sockets, kubelets: Kubelets, due: float) -> None:
     """Renew certificates when they are due, until cancelled."""
     while True:
         await asyncio.sleep(max(due - time.time(), 1.0))
         try:
             due = await asyncio.to_thread(make_certificates, config.api, files)
             sockets.renew()
+            kubelets.renew()
             sockets.write_kubeconfigs()
         except (PodkeepError, OSError) as error:
             log.warning("certificates cannot be renewed: %s", error)

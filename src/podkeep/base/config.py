@@ -201,6 +201,23 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return _bytes("agent.container_log_max_size", self.container_log_max_size, least=1)
 
 
+class PodSecurityConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[api.admission.pod_security]``: a ``PodSecurityConfiguration``, its keys as Kubernetes writes them."""
+
+    defaults: dict[str, str] = {}
+    """What counts in namespaces without labels: ``enforce``, ``enforce-version``, and so on."""
+    exemptions: dict[str, tuple[str, ...]] = {}
+    """``usernames``, ``namespaces`` and ``runtimeClasses`` for which nothing counts."""
+
+
+class AdmissionConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[api.admission]``: what admission plugins are told."""
+
+    allowed_registries: tuple[str, ...] = ()
+    """Where images of pods may come from; empty: from anywhere."""
+    pod_security: PodSecurityConfig = PodSecurityConfig()
+
+
 class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``[api]``: the embedded Kubernetes API."""
 
@@ -223,10 +240,13 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     max_reads: int = 400
     """Requests that read and are answered at a time; those of administrators, watches and streams do not count."""
     max_writes: int = 200
+    audit_log: str = ""
+    """File for a line of JSON about each request; empty: none."""
     history: int = 300
     """Seconds for which a watch or a list may go back."""
     feature_gates: dict[str, bool] = {}
     """Features by their Kubernetes names, on or off; those that are not named have their default."""
+    admission: AdmissionConfig = AdmissionConfig()
 
     def endpoint(self) -> tuple[str, int] | None:
         """Return the IP address and port; None for nowhere.
@@ -643,6 +663,7 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         ("class_resources.rdt_config", filter(None, (config.class_resources.rdt_config,))),
         ("class_resources.resctrl", (config.class_resources.resctrl,)),
         ("api.unix_socket", filter(None, (config.api.unix_socket,))),
+        ("api.audit_log", filter(None, (config.api.audit_log,))),
         ("class_resources.blockio_config", filter(None, (config.class_resources.blockio_config,))),
     ):
         for path in paths:

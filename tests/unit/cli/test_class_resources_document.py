@@ -50,7 +50,7 @@ def test_types_of_your_own_are_taken() -> None:
 
 @pytest.mark.requirement("Q78", "Q51", "Q53")
 def test_the_pod_is_valid() -> None:
-    [text] = [block for block in blocks("yaml") if block.startswith("apiVersion")]
+    [text] = [block for block in blocks("yaml") if "kind: Pod\n" in block]
     [pod] = manifest.parse(text, source="docs").pods
     assert pod.spec.resources is not None
     assert pod.spec.resources.classes == {"blockio": "slow"}

@@ -29,6 +29,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[metrics]": config.MetricsConfig,
     "[agent]": config.AgentConfig,
     "[streaming]": config.StreamingConfig,
+    "[api.admission]": config.AdmissionConfig,
+    "[api.admission.pod_security]": config.PodSecurityConfig,
     '[registries."HOST[:PORT]"]': config.RegistryConfig,
 }
 

@@ -20,19 +20,16 @@ ORDER = (
     "Priority",
     "DefaultTolerationSeconds",
     "DefaultStorageClass",
-    "OwnerReferencesPermissionEnforcement",
     "PersistentVolumeClaimResize",
     "RuntimeClass",
-    "PodTopologyLabels",
-    "RbacEscalation",
     "ClassResources",
     "ClassQuota",
     "ResourceQuota",
 )
 """The plugins that there may be (kube-apiserver: ``AllOrderedPlugins``). Quotas are last: what they count is final."""
-OFF = frozenset({"AlwaysPullImages", "OwnerReferencesPermissionEnforcement"})
+OFF = frozenset({"AlwaysPullImages"})
 """Those that count only if they are asked for."""
-ALWAYS = frozenset({"ClassResources", "RbacEscalation"})
+ALWAYS = frozenset({"ClassResources"})
 """Those that are rules of validation, which nobody can switch off."""
 
 

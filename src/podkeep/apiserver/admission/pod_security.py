@@ -6,7 +6,7 @@ whose enforced policy changes is told of its pods that violate the new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,14 @@ from podkeep.apiserver.admission.pod_specs import CONTAINER_FIELDS, PODS, RESOUR
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import forbidden, internal, invalid
+from podkeep.base.config import PodSecurityConfig
 from podkeep.base.errors import InvalidArgument
 
 MAX_CHECKED_PODS = 500
 """Of a namespace whose policy changes. kube-apiserver's bound is 3,000 and a second; here other requests wait."""
 _PRIVILEGED = Policies()
+_DEFAULTS = {name for mode in MODES for name in (mode, f"{mode}-version")}
+_EXEMPTIONS = {"usernames", "namespaces", "runtimeClasses"}
 _IGNORED_SUBRESOURCES = frozenset(
     {"exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"},
 )
@@ -50,26 +53,30 @@ class Configuration:
     runtime_classes: frozenset[str] = frozenset()
 
 
-def configuration(given: Mapping[str, Any]) -> Configuration:
-    """Read a ``PodSecurityConfiguration`` (``pod-security.admission.config.k8s.io/v1``): ``defaults``, ``exemptions``.
+def configuration(given: PodSecurityConfig) -> Configuration:
+    """Read what a ``PodSecurityConfiguration`` says (``pod-security.admission.config.k8s.io/v1``).
 
     :raises InvalidArgument: naming every field that is wrong.
     """
     errors = FieldErrors()
-    defaults, exemptions = given.get("defaults") or {}, given.get("exemptions") or {}
-    policies = Policies(*(_default(defaults, mode, errors) for mode in MODES))
+    for field, known, keys in (
+        ("defaults", _DEFAULTS, given.defaults.keys()),
+        ("exemptions", _EXEMPTIONS, given.exemptions.keys()),
+    ):
+        for name in sorted(keys - known):
+            errors.unsupported(field, name, sorted(known))
     found = Configuration(
-        defaults=policies,
-        usernames=_exempt(exemptions, "usernames", _empty, errors),
-        namespaces=_exempt(exemptions, "namespaces", names.dns_label, errors),
-        runtime_classes=_exempt(exemptions, "runtimeClasses", names.dns_subdomain, errors),
+        defaults=Policies(*(_default(given.defaults, mode, errors) for mode in MODES)),
+        usernames=_exempt(given.exemptions, "usernames", _empty, errors),
+        namespaces=_exempt(given.exemptions, "namespaces", names.dns_label, errors),
+        runtime_classes=_exempt(given.exemptions, "runtimeClasses", names.dns_subdomain, errors),
     )
     if errors.found:
-        raise InvalidArgument(f"PodSecurityConfiguration: {'; '.join(map(str, errors.found))}")
+        raise InvalidArgument(f"api.admission.pod_security: {'; '.join(map(str, errors.found))}")
     return found
 
 
-def _default(defaults: Mapping[str, Any], mode: str, errors: FieldErrors) -> Policy:
+def _default(defaults: Mapping[str, str], mode: str, errors: FieldErrors) -> Policy:
     level, minor = Level.PRIVILEGED, None
     try:
         level = parse_level(text := defaults.get(mode) or Level.PRIVILEGED)
@@ -87,10 +94,10 @@ def _empty(name: str) -> str:
 
 
 def _exempt(
-    exemptions: Mapping[str, Any], field: str, problem: Callable[[str], str], errors: FieldErrors
+    exemptions: Mapping[str, Sequence[str]], field: str, problem: Callable[[str], str], errors: FieldErrors
 ) -> frozenset[str]:
     found: set[str] = set()
-    for index, name in enumerate(exemptions.get(field) or ()):
+    for index, name in enumerate(exemptions.get(field, ())):
         if why := problem(name):
             errors.invalid(f"exemptions.{field}[{index}]", name, why)
         elif name in found:

@@ -90,7 +90,7 @@ def subject_access_review(value: Object, authorizer: Authorizer) -> Object:
     :raises StatusError: 422, if it is not one question about a user.
     """
     errors = FieldErrors()
-    _validate_subject(value.get("spec", {}), errors)
+    _validate_question(value.get("spec", {}), errors, subject=True)
     _validate_metadata(value, _EMPTY, (), errors)
     _raise(value, errors)
     return _answered(value, _subject(value["spec"]), authorizer)
@@ -103,7 +103,7 @@ def local_subject_access_review(value: Object, namespace: str, authorizer: Autho
     """
     spec = value.get("spec", {})
     errors = FieldErrors()
-    _validate_subject(spec, errors)
+    _validate_question(spec, errors, subject=True)
     _validate_metadata(value, "must be empty except for namespace", ("namespace",), errors)
     own = metadata(value).get("namespace", "")
     asked = spec.get("resourceAttributes")
@@ -157,10 +157,6 @@ def _validate_metadata(value: Object, why: str, allowed: Sequence[str], errors: 
     given = {name: item for name, item in metadata(value).items() if item and name not in (*allowed, "managedFields")}
     if given:
         errors.invalid("metadata", given, why)
-
-
-def _validate_subject(spec: Mapping[str, Any], errors: FieldErrors) -> None:
-    _validate_question(spec, errors, subject=True)
 
 
 def _validate_question(spec: Mapping[str, Any], errors: FieldErrors, *, subject: bool = False) -> None:

@@ -117,6 +117,7 @@ class Delete:
     uid: str
     revision: str = ""
     propagation: str = "Background"
+    grace_period: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +151,15 @@ NOTHING = Plan()
 class Controller(Protocol):
     """A controller. It is told every change of its resources in order, first of all objects that are there."""
 
-    name: str
-    """In the log, and as field manager of its writes."""
-    user: User
+    @property
+    def name(self) -> str:
+        """In the log, and as field manager of its writes."""
+        ...
+
+    @property
+    def user(self) -> User:
+        """Who writes."""
+        ...
 
     @property
     def resources(self) -> frozenset[str] | None:

@@ -102,6 +102,8 @@ class Usage:
     """What runs on a node."""
 
     pods: dict[Any, PodNeeds] = field(default_factory=dict)
+    exclusive: dict[Any, PodNeeds] = field(default_factory=dict)
+    """Those that keep others away."""
     requests: Counter[str] = field(default_factory=Counter)
     scored: Counter[str] = field(default_factory=Counter)
     ports: Counter[HostPort] = field(default_factory=Counter)
@@ -110,11 +112,14 @@ class Usage:
         """Count a pod."""
         self.remove(key)
         self.pods[key] = pod
+        if pod.anti_affinity:
+            self.exclusive[key] = pod
         self._count(pod, 1)
 
     def remove(self, key: object) -> None:
         """Count a pod no more; nothing happens if it was not."""
         if (pod := self.pods.pop(key, None)) is not None:
+            self.exclusive.pop(key, None)
             self._count(pod, -1)
 
     def _count(self, pod: PodNeeds, sign: int) -> None:
@@ -327,7 +332,7 @@ def _pod_affinity(pod: PodNeeds, place: Place, places: Sequence[Place]) -> list[
         if term.topology_key in labels and any(map(term.matches, _near(term.topology_key, labels, places))):
             return ["node(s) didn't match pod anti-affinity rules"]
     for other in places:
-        for existing in other.usage.pods.values():
+        for existing in other.usage.exclusive.values():
             for term in existing.anti_affinity:
                 key = term.topology_key
                 if key in labels and other.node.labels.get(key) == labels[key] and term.matches(pod):

@@ -29,6 +29,8 @@ class Call:
     query: Query
     info: RequestInfo
     user: User = NOBODY
+    impersonator: User | None = None
+    """Who asks as ``user``; None: that is who asks."""
     warnings: list[str] = field(default_factory=list)
     audit_id: str = ""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from podkeep import __version__
 from podkeep.apiserver.auth.impersonation import impersonate
@@ -18,6 +19,7 @@ from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
 from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY
 from podkeep.apiserver.endpoints import discovery, health, metrics, openapi, request_info
+from podkeep.apiserver.endpoints.audit import AuditLog
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.catalog import Catalog, Entry
 from podkeep.apiserver.endpoints.discovery import Discovery
@@ -53,6 +55,9 @@ class Parts:
     in_flight: InFlight
     answers: Mapping[str, Answer] = field(default_factory=dict)
     checks: Sequence[health.Check] = ()
+    audit: AuditLog | None = None
+    downloads: Mapping[str, Callable[[], AsyncGenerator[bytes, None]]] = field(default_factory=dict)
+    """Other things that are served, by path."""
 
 
 class Handler:
@@ -67,7 +72,7 @@ class Handler:
 
         :raises Refused: if its body does not come, or there is no room for it.
         """
-        started = time.monotonic()
+        started, received = time.monotonic(), datetime.now(UTC)
         call = Call(request=request, query=_NO_QUERY, info=_NO_INFO, audit_id=str(uuid.uuid4()))
         known = False
         code = 500
@@ -90,7 +95,15 @@ class Handler:
         finally:
             dry_run = "dryRun" in call.query
             self._parts.metrics.count(call.info, code, time.monotonic() - started, known=known, dry_run=dry_run)
+            if self._parts.audit is not None:
+                self._write_audit(self._parts.audit, call, code, received)
         return answer
+
+    def _write_audit(self, audit: AuditLog, call: Call, code: int, received: datetime) -> None:
+        try:
+            audit.write(call, code, received)
+        except OSError as error:
+            log.warning("a request is not in the audit log: %s", error)
 
     def _is_known(self, info: RequestInfo) -> bool:
         return bool(
@@ -104,7 +117,9 @@ class Handler:
         call.user = parts.authenticator.authenticate(call.request) or NOBODY
         if call.user.name != ANONYMOUS:
             call.request.admit()
-        call.user = impersonate(call.user, call.request, parts.authorizer)
+        user = impersonate(call.user, call.request, parts.authorizer)
+        if user is not call.user:
+            call.impersonator, call.user = call.user, user
         with parts.in_flight.counted(call.info, call.user):
             self._authorize(call)
             if not call.info.is_resource:
@@ -156,6 +171,8 @@ class Handler:
             return call.answer(self._version)
         if path == "/metrics":
             return call.respond(parts.metrics.text(), content_type=metrics.CONTENT_TYPE)
+        if (download := parts.downloads.get(path)) is not None:
+            return call.respond(download(), content_type="application/octet-stream")
         if path == "/":
             return call.answer({"paths": self._paths()})
         if path.startswith("/openapi/"):

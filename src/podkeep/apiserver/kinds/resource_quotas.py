@@ -67,7 +67,7 @@ def _amounts(part: Mapping[str, Any], fields: Sequence[str], path: str, errors: 
         for name, amount in part.get(field, {}).items():
             where = f"{path}.{field}[{name}]"
             validate_quota_name(name, where, errors)
-            validate_quantity(errors, where, name, amount)
+            validate_quantity(where, name, amount, errors)
 
 
 def _scopes(spec: Mapping[str, Any], errors: FieldErrors) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 
@@ -34,4 +34,20 @@ class ChangingLister(Lister, Protocol):
 
         Each is a resource, a namespace and a name.
         """
+        ...
+
+
+class NewestLister(ChangingLister, Protocol):
+    """A lister that also tells of writes that are still on their way to the disk.
+
+    Who decides about a write by it cannot be overtaken by another one: between the decision and its place in the
+    queue nothing waits.
+    """
+
+    def newest(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Return an object as the next write to it finds it; None if there is none."""
+        ...
+
+    def pending(self) -> Collection[tuple[str, str, str]]:
+        """Return what writes are about that are not acknowledged yet, as :meth:`changes` does."""
         ...

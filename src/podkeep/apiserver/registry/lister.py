@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ MAX_DECODED_BYTES = 8 << 20
 
 
 class StoreLister:
-    """A :class:`podkeep.apiserver.meta.lister.ChangingLister` over a store."""
+    """A :class:`podkeep.apiserver.meta.lister.NewestLister` over a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -39,6 +39,15 @@ class StoreLister:
     def changes(self, after: int) -> Sequence[Key] | None:
         """Return what writes after a revision were about, newest first; None if it is not known any more."""
         return self._store.changes(after)
+
+    def newest(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Return an object as the next write to it finds it; None if there is none."""
+        stored = self._store.newest(Key(resource, namespace, name))
+        return None if stored is None else self._decode(stored)
+
+    def pending(self) -> Collection[Key]:
+        """Return what writes are about that are not acknowledged yet."""
+        return self._store.pending()
 
     def _decode(self, stored: Stored) -> Mapping[str, Any]:
         kept = self._decoded.get(stored.key)

@@ -11,12 +11,13 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from podkeep.api.feature_gates import read as read_gates
 from podkeep.apiserver.controllers.runner import Runner
+from podkeep.apiserver.endpoints.audit import AuditLog
 from podkeep.apiserver.endpoints.catalog import Catalog
 from podkeep.apiserver.endpoints.discovery import Discovery
 from podkeep.apiserver.endpoints.handler import Handler, Parts
@@ -32,7 +33,7 @@ from podkeep.apiserver.endpoints.subresources import Subresources
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.registry.registry import Registry
-from podkeep.apiserver.server import bootstrap, certificates, plugins
+from podkeep.apiserver.server import backup, bootstrap, certificates, plugins
 from podkeep.apiserver.server.access import Access
 from podkeep.apiserver.server.certificates import AUTHORITY, Files
 from podkeep.apiserver.server.compaction import compact_regularly
@@ -40,14 +41,13 @@ from podkeep.apiserver.server.sockets import Sockets, make_certificates
 from podkeep.apiserver.storage.store import Store
 from podkeep.base import service
 from podkeep.base.config import Config
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
 """How long requests that are being answered may take when the server stops."""
-DATABASE = "api.db"
 _RETRY_S = 3600.0
 """When certificates are looked at again that could not be renewed."""
 
@@ -75,7 +75,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
     async with AsyncExitStack() as stack:
         sockets = Sockets(config.api, files)
         stack.callback(sockets.close)
-        store = await stack.enter_async_context(Store(Path(config.api.root) / DATABASE))
+        store = await stack.enter_async_context(Store(Path(config.api.root) / backup.DATABASE))
         tasks = await stack.enter_async_context(Tasks("the API server"))
         tasks.start(compact_regularly(store, config.api.history))
         lister = StoreLister(store)
@@ -84,12 +84,15 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes())
         registry = Registry(store, plugins.admission(config, store, lister, access, gates), gates)
         await bootstrap.make_namespaces(registry)
+        await bootstrap.make_priority_classes(registry)
         await bootstrap.make_roles(registry, lister)
         authority = files.certificate(AUTHORITY).read_text()
-        make = partial(plugins.controllers, served.resources, gates, authority)
+        make = partial(plugins.controllers, served.resources, lister, gates, authority)
         await stack.enter_async_context(Runner(store, registry, lister, served.resources, make))
         resources = Resources(store, registry)
-        parts = _parts(config, store, resources, stop, sockets.address, access, lister)
+        stored = _Stored(store=store, lister=lister, resources=resources)
+        audit = _audit_log(config, stack)
+        parts = _parts(config, stored, access, stop, sockets.address, audit)
         relay = Relay(lister, kubelets, access.authorizer)
         handler = Handler(replace(parts, answers={**parts.answers, **relay.answers()}))
         servers = sockets.serve(handler)
@@ -123,22 +126,39 @@ async def _renew(config: Config, files: Files, sockets: Sockets, kubelets: Kubel
             due = time.time() + _RETRY_S
 
 
+def _audit_log(config: Config, stack: AsyncExitStack) -> AuditLog | None:
+    if not config.api.audit_log:
+        return None
+    try:
+        audit = AuditLog(Path(config.api.audit_log))
+    except OSError as error:
+        raise FailedPrecondition(
+            f"api.audit_log: {config.api.audit_log} cannot be written: {error.strerror}"
+        ) from error
+    stack.callback(audit.close)
+    return audit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """The objects, and who reads and writes them."""
+
+    store: Store
+    lister: StoreLister
+    resources: Resources
+
+
 def _parts(
-    config: Config,
-    store: Store,
-    resources: Resources,
-    stop: asyncio.Event,
-    address: str,
-    access: Access,
-    lister: StoreLister,
+    config: Config, stored: _Stored, access: Access, stop: asyncio.Event, address: str, audit: AuditLog | None
 ) -> Parts:
+    resources, lister = stored.resources, stored.lister
     served = Served()
     catalog = Catalog(served)
     in_flight = InFlight(config.api.max_reads, config.api.max_writes)
     metrics = Metrics(
         in_flight=lambda: (in_flight.now[False], in_flight.now[True]),
         watches=lambda: len(resources.watches),
-        objects=lambda: {item.storage_name: store.count(item.storage_name) for item in served.resources},
+        objects=lambda: {item.storage_name: stored.store.count(item.storage_name) for item in served.resources},
     )
     subresources = Subresources(resources, resources.registry, lister, served, access.tokens)
     reviews = Reviews(access.authorizer, access.rbac, access.bearer)
@@ -151,6 +171,8 @@ def _parts(
         openapi=OpenApi(catalog),
         metrics=metrics,
         in_flight=in_flight,
+        audit=audit,
+        downloads={backup.PATH: partial(backup.stream, stored.store, Path(config.api.root))},
         answers=subresources.answers() | reviews.answers(),
         checks=[Check("shutdown", lambda: "it stops" if stop.is_set() else "", only_ready=True)],
     )

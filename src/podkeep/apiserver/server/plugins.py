@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from podkeep.api.feature_gates import FeatureGates
+from podkeep.apiserver.admission import limits
 from podkeep.apiserver.admission.always_pull_images import AlwaysPullImages
 from podkeep.apiserver.admission.attributes import Admission
 from podkeep.apiserver.admission.chain import Chain, chain
@@ -13,9 +14,11 @@ from podkeep.apiserver.admission.default_toleration_seconds import DefaultTolera
 from podkeep.apiserver.admission.image_policy import ImagePolicy
 from podkeep.apiserver.admission.namespace_lifecycle import NamespaceLifecycle
 from podkeep.apiserver.admission.node_restriction import NodeRestriction
-from podkeep.apiserver.admission.pod_security import PodSecurity
+from podkeep.apiserver.admission.pod_security import PodSecurity, configuration
+from podkeep.apiserver.admission.quota_ledger import QuotaLedger
 from podkeep.apiserver.admission.rbac_escalation import RbacEscalation
 from podkeep.apiserver.admission.service_account import ServiceAccount
+from podkeep.apiserver.admission.storage_classes import DefaultStorageClass, PersistentVolumeClaimResize
 from podkeep.apiserver.admission.taint_nodes_by_condition import TaintNodesByCondition
 from podkeep.apiserver.controllers.controller import Controller
 from podkeep.apiserver.controllers.event_expiry import EventExpiry
@@ -23,20 +26,22 @@ from podkeep.apiserver.controllers.namespace_contents import NamespaceContents
 from podkeep.apiserver.controllers.namespaces import NamespaceDeletion
 from podkeep.apiserver.controllers.node_health import NodeHealth
 from podkeep.apiserver.controllers.owners import GarbageCollector
+from podkeep.apiserver.controllers.pod_garbage import PodGarbage
+from podkeep.apiserver.controllers.quota_status import QuotaStatus
 from podkeep.apiserver.controllers.scheduler import Scheduler
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.service_allocation import Ranges
-from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.server.access import Access
 from podkeep.apiserver.server.service_addresses import ServiceAddresses
 from podkeep.apiserver.storage.store import Store
 from podkeep.base.config import Config
 
 
-def admission(config: Config, store: Store, lister: Lister, access: Access, gates: FeatureGates) -> Admission:
+def admission(config: Config, store: Store, lister: StoreLister, access: Access, gates: FeatureGates) -> Admission:
     """Return everything that may change or refuse a write.
 
-    :raises InvalidArgument: if the configuration names a plugin that there is not.
+    :raises InvalidArgument: if the configuration names a plugin that there is not, or what it is told is wrong.
     """
     plugins: dict[str, Admission] = {
         "NamespaceLifecycle": NamespaceLifecycle(lister),
@@ -44,10 +49,13 @@ def admission(config: Config, store: Store, lister: Lister, access: Access, gate
         "NodeRestriction": NodeRestriction(lister, access.authorizer),
         "TaintNodesByCondition": TaintNodesByCondition(),
         "AlwaysPullImages": AlwaysPullImages(),
-        "ImagePolicy": ImagePolicy(config.images.allowed_registries),
-        "PodSecurity": PodSecurity(lister, gates),
+        "ImagePolicy": ImagePolicy(config.api.admission.allowed_registries),
+        "PodSecurity": PodSecurity(lister, gates, configuration(config.api.admission.pod_security)),
         "DefaultTolerationSeconds": DefaultTolerationSeconds(),
+        "DefaultStorageClass": DefaultStorageClass(lister),
+        "PersistentVolumeClaimResize": PersistentVolumeClaimResize(lister),
         "ClassResources": ClassResources(gates),
+        **limits.plugins(lister, gates),
     }
     chosen = chain(plugins, config.api.enable_admission_plugins, config.api.disable_admission_plugins)
     # What a role may grant, and which addresses are free, are rules of these kinds that nobody can switch off.
@@ -55,7 +63,9 @@ def admission(config: Config, store: Store, lister: Lister, access: Access, gate
     return Chain((chosen, *own))
 
 
-def controllers(resources: Sequence[Resource], gates: FeatureGates, authority: str) -> list[Controller]:
+def controllers(
+    resources: Sequence[Resource], lister: StoreLister, gates: FeatureGates, authority: str
+) -> list[Controller]:
     """Return new controllers.
 
     :param authority: PEM of the certificate that pods verify the API with.
@@ -66,5 +76,7 @@ def controllers(resources: Sequence[Resource], gates: FeatureGates, authority: s
         GarbageCollector(resources),
         EventExpiry(),
         NodeHealth(),
+        PodGarbage(),
+        QuotaStatus(QuotaLedger(lister), gates),
         Scheduler(gates),
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -276,6 +276,10 @@ class Store:
                 break
             keys.append(event.stored.key)
         return keys
+
+    def pending(self) -> Collection[Key]:
+        """Return the objects with writes that are not acknowledged yet."""
+        return self._pending.keys()
 
     def count(self, resource: str) -> int:
         """Return how many objects a resource has."""

@@ -14,6 +14,7 @@ from podkeep.apiserver.admission.pod_security import Configuration, PodSecurity,
 from podkeep.apiserver.admission.pod_security_policy import LABELS, Level, Policies, Policy, of_labels
 from podkeep.apiserver.auth.user import User
 from podkeep.apiserver.meta.status import StatusError
+from podkeep.base.config import PodSecurityConfig
 from podkeep.base.errors import InvalidArgument
 from support.admission import Objects, admit, attributes
 
@@ -152,12 +153,12 @@ def test_exemptions(settings: dict[str, Any], exempt: str, resource: str) -> Non
     if resource == "deployments":
         value = {"metadata": {"name": "d"}, "spec": {"template": value}}
     told = attributes(resource, value, user=User(name="root"))
-    found = in_namespace({"enforce": "baseline"}, told, settings=configuration({"exemptions": settings}))
+    found = in_namespace({"enforce": "baseline"}, told, settings=configuration(PodSecurityConfig(exemptions=settings)))
     assert (found.warnings, audited(found)) == ([], {"exempt": exempt})
 
 
 def test_defaults_count_without_labels() -> None:
-    settings = configuration({"defaults": {"enforce": "baseline", "enforce-version": "v1.30"}})
+    settings = configuration(PodSecurityConfig(defaults={"enforce": "baseline", "enforce-version": "v1.30"}))
     told = attributes("pods", pod(hostNetwork=True))
     assert 'violates PodSecurity "baseline:v1.30"' in refused({}, told, settings=settings)
     told = attributes("pods", pod(hostNetwork=True))
@@ -172,6 +173,10 @@ def test_defaults_count_without_labels() -> None:
             'defaults.audit-version: Invalid value: "1.30": must be "latest" or "v1.x"; defaults.warn: Invalid value:'
             ' "Baseline": must be one of privileged, baseline, restricted',
         ),
+        (
+            {"exemptions": {"users": ["a"]}},
+            'exemptions: Unsupported value: "users": supported values: "namespaces", "runtimeClasses", "usernames"',
+        ),
         ({"exemptions": {"namespaces": ["a", "a"]}}, 'exemptions.namespaces[1]: Duplicate value: "a"'),
         (
             {"exemptions": {"usernames": [""]}},
@@ -182,7 +187,7 @@ def test_defaults_count_without_labels() -> None:
 )
 def test_a_wrong_configuration(given: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        configuration(given)
+        configuration(PodSecurityConfig(**given))
     assert text in str(caught.value)
 
 
@@ -274,7 +279,7 @@ def test_a_stricter_policy_warns_of_the_pods_that_are_there() -> None:
     ]
     plugin = PodSecurity(
         Objects(*(("pods", value) for value in pods)),
-        settings=configuration({"exemptions": {"runtimeClasses": ["vm"]}}),
+        settings=configuration(PodSecurityConfig(exemptions={"runtimeClasses": ("vm",)})),
     )
     told = admit(plugin, attributes("namespaces", namespace(enforce="baseline"), namespace()))
     assert told.warnings == [

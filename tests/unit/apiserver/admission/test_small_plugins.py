@@ -12,10 +12,11 @@ from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.chain import ALWAYS, OFF, ORDER, Chain, chain
 from podkeep.apiserver.admission.classes import ClassResources
 from podkeep.apiserver.admission.default_toleration_seconds import DefaultTolerationSeconds
+from podkeep.apiserver.admission.storage_classes import DefaultStorageClass, PersistentVolumeClaimResize
 from podkeep.apiserver.admission.taint_nodes_by_condition import TaintNodesByCondition
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.base.errors import InvalidArgument
-from support.admission import admit, attributes
+from support.admission import Objects, admit, attributes
 
 GATE_OFF = FeatureGates(given={"ClassResources": False})
 RDT, BLOCKIO = "rdt.resources.alpha.kubernetes.io", "blockio.resources.alpha.kubernetes.io"
@@ -133,6 +134,78 @@ def test_new_nodes_have_a_taint() -> None:
     assert admit(TaintNodesByCondition(), attributes("nodes", copy.deepcopy(told.value))).value == told.value
     assert admit(TaintNodesByCondition(), attributes("nodes", copy.deepcopy(node), node)).value == node
     assert admit(TaintNodesByCondition(), attributes("nodes", copy.deepcopy(node), subresource="status")).value == node
+
+
+# Classes of storage
+
+
+def storage_class(name: str, created: str = "1", *, default: str = "true", **more: Any) -> tuple[str, dict[str, Any]]:
+    metadata = {
+        "name": name,
+        "creationTimestamp": f"2026-11-23T00:00:0{created}Z",
+        "annotations": {"storageclass.kubernetes.io/is-default-class": default},
+    }
+    return "storage.k8s.io/storageclasses", {"metadata": metadata, **more}
+
+
+def claim(size: str = "1Gi", phase: str = "Bound", **spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"resources": {"requests": {"storage": size}}, **spec},
+        "status": {"phase": phase},
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "classes", "expected"),
+    [
+        (claim(), [], None),
+        (claim(), [storage_class("a", default="false")], None),
+        (claim(), [storage_class("a"), storage_class("b", "2"), storage_class("c", "2")], "b"),
+        (claim(storageClassName=""), [storage_class("a")], ""),
+        (claim(storageClassName="x"), [storage_class("a")], "x"),
+    ],
+)
+def test_the_default_class(value: dict[str, Any], classes: list[Any], expected: str | None) -> None:
+    told = admit(DefaultStorageClass(Objects(*classes)), attributes("persistentvolumeclaims", copy.deepcopy(value)))
+    assert told.value is not None
+    assert told.value["spec"].get("storageClassName") == expected
+    updated = admit(
+        DefaultStorageClass(Objects(*classes)), attributes("persistentvolumeclaims", copy.deepcopy(value), value)
+    )
+    assert updated.value == value
+
+
+UNRESIZABLE = (
+    "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"
+)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "refusal"),
+    [
+        (claim("2Gi", storageClassName="grows"), claim(storageClassName="grows"), ""),
+        (claim(storageClassName="fixed"), claim("1024Mi", storageClassName="fixed"), ""),
+        (claim("2Gi", storageClassName="fixed"), claim(storageClassName="fixed"), UNRESIZABLE),
+        (claim("2Gi"), claim(), UNRESIZABLE),
+        (
+            claim("2Gi", storageClassName="grows"),
+            claim(phase="Pending", storageClassName="grows"),
+            "Only bound persistent volume claims can be expanded",
+        ),
+    ],
+)
+def test_claims_that_grow(new: dict[str, Any], old: dict[str, Any], refusal: str) -> None:
+    plugin = PersistentVolumeClaimResize(
+        Objects(storage_class("grows", allowVolumeExpansion=True), storage_class("fixed"))
+    )
+    told = attributes("persistentvolumeclaims", new, old)
+    if not refusal:
+        admit(plugin, told)
+        return
+    with pytest.raises(StatusError) as caught:
+        admit(plugin, told)
+    assert caught.value.message == f'persistentvolumeclaims "c" is forbidden: {refusal}'
 
 
 # The chain

@@ -63,10 +63,6 @@ def status(**fields: Any) -> dict[str, Any]:
             ["metadata.annotations.scheduler.alpha.kubernetes.io/taints[0].effect: Required value"],
         ),
         (
-            {"metadata": {"annotations": {"scheduler.alpha.kubernetes.io/taints": "{}"}}},
-            ['metadata.annotations: Invalid value: "scheduler.alpha.kubernetes.io/taints": must be a list of taints'],
-        ),
-        (
             status(capacity={"cpu": "-1", "pods": "1500m", "memory": "1Gi"}, allocatable={"example.com/gpu": "500m"}),
             [
                 'status.capacity.cpu: Invalid value: "-1": must be greater than or equal to 0',
@@ -123,6 +119,22 @@ def status(**fields: Any) -> dict[str, Any]:
 )
 def test_what_is_wrong_with_a_node(value: dict[str, Any], expected: list[str]) -> None:
     assert kinds.problems(NODES, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{}", "Expected `array`, got `object`"),
+        ("[", "Input data was truncated"),
+        ("[1]", "json: cannot unmarshal number into Go value of type v1.Taint"),
+        ('[{"key":1}]', "json: cannot unmarshal number into Go struct field Taint.key of type string"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
+    ],
+)
+def test_an_annotation_that_should_have_taints(text: str, why: str) -> None:
+    key = "scheduler.alpha.kubernetes.io/taints"
+    (problem,) = kinds.problems(NODES, {"metadata": {"annotations": {key: text}}})
+    assert problem.startswith(f'metadata.annotations: Invalid value: "{key}": {why}')
 
 
 @pytest.mark.parametrize(

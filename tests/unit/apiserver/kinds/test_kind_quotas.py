@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from podkeep.api import names
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
@@ -279,6 +282,12 @@ def test_without_the_gate_classes_of_quotas_are_dropped_but_not_those_that_are_t
     status = kinds.merged(copy(old), {"status": {"podClassResources": GOLD}})
     QUOTAS.strategy.drop(status, old, OFF)
     assert status["status"] == {}
+
+
+def test_the_quota_of_the_documentation_is_right() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "class-resources.md").read_text()
+    (block,) = [found for found in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "kind: ResourceQuota" in found]
+    assert kinds.problems(QUOTAS, yaml.safe_load(block)) == []
 
 
 def test_requests_that_are_larger_than_limits_are_told_of() -> None:

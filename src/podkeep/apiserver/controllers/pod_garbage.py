@@ -1,0 +1,117 @@
+"""Pods that nobody will ever end: those of nodes that are gone, and those that go before they got a node.
+
+After kube-controller-manager's pod-garbage-collector, but for pods that have ended, which stay until they are deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from podkeep.apiserver.controllers.controller import (
+    NOTHING,
+    Change,
+    Delete,
+    Item,
+    Patch,
+    Plan,
+    revised,
+    service_account,
+    with_condition,
+)
+from podkeep.apiserver.controllers.scheduling import is_terminal
+from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.storage.records import Key
+
+PODS, NODES = "pods", "nodes"
+QUARANTINE = timedelta(seconds=40)
+"""How long a node has to be gone."""
+
+
+class PodGarbage:
+    """The controller. It remembers which pods each node has, and since when nodes are gone."""
+
+    name = "pod-garbage-collector"
+    user = service_account(name)
+    resources = frozenset({PODS, NODES})
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[Key, None]] = {}
+        self._nodes: dict[Key, str] = {}
+        self._gone: dict[str, datetime] = {}
+
+    def observe(self, change: Change) -> Iterator[Item]:
+        """Return pods that may have to go."""
+        key = change.key
+        if key.resource == NODES:
+            if change.is_deletion:
+                self._gone[key.name] = change.at
+                yield from list(self._pods.get(key.name, ()))
+            else:
+                self._gone.pop(key.name, None)
+            return
+        node = "" if change.is_deletion else change.value.get("spec", {}).get("nodeName", "")
+        before = self._nodes.pop(key, "")
+        if before and before != node:
+            self._pods[before].pop(key, None)
+            if not self._pods[before]:
+                del self._pods[before]
+        if node:
+            self._nodes[key] = node
+            self._pods.setdefault(node, {})[key] = None
+        if not change.is_deletion and (node != before or change.metadata.deletion_timestamp):
+            yield key
+
+    def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
+        """Return what ends a pod."""
+        assert isinstance(item, Key)
+        pod = lister.get(*item)
+        if pod is None:
+            return NOTHING
+        node = pod.get("spec", {}).get("nodeName", "")
+        if not node:
+            return Plan(writes=[_end(pod)]) if "deletionTimestamp" in pod["metadata"] else NOTHING
+        if lister.get(NODES, "", node) is not None:
+            return NOTHING
+        left = (self._gone.setdefault(node, now) + QUARANTINE - now).total_seconds()
+        if left > 0:
+            return Plan(after=left)
+        return Plan(writes=_failed(pod, now), then=(_end(pod),))
+
+
+def _failed(pod: Mapping[str, Any], now: datetime) -> list[Patch]:
+    """Tell of a pod that did not end by itself that it failed."""
+    if is_terminal(pod):
+        return []
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "DeletionByPodGC",
+        "message": "PodGC: node no longer exists",
+    }
+    old = pod.get("status", {}).get("conditions", [])
+    conditions = with_condition(old, condition, now)
+    patch = revised(pod, {"status": {"phase": "Failed", "conditions": old if conditions is None else conditions}})
+    metadata = pod["metadata"]
+    return [
+        Patch(
+            resource=PODS,
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            subresource="status",
+            patch=patch,
+        )
+    ]
+
+
+def _end(pod: Mapping[str, Any]) -> Delete:
+    metadata = pod["metadata"]
+    return Delete(
+        resource=PODS,
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        propagation="",
+        grace_period=0,
+    )

@@ -1,0 +1,404 @@
+"""The plugins ResourceQuota and ClassQuota over a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
+from podkeep.apiserver.admission import limits
+from podkeep.apiserver.admission.chain import ORDER, chain
+from podkeep.apiserver.admission.class_quota import ClassQuota
+from podkeep.apiserver.admission.quota_ledger import QuotaLedger
+from podkeep.apiserver.admission.resource_quota import ResourceQuota
+from podkeep.apiserver.kinds.resources import Target
+from podkeep.apiserver.kinds.served import Served
+from podkeep.apiserver.meta.objects import Object
+from podkeep.apiserver.meta.status import StatusError
+from podkeep.apiserver.patch.values import copy
+from podkeep.apiserver.registry.lister import StoreLister
+from podkeep.apiserver.registry.registry import DeleteOptions, PatchType, Registry, Request
+from podkeep.apiserver.storage import store as storage
+from podkeep.apiserver.storage.store import Store
+
+SERVED = Served()
+ME = Request(field_manager="me")
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+PLURALS = {"Pod": "pods", "ResourceQuota": "resourcequotas", "Service": "services", "Secret": "secrets"}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def at(plural: str, name: str = "", subresource: str = "") -> Target:
+    found = SERVED.find("", "v1", plural)
+    assert found is not None
+    return Target(found, "default", name, subresource)
+
+
+def pod(name: str, cpu: str | None = "1", **spec: Any) -> Object:
+    requests = {"resources": {"requests": {"cpu": cpu}}} if cpu else {}
+    container = {"name": "c", "image": "i", **requests}
+    return {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
+
+
+def quota(name: str = "q", **spec: Any) -> Object:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+class Cluster:
+    """A registry with both plugins."""
+
+    def __init__(self, store: Store, clock: Clock, gates: FeatureGates | None = None) -> None:
+        self.store, self.clock = store, clock
+        self.lister = StoreLister(store)
+        self.ledger = QuotaLedger(self.lister, clock)
+        plugins = {"ResourceQuota": ResourceQuota(self.ledger, clock), "ClassQuota": ClassQuota(self.ledger, gates)}
+        self.registry = Registry(store, chain(plugins), gates, now=clock)
+
+    async def create(self, plural: str, value: Object, request: Request = ME) -> Object:
+        return await self.registry.create(at(plural), copy(value), request)
+
+    async def refusal(self, work: Awaitable[Any]) -> str:
+        with pytest.raises(StatusError) as caught:
+            await work
+        assert caught.value.code == 403, caught.value.message
+        return caught.value.message
+
+    def used(self, name: str = "q") -> dict[str, str]:
+        return {item: str(amount) for item, amount in self.ledger.used("default", name).items() if amount}
+
+    def counted(self, name: str = "q") -> dict[str, str]:
+        """Return what a ledger finds that begins now."""
+        ledger = QuotaLedger(StoreLister(self.store), self.clock)
+        ledger.quotas("default")
+        return {item: str(amount) for item, amount in ledger.used("default", name).items() if amount}
+
+
+def run(path: Path, steps: Callable[[Cluster], Awaitable[None]], gates: FeatureGates | None = None) -> None:
+    async def within() -> None:
+        async with Store(path / "db") as store:
+            await steps(Cluster(store, Clock(), gates))
+
+    asyncio.run(within())
+
+
+def test_a_quota_counts_from_the_moment_it_is_there(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("pods", pod("a"))
+        await cluster.create("resourcequotas", quota(hard={"pods": "2", "requests.cpu": "2500m"}))
+        await cluster.create("pods", pod("b"))
+        assert await cluster.refusal(cluster.create("pods", pod("c", "100m"))) == (
+            'pods "c" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2'
+        )
+        await cluster.registry.delete(at("pods", "a"), DeleteOptions(grace_period=0), ME)
+        assert await cluster.refusal(cluster.create("pods", pod("c", "2"))) == (
+            'pods "c" is forbidden: exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=1, limited:'
+            " requests.cpu=2500m"
+        )
+        await cluster.create("pods", pod("c", "1500m"))
+        assert cluster.used() == cluster.counted()
+
+    run(tmp_path, steps)
+
+
+def test_writes_at_once_do_not_take_more_than_there_is(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("resourcequotas", quota(hard={"pods": "5", "count/secrets": "3"}))
+        tried = Request(field_manager="me", dry_run=True)
+        answers = await asyncio.gather(
+            *(cluster.create("pods", pod(f"p{number}"), tried) for number in range(5)),
+            *(cluster.create("pods", pod(f"p{number}")) for number in range(20)),
+            *(cluster.create("secrets", {"metadata": {"name": f"s{number}"}}) for number in range(9)),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(answer, dict) for answer in answers) == 5 + 5 + 3
+        assert (cluster.store.count("pods"), cluster.store.count("secrets")) == (5, 3)
+        assert cluster.used() == cluster.counted()
+
+    run(tmp_path, steps)
+
+
+def test_what_could_not_be_written_is_not_charged(tmp_path: Path) -> None:
+    """A file that grows past its limit is one of the ways in which a disk refuses."""
+
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("resourcequotas", quota(hard={"pods": "2"}))
+        large = pod("large")
+        large["metadata"]["annotations"] = {"a": "x" * 200_000}
+        before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+        try:
+            answers = await asyncio.gather(
+                *(cluster.create("pods", large | {"metadata": large["metadata"] | {"name": name}}) for name in "abc"),
+                return_exceptions=True,
+            )
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+        assert [answer.code for answer in answers if isinstance(answer, StatusError)] == [500, 500, 403]
+        assert cluster.used() == {} == cluster.counted()
+        for name in "ab":
+            await cluster.create("pods", pod(name))
+        assert cluster.used()["pods"] == "2"
+
+    run(tmp_path, steps)
+
+
+def test_a_pod_has_to_say_what_a_quota_limits(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("resourcequotas", quota(hard={"cpu": "2", "limits.memory": "1Gi"}))
+        assert await cluster.refusal(cluster.create("pods", pod("a", None))) == (
+            'pods "a" is forbidden: failed quota: q: must specify cpu for: c; limits.memory for: c'
+        )
+
+    run(tmp_path, steps)
+
+
+def test_scopes_and_several_quotas(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("resourcequotas", quota("all", hard={"pods": "3"}))
+        await cluster.create("resourcequotas", quota("idle", hard={"pods": "1"}, scopes=["BestEffort"]))
+        await cluster.create("pods", pod("a", None))
+        assert "exceeded quota: idle" in await cluster.refusal(cluster.create("pods", pod("b", None)))
+        await cluster.create("pods", pod("b"))
+        await cluster.create("pods", pod("c"))
+        assert "exceeded quota: all" in await cluster.refusal(cluster.create("pods", pod("d")))
+        assert (cluster.used("all")["pods"], cluster.used("idle")["pods"]) == ("3", "1")
+        # A deadline moves a pod into the scope of another quota.
+        await cluster.create("resourcequotas", quota("ending", hard={"pods": "0"}, scopes=["Terminating"]))
+        deadline = {"spec": {"activeDeadlineSeconds": 60}}
+        text = await cluster.refusal(cluster.registry.patch(at("pods", "b"), deadline, PatchType.MERGE, ME))
+        assert text.endswith("exceeded quota: ending, requested: pods=1, used: pods=0, limited: pods=0")
+
+    run(tmp_path, steps)
+
+
+def test_a_quota_that_changes_or_goes(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("pods", pod("a"))
+        await cluster.create("resourcequotas", quota(hard={"services": "1"}))
+        await cluster.create("pods", pod("b"))
+        patch = {"spec": {"hard": {"pods": "2"}}}
+        target = at("resourcequotas", "q")
+        await cluster.registry.patch(target, patch, PatchType.MERGE, ME)
+        assert "used: pods=2" in await cluster.refusal(cluster.create("pods", pod("c")))
+        assert cluster.used()["pods"] == "2"
+        await cluster.registry.delete(target, DeleteOptions(), ME)
+        await cluster.create("pods", pod("c"))
+        assert cluster.ledger.quotas("default") == []
+
+    run(tmp_path, steps)
+
+
+def test_services_may_change_what_they_use(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("resourcequotas", quota(hard={"services.nodeports": "1"}))
+        service = {
+            "metadata": {"name": "s"},
+            "spec": {"type": "NodePort", "ports": [{"name": "a", "port": 80, "nodePort": 30080}]},
+        }
+        await cluster.create("services", service)
+        second = {"name": "b", "port": 81, "nodePort": 30081, "protocol": "TCP"}
+        patch = [{"op": "add", "path": "/spec/ports/-", "value": second}]
+        text = await cluster.refusal(cluster.registry.patch(at("services", "s"), patch, PatchType.JSON, ME))
+        assert text.endswith(
+            "exceeded quota: q, requested: services.nodeports=1, used: services.nodeports=1, limited:"
+            " services.nodeports=1"
+        )
+        await cluster.registry.patch(at("services", "s"), {"metadata": {"labels": {"a": "b"}}}, PatchType.MERGE, ME)
+
+    run(tmp_path, steps)
+
+
+def test_pods_that_have_ended_or_should_have_are_not_charged(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("resourcequotas", quota(hard={"pods": "2", "count/pods": "3"}))
+        for name in "ab":
+            await cluster.create("pods", pod(name, nodeName="n"))
+        await cluster.registry.delete(at("pods", "a"), DeleteOptions(grace_period=30), ME)
+        assert "exceeded quota" in await cluster.refusal(cluster.create("pods", pod("c")))
+        cluster.clock.now += timedelta(seconds=120)
+        await cluster.create("pods", pod("c"))
+        assert cluster.used() == cluster.counted()
+        text = await cluster.refusal(cluster.create("pods", pod("d")))
+        assert "requested: count/pods=1,pods=1, used: count/pods=3,pods=2" in text
+
+    run(tmp_path, steps)
+
+
+def test_the_ledger_after_more_than_it_can_look_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "HISTORY_EVENTS", 2)
+
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("resourcequotas", quota(hard={"pods": "9"}))
+        await cluster.create("pods", pod("a"))
+        assert cluster.used()["pods"] == "1"
+        registry = Registry(cluster.store)
+        for number in range(6):
+            await registry.create(at("pods"), pod(f"p{number}"), ME)
+        cluster.ledger.quotas("default")
+        assert cluster.used() == cluster.counted()
+        assert cluster.used()["pods"] == "7"
+
+    run(tmp_path, steps)
+
+
+def test_all_plugins_over_one_store(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        found = limits.plugins(cluster.lister, FeatureGates())
+        registry = Registry(cluster.store, chain(found), now=cluster.clock)
+        assert found.keys() <= set(ORDER)
+        defaults = {"type": "Container", "default": {"cpu": "2"}}
+        await cluster.create("limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [defaults]}})
+        await cluster.create("resourcequotas", quota(hard={"limits.cpu": "3"}))
+        created = await registry.create(at("pods"), pod("a", None), ME)
+        assert created["spec"]["priority"] == 0
+        # What a limit range fills in is what a quota counts.
+        assert (await cluster.refusal(registry.create(at("pods"), pod("b", None), ME))).endswith(
+            "exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=2, limited: limits.cpu=3"
+        )
+
+    run(tmp_path, steps)
+
+
+# classes
+
+
+def classy(
+    name: str = "a", *, whole: dict[str, str] | None = None, annotations: dict[str, str] | None = None, **classes: str
+) -> Object:
+    value = pod(name)
+    value["metadata"]["annotations"] = annotations or {}
+    value["spec"]["containers"][0]["resources"]["classes"] = classes
+    if whole:
+        value["spec"]["resources"] = {"classes": whole}
+    return value
+
+
+def allow(**classes: list[str]) -> list[dict[str, Any]]:
+    return [{"name": name, "classes": found} if found else {"name": name} for name, found in classes.items()]
+
+
+BRONZE = quota("b", containerClassResources=allow(rdt=["bronze", "silver"], blockio=[]))
+NO_GOLD = (
+    'pods "a" is forbidden: exceeded class quota: b, requested: rdt=gold for container c, allowed classes of rdt:'
+    " bronze,silver"
+)
+ANNOTATION = "rdt.resources.alpha.kubernetes.io/"
+
+
+@pytest.mark.requirement("Q70", "Q72", "Q73")
+@pytest.mark.parametrize(
+    ("quotas", "value", "expected"),
+    [
+        ([], classy(rdt="gold", whole={"x": "y"}), ""),
+        ([quota(hard={"pods": "5"})], classy(rdt="gold"), ""),
+        ([BRONZE], classy(), ""),
+        ([BRONZE], classy(rdt="bronze"), ""),
+        ([BRONZE], classy(rdt="gold"), NO_GOLD),
+        ([BRONZE], classy(rdt="default"), NO_GOLD.replace("gold", "default")),
+        ([BRONZE], classy(whole={"rdt": "gold"}), ""),
+        (
+            [BRONZE],
+            classy(blockio="slow"),
+            NO_GOLD.replace("rdt=gold", "blockio=slow").replace("of rdt: bronze,silver", "of blockio: none"),
+        ),
+        (
+            [BRONZE],
+            classy(**{"example.com/x": "y"}),
+            NO_GOLD.replace("rdt=gold", "example.com/x=y").replace("of rdt: bronze,silver", "of example.com/x: none"),
+        ),
+        (
+            [quota("p", podClassResources=allow(rdt=["bronze"]))],
+            classy(whole={"rdt": "gold"}),
+            'pods "a" is forbidden: exceeded class quota: p, requested: rdt=gold for the pod, allowed classes of rdt:'
+            " bronze",
+        ),
+        ([quota("p", podClassResources=allow(rdt=["bronze"]))], classy(rdt="gold"), ""),
+        ([BRONZE, quota("c", containerClassResources=allow(rdt=["bronze", "gold"]))], classy(rdt="bronze"), ""),
+        ([BRONZE, quota("c", containerClassResources=allow(rdt=["bronze", "gold"]))], classy(rdt="gold"), NO_GOLD),
+        (
+            [BRONZE, quota("c", containerClassResources=allow(rdt=["bronze"]))],
+            classy(rdt="silver"),
+            NO_GOLD.replace("quota: b", "quota: c").replace("gold", "silver").replace("bronze,silver", "bronze"),
+        ),
+        ([BRONZE], classy(annotations={f"{ANNOTATION}default": "gold"}), NO_GOLD),
+        ([BRONZE], classy(annotations={f"{ANNOTATION}container.c": "gold"}), NO_GOLD),
+        ([BRONZE], classy(annotations={f"{ANNOTATION}container.c": "silver"}), ""),
+        ([quota("s", scopes=["BestEffort"], **BRONZE["spec"])], classy(rdt="gold"), ""),
+        (
+            [quota("s", scopes=["NotBestEffort"], **BRONZE["spec"])],
+            classy(rdt="gold"),
+            NO_GOLD.replace("quota: b", "quota: s"),
+        ),
+        (
+            [
+                quota(
+                    "s",
+                    scopeSelector={
+                        "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["x"]}]
+                    },
+                    **BRONZE["spec"],
+                )
+            ],
+            classy(rdt="gold"),
+            "",
+        ),
+    ],
+)
+def test_classes_that_a_quota_allows(tmp_path: Path, quotas: list[Object], value: Object, expected: str) -> None:
+    async def steps(cluster: Cluster) -> None:
+        for item in quotas:
+            await cluster.create("resourcequotas", item)
+        if expected:
+            assert await cluster.refusal(cluster.create("pods", value)) == expected
+        else:
+            await cluster.create("pods", value)
+
+    run(tmp_path, steps)
+
+
+@pytest.mark.requirement("Q72", "Q73")
+def test_a_pod_keeps_its_classes_and_gets_no_others(tmp_path: Path) -> None:
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("pods", classy(rdt="gold"))
+        await cluster.create("resourcequotas", BRONZE)
+        target = at("pods", "a")
+        await cluster.registry.patch(target, {"metadata": {"labels": {"a": "b"}}}, PatchType.MERGE, ME)
+        status = {"status": {"phase": "Running"}}
+        await cluster.registry.patch(target._replace(subresource="status"), status, PatchType.MERGE, ME)
+
+        async def resize(name: str) -> Object:
+            container = {"name": "c", "resources": {"classes": {"rdt": name}}}
+            patch = {"spec": {"containers": [container]}}
+            return await cluster.registry.patch(target._replace(subresource="resize"), patch, PatchType.STRATEGIC, ME)
+
+        assert "requested: rdt=platinum" in await cluster.refusal(resize("platinum"))
+        resized = await resize("silver")
+        assert resized["spec"]["containers"][0]["resources"]["classes"] == {"rdt": "silver"}
+        assert await cluster.refusal(resize("gold")) == NO_GOLD
+
+    run(tmp_path, steps)
+
+
+@pytest.mark.requirement("Q75")
+def test_without_the_gate_classes_of_quotas_mean_nothing(tmp_path: Path) -> None:
+    async def before(cluster: Cluster) -> None:
+        await cluster.create("resourcequotas", BRONZE)
+
+    async def after(cluster: Cluster) -> None:
+        await cluster.create("pods", classy(annotations={f"{ANNOTATION}default": "gold"}))
+
+    run(tmp_path, before)
+    run(tmp_path, after, FeatureGates(given={CLASS_RESOURCES.name: False}))

@@ -1,0 +1,79 @@
+"""Pods that nobody will ever end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from podkeep.apiserver.controllers.controller import Change, Delete, Item, Patch
+from podkeep.apiserver.controllers.pod_garbage import PodGarbage
+from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from support.admission import Objects
+
+NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
+NODE = ("nodes", {"metadata": {"name": "n"}})
+KEY = Key("pods", "default", "p")
+END = Delete(resource="pods", namespace="default", name="p", uid="u", propagation="", grace_period=0)
+
+
+def pod(node: str = "n", phase: str = "Running", *, deleting: bool = False) -> tuple[str, dict[str, Any]]:
+    metadata = {"name": "p", "namespace": "default", "uid": "u", "resourceVersion": "7"}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-11-23T05:00:00Z"
+    return "pods", {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
+
+
+def told(controller: PodGarbage, found: tuple[str, Any], kind: EventType = EventType.MODIFIED) -> list[Item]:
+    resource, value = found
+    key = Key(resource, value["metadata"].get("namespace", ""), value["metadata"]["name"])
+    return list(controller.observe(Change(Event(kind, Stored(key, 1, msgspec.json.encode(value)), None), NOW)))
+
+
+def test_pods_of_a_node_that_is_gone() -> None:
+    controller = PodGarbage()
+    assert told(controller, NODE) == []
+    assert told(controller, pod()) == [KEY]
+    assert told(controller, pod()) == []
+    assert list(controller.reconcile(KEY, Objects(NODE, pod()), NOW).writes) == []
+    assert told(controller, NODE, EventType.DELETED) == [KEY]
+    plan = controller.reconcile(KEY, Objects(pod()), NOW + timedelta(seconds=30))
+    assert (list(plan.writes), plan.after) == ([], 10)
+    plan = controller.reconcile(KEY, Objects(pod()), NOW + timedelta(seconds=40))
+    (failed,) = plan.writes
+    assert isinstance(failed, Patch)
+    assert failed.patch["status"] == {
+        "phase": "Failed",
+        "conditions": [
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "DeletionByPodGC",
+                "message": "PodGC: node no longer exists",
+                "lastTransitionTime": "2026-11-23T06:00:40Z",
+            }
+        ],
+    }
+    assert plan.then == (END,)
+    plan = controller.reconcile(KEY, Objects(pod(phase="Succeeded")), NOW + timedelta(seconds=40))
+    assert (list(plan.writes), plan.then) == ([], (END,))
+    told(controller, NODE)
+    told(controller, pod(), EventType.DELETED)
+    assert told(controller, NODE, EventType.DELETED) == []
+
+
+def test_a_node_that_nobody_knows_gets_its_time_too() -> None:
+    controller = PodGarbage()
+    told(controller, pod())
+    assert controller.reconcile(KEY, Objects(pod()), NOW).after == 40
+    assert controller.reconcile(KEY, Objects(pod()), NOW + timedelta(seconds=41)).then == (END,)
+
+
+def test_pods_that_go_before_they_got_a_node() -> None:
+    controller = PodGarbage()
+    assert told(controller, pod("")) == []
+    assert told(controller, pod("", deleting=True)) == [KEY]
+    assert list(controller.reconcile(KEY, Objects(pod("")), NOW).writes) == []
+    assert list(controller.reconcile(KEY, Objects(pod("", deleting=True)), NOW).writes) == [END]
+    assert list(controller.reconcile(KEY, Objects(), NOW).writes) == []

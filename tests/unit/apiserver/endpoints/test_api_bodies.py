@@ -1,0 +1,198 @@
+"""Reading bodies: JSON, YAML and protobuf, and what is said of what they should not have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from podkeep.apiserver.endpoints import bodies
+from podkeep.apiserver.endpoints.bodies import FieldValidation
+from podkeep.apiserver.endpoints.media_types import JSON, PROTOBUF, YAML
+from podkeep.apiserver.meta.status import StatusError
+from podkeep.apiserver.schema import protobuf
+from podkeep.apiserver.schema.table import Kind, kubernetes
+
+CONFIG_MAP = Kind("", "v1", "ConfigMap")
+DEPLOYMENT = Kind("apps", "v1", "Deployment")
+
+
+def _read(text: bytes, validation: FieldValidation = FieldValidation.STRICT, media_type: str = JSON) -> Any:
+    return bodies.decode_object(text, media_type, CONFIG_MAP, validation, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            b'{"metadata": {"name": "a"},\n "data": }',
+            "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse"
+            ' error: line 2, column 10: JSON is malformed: invalid character ({"metadata": {"name": "a"},\n " ...)',
+        ),
+        (
+            b"",
+            "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse"
+            " error: line 1, column 1: Input data was truncated (<empty>)",
+        ),
+        (
+            b'{"kind": "Pod", "apiVersion": "v1"}',
+            'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (v1.ConfigMap): unknown'
+            " conversion",
+        ),
+        (
+            b'{"kind": "Nix", "apiVersion": "v1"}',
+            'Nix in version "v1" cannot be handled as a ConfigMap: no kind "Nix" is registered for version "v1"',
+        ),
+        (
+            b'{"data": {"a": 1}}',
+            'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct'
+            " field ConfigMap.data.a of type string",
+        ),
+        (b'{"kind": 1}', "apiVersion and kind must be strings"),
+        (b'{"metadata":' + b'{"a":' * 70 + b"1" + b"}" * 71, "the body nests more than 64 levels deep"),
+        (b"[" * 5000 + b"]" * 5000, "the body nests more than 64 levels deep"),
+        (b'{"metadata": {"generation": ' + b"9" * 400 + b"}}", "a number is out of range"),
+        (
+            b'{"dato": {}, "metadata": {"name": "a", "name": "b", "labels": {"x": "1", "x": "2"}}}',
+            'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "dato",'
+            ' duplicate field "metadata.name", duplicate field "metadata.labels.x"',
+        ),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused(text: bytes, expected: str) -> None:
+    with pytest.raises(StatusError) as refused:
+        _read(text)
+    assert (refused.value.code, refused.value.message) == (400, expected)
+
+
+def test_what_is_unknown_or_given_twice_is_told_as_warnings() -> None:
+    warnings: list[str] = []
+    text = b'{"dato": {}, "metadata": {"name": "a", "name": "b"}}'
+    found = bodies.decode_object(text, JSON, CONFIG_MAP, FieldValidation.WARN, warnings)
+    assert found == {"metadata": {"name": "b"}}
+    assert warnings == ['unknown field "dato"', 'duplicate field "metadata.name"']
+
+
+def test_nothing_is_said_if_the_client_does_not_want_it() -> None:
+    warnings: list[str] = []
+    bodies.decode_object(b'{"dato": 1, "data": {}, "data": {}}', JSON, CONFIG_MAP, FieldValidation.IGNORE, warnings)
+    assert warnings == []
+
+
+def test_the_same_as_yaml() -> None:
+    assert _read(b"metadata:\n  name: a\ndata:\n  x: '1'\n", media_type=YAML) == {
+        "metadata": {"name": "a"},
+        "data": {"x": "1"},
+    }
+    with pytest.raises(StatusError, match="line 2, column 4"):
+        _read(b"a: b\n  c: d\n", media_type=YAML)
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*made, number])
+
+
+def _field(number: int, value: int | bytes | str) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+    data = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _message(*fields: tuple[int, int | bytes | str]) -> bytes:
+    return b"".join(_field(number, value) for number, value in fields)
+
+
+def _unknown(version: str, kind: str, raw: bytes) -> bytes:
+    return protobuf.MAGIC + _message((1, _message((1, version), (2, kind))), (2, raw), (3, ""), (4, ""))
+
+
+def test_a_deployment_as_protobuf_is_what_the_same_client_sends_as_json() -> None:
+    labels = _message((1, "app"), (2, "web"))
+    resources = _message((2, _message((1, "cpu"), (2, _message((1, "100m"))))))
+    port = _message((1, ""), (2, 0), (3, 80), (4, ""), (5, ""))
+    probe = _message((1, _message((2, _message((1, "/"), (2, _message((1, 0), (2, 80), (3, ""))))))), (2, 5))
+    container = _message((1, "nginx"), (2, "nginx"), (5, ""), (6, port), (8, resources), (10, probe), (14, ""))
+    pod = _message((1, _message((1, ""), (11, labels))), (2, _message((2, container), (3, ""), (11, 0))))
+    spec = _message((1, 0), (2, _message((1, labels))), (3, pod), (4, _message((1, ""))), (5, 0), (7, 0))
+    meta = _message((1, "web"), (2, ""), (8, b""), (11, labels))
+    raw = _message((1, meta), (2, spec), (3, _message((1, 0))))
+    found = bodies.decode_object(
+        _unknown("apps/v1", "Deployment", raw), PROTOBUF, DEPLOYMENT, FieldValidation.STRICT, []
+    )
+    assert found == {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "labels": {"app": "web"}},
+        "spec": {
+            "replicas": 0,  # a pointer: that it is zero was said
+            "selector": {"matchLabels": {"app": "web"}},
+            "strategy": {},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {
+                    "containers": [
+                        {
+                            "name": "nginx",
+                            "image": "nginx",
+                            "ports": [{"containerPort": 80}],
+                            "resources": {"requests": {"cpu": "100m"}},
+                            "livenessProbe": {"httpGet": {"path": "/", "port": 80}, "initialDelaySeconds": 5},
+                        }
+                    ]
+                },
+            },
+        },
+        "status": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"{}", "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"),
+        (protobuf.MAGIC + b"\x0a\xff", "unexpected EOF"),
+        (protobuf.MAGIC + b"\x0a\x05abc", "unexpected EOF"),
+        (protobuf.MAGIC + b"\x0b", "proto: illegal wireType 3"),
+        (protobuf.MAGIC + b"\x0a" + b"\xff" * 20, "proto: integer overflow"),
+        (_unknown("v1", "ConfigMap", _message((1, 7))), "a field has another type than its number says"),
+        (_unknown("v1", "ConfigMap", _message((1, _message((1, b"\xff"))))), "a text is not UTF-8"),
+    ],
+)
+def test_protobuf_that_is_broken_is_refused(data: bytes, expected: str) -> None:
+    with pytest.raises(StatusError) as refused:
+        _read(data, media_type=PROTOBUF)
+    assert refused.value.code == 400
+    assert expected in refused.value.message
+
+
+def test_every_field_that_has_a_number_is_one_of_its_type() -> None:
+    table = kubernetes()
+
+    def names(numbers: dict[str, Any]) -> set[str]:
+        found: set[str] = set()
+        for item in numbers.values():
+            found |= names(item) if isinstance(item, dict) else {item.removesuffix("?")}
+        return found
+
+    own = {"userHostNamespace", "classes", "podClassResources", "containerClassResources", "apiVersion", "kind"}
+    for name, numbers in protobuf._numbers().items():
+        assert names(dict(numbers)) - table.struct(name).fields.keys() == set()
+        assert table.struct(name).fields.keys() - names(dict(numbers)) - own == set()
+
+
+def test_options_of_a_deletion_may_be_protobuf() -> None:
+    raw = _message((1, 5), (4, "Foreground"))
+    struct = kubernetes().struct("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
+    found = bodies.decode_as(_unknown("v1", "DeleteOptions", raw), PROTOBUF, struct)
+    assert json.loads(json.dumps(found)) == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "gracePeriodSeconds": 5,
+        "propagationPolicy": "Foreground",
+    }

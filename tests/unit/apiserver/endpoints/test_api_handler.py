@@ -1,0 +1,318 @@
+"""Requests and answers: verbs, errors, discovery, who may; over a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.apiserver.endpoints.limits import InFlight
+from podkeep.apiserver.endpoints.output import PIECE_BYTES
+from support.api_calls import APPLY, MERGE, STRANGER, Api
+
+CMS = "/api/v1/namespaces/default/configmaps"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+PARTIAL = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+
+
+def _run(directory: Path, test: Callable[[Api], Awaitable[None]], limits: InFlight | None = None) -> None:
+    async def running() -> None:
+        async with Api(directory, limits=limits) as api:
+            await test(api)
+
+    asyncio.run(running())
+
+
+def _cm(name: str, **fields: Any) -> dict[str, Any]:
+    labels = fields.pop("labels", None)
+    return {"metadata": {"name": name} | ({"labels": labels} if labels else {}), **fields}
+
+
+def test_an_object_lives_from_its_creation_to_its_deletion(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        created = await api.call("POST", CMS, _cm("a", data={"x": "1"}))
+        assert created.status == 201
+        assert created.value["metadata"]["managedFields"][0]["manager"] == "test"
+        assert (await api.call("POST", CMS, _cm("a"))).message == 'configmaps "a" already exists'
+        found = await api.call("GET", f"{CMS}/a")
+        assert found.value == created.value
+        assert found.headers["Content-Type"] == ["application/json"]
+        changed = {**found.value, "data": {"x": "2"}}
+        updated = await api.call("PUT", f"{CMS}/a", changed)
+        assert (updated.status, updated.value["data"]) == (200, {"x": "2"})
+        again = await api.call("PUT", f"{CMS}/a", changed)
+        assert (again.status, again.value["reason"]) == (409, "Conflict")
+        patched = await api.call("PATCH", f"{CMS}/a", {"data": {"y": "3"}}, content_type=MERGE)
+        assert patched.value["data"] == {"x": "2", "y": "3"}
+        config = {"apiVersion": "v1", "kind": "ConfigMap", **_cm("b", data={"x": "1"})}
+        applied = await api.call("PATCH", f"{CMS}/b?fieldManager=me", config, content_type=APPLY)
+        assert applied.status == 201
+        gone = await api.call("DELETE", f"{CMS}/a")
+        assert (gone.status, gone.value["status"], gone.value["details"]["name"]) == (200, "Success", "a")
+        missing = await api.call("GET", f"{CMS}/a")
+        assert (missing.status, missing.message) == (404, 'configmaps "a" not found')
+
+    _run(tmp_path, test)
+
+
+def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        answer = await api.call("POST", f"{CMS}?dryRun=All", _cm("a"))
+        assert answer.status == 201
+        assert "uid" in answer.value["metadata"]
+        assert (await api.call("GET", f"{CMS}/a")).status == 404
+
+    _run(tmp_path, test)
+
+
+def test_unknown_fields_are_refused_or_told(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        refused = await api.call("POST", f"{CMS}?fieldValidation=Strict", _cm("a", dato={}))
+        assert refused.status == 400
+        assert refused.message.endswith('strict decoding error: unknown field "dato"')
+        warned = await api.call("POST", CMS, _cm("a", dato={}))
+        assert (warned.status, warned.warnings) == (201, ['unknown field \\"dato\\"'])
+        patch = {"dato": {"x": "1"}}
+        answer = await api.call("PATCH", f"{CMS}/a?fieldValidation=Strict", patch, content_type=MERGE)
+        assert answer.status == 422
+        assert 'strict decoding error: unknown field "dato"' in answer.message
+        config = {"apiVersion": "v1", "kind": "ConfigMap", **_cm("a", dato={})}
+        answer = await api.call("PATCH", f"{CMS}/a?fieldManager=me", config, content_type=APPLY)
+        assert answer.message == (
+            "failed to create typed patch object (/a; v1, Kind=ConfigMap): .dato: field not declared in schema"
+        )
+
+    _run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/nix", 404, "the server could not find the requested resource"),
+        ("GET", "/api/v1/nixes", 404, "the server could not find the requested resource"),
+        ("GET", "/apis/networking.k8s.io/v1/ingresses", 404, "the server could not find the requested resource"),
+        ("GET", f"{CMS}/a/status", 404, "the server could not find the requested resource"),
+        ("GET", f"{CMS}/a/b/c", 404, "the server could not find the requested resource"),
+        ("POST", f"{CMS}/a", 405, "the server does not allow this method on the requested resource"),
+        ("PUT", CMS, 405, "the server does not allow this method on the requested resource"),
+        ("POST", "/api/v1/configmaps", 405, "the server does not allow this method on the requested resource"),
+        ("OPTIONS", CMS, 405, "the server does not allow this method on the requested resource"),
+        ("GET", "/api/v1/namespaces/x/nodes/n", 405, "the server does not allow this method on the requested resource"),
+        ("POST", "/version", 405, "the server does not allow this method on the requested resource"),
+        ("GET", f"{CMS}/..", 400, "invalid resource name \"..\": [may not be '..']"),
+        (
+            "GET",
+            f"{CMS}?labelSelector=a+b",
+            400,
+            "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+        ),
+        ("GET", f"{CMS}?continue=nonsense", 400, "continue key is not valid: incorrect encoding"),
+        (
+            "GET",
+            f"{CMS}?resourceVersion=99",
+            504,
+            "Too large resource version: 99, current: 0",
+        ),
+        (
+            "GET",
+            f"{CMS}?" + "&".join(f"a{n}=1" for n in range(1001)),
+            400,
+            "the query cannot be read: Max number of fields exceeded",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_a_status(tmp_path: Path, method: str, path: str, status: int, message: str) -> None:
+    async def test(api: Api) -> None:
+        answer = await api.call(method, path)
+        assert (answer.status, answer.message) == (status, message)
+        assert answer.value["kind"] == "Status"
+        assert answer.value["code"] == status
+
+    _run(tmp_path, test)
+
+
+def test_a_body_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        answer = await api.call("POST", CMS, b" " * (3 << 20) + b"{}")
+        assert (answer.status, answer.message) == (413, "Request entity too large: limit is 3145728")
+
+    _run(tmp_path, test)
+
+
+def test_a_list_in_pages_is_of_one_revision(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        for name in "abcde":
+            await api.call("POST", CMS, _cm(name))
+        first = (await api.call("GET", f"{CMS}?limit=2")).value
+        assert [item["metadata"]["name"] for item in first["items"]] == ["a", "b"]
+        assert first["metadata"]["remainingItemCount"] == 3
+        await api.call("DELETE", f"{CMS}/d")
+        await api.call("POST", CMS, _cm("cc"))
+        second = (await api.call("GET", f"{CMS}?limit=9&continue={first['metadata']['continue']}")).value
+        assert [item["metadata"]["name"] for item in second["items"]] == ["c", "d", "e"]
+        assert second["metadata"] == {"resourceVersion": first["metadata"]["resourceVersion"]}
+        exact = f"{CMS}?resourceVersion=3&resourceVersionMatch=Exact"
+        found = (await api.call("GET", exact)).value
+        assert [item["metadata"]["name"] for item in found["items"]] == ["a", "b", "c"]
+        await api.store.compact(api.store.revision)
+        old = await api.call("GET", f"{CMS}?limit=9&continue={first['metadata']['continue']}")
+        assert (old.status, old.value["reason"]) == (410, "Expired")
+        newer = old.value["metadata"]["continue"]
+        rest = (await api.call("GET", f"{CMS}?limit=9&continue={newer}")).value
+        assert [item["metadata"]["name"] for item in rest["items"]] == ["c", "cc", "e"]
+        assert (await api.call("GET", exact)).message == "The resourceVersion for the provided list is too old."
+
+    _run(tmp_path, test)
+
+
+def test_selectors_choose_what_is_listed_and_deleted(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        for name in "abcd":
+            await api.call("POST", CMS, _cm(name, labels={"even": "yes" if name in "bd" else "no"}))
+        page = (await api.call("GET", f"{CMS}?labelSelector=even%3Dyes&limit=1")).value
+        assert [item["metadata"]["name"] for item in page["items"]] == ["b"]
+        token = page["metadata"]["continue"]
+        page = (await api.call("GET", f"{CMS}?labelSelector=even%3Dyes&limit=1&continue={token}")).value
+        assert [item["metadata"]["name"] for item in page["items"]] == ["d"]
+        assert "continue" not in page["metadata"]
+        named = (await api.call("GET", "/api/v1/configmaps?fieldSelector=metadata.name%3Da")).value
+        assert [item["metadata"]["name"] for item in named["items"]] == ["a"]
+        gone = (await api.call("DELETE", f"{CMS}?labelSelector=even")).value
+        assert [item["metadata"]["name"] for item in gone["items"]] == ["a", "b", "c", "d"]
+        assert (await api.call("GET", CMS)).value["items"] == []
+
+    _run(tmp_path, test)
+
+
+def test_a_long_list_is_sent_in_pieces(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await asyncio.gather(*(api.call("POST", CMS, _cm(f"c{n}", data={"x": "y" * 9000})) for n in range(30)))
+        answer = await api.call("GET", CMS)
+        assert answer.lines is not None
+        pieces = [piece async for piece in answer.lines]
+        assert len(pieces) > 3
+        assert max(map(len, pieces)) < 2 * PIECE_BYTES
+        assert b"".join(pieces).count(b'"name":"c') == 30
+
+    _run(tmp_path, test)
+
+
+def test_a_table_and_metadata_alone(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await api.call("POST", CMS, _cm("a", data={"x": "1"}))
+        table = (await api.call("GET", CMS, accept=TABLE)).value
+        assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
+        assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Data", "Age"]
+        (row,) = table["rows"]
+        assert row["cells"][:2] == ["a", 1]
+        assert row["object"].keys() == {"kind", "apiVersion", "metadata"}
+        whole = (await api.call("GET", f"{CMS}?includeObject=Object", accept=TABLE)).value
+        assert whole["rows"][0]["object"]["data"] == {"x": "1"}
+        bare = (await api.call("GET", f"{CMS}/a?includeObject=None", accept=TABLE)).value
+        assert "object" not in bare["rows"][0]
+        partial = (await api.call("GET", CMS, accept=PARTIAL)).value
+        assert partial["kind"] == "PartialObjectMetadataList"
+        assert partial["items"][0].keys() == {"kind", "apiVersion", "metadata"}
+        wrong = await api.call("GET", f"{CMS}?includeObject=All", accept=TABLE)
+        assert (wrong.status, "must be 'Metadata', 'Object', 'None', or empty" in wrong.message) == (400, True)
+        yaml = await api.call("GET", f"{CMS}/a", accept="application/yaml")
+        assert b"data:\n  x: '1'\n" in yaml.body
+        refused = await api.call("GET", f"{CMS}/a", accept="application/vnd.kubernetes.protobuf")
+        assert refused.status == 406
+
+    _run(tmp_path, test)
+
+
+def test_only_those_who_may_are_answered(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await api.make_roles()
+        refused = await api.call("GET", CMS, peer=STRANGER)
+        assert (refused.status, refused.message) == (
+            403,
+            'configmaps is forbidden: User "system:anonymous" cannot list resource "configmaps" in API group "" in the'
+            ' namespace "default"',
+        )
+        assert (await api.call("GET", "/healthz", peer=STRANGER)).body == b"ok"
+        assert (await api.call("GET", "/metrics", peer=STRANGER)).status == 403
+        wrong = await api.call("GET", CMS, peer=STRANGER, headers={"authorization": "Bearer x"})
+        assert (wrong.status, wrong.message) == (401, "Unauthorized")
+        as_ann = {"impersonate-user": "ann"}
+        assert (await api.call("GET", CMS, headers=as_ann)).status == 403
+        binding = {
+            "metadata": {"name": "ann"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}],
+        }
+        made = await api.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+        assert made.status == 201
+        assert (await api.call("GET", CMS, headers=as_ann)).status == 200
+        question = {"spec": {"resourceAttributes": {"verb": "create", "resource": "configmaps", "namespace": "a"}}}
+        answer = await api.call(
+            "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", question, headers=as_ann
+        )
+        assert (answer.status, answer.value["status"]["allowed"]) == (201, False)
+
+    _run(tmp_path, test)
+
+
+def test_too_many_requests_at_a_time_are_told_to_come_later(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await api.make_roles()
+        refused = await api.call("GET", "/healthz", peer=STRANGER)
+        assert (refused.status, refused.headers["Retry-After"]) == (429, ["1"])
+        assert refused.message == "Too many requests, please try again later."
+        assert (await api.call("GET", "/healthz")).status == 200  # the administrator's do not count
+
+    _run(tmp_path, test, InFlight(reads=0, writes=0))
+
+
+def test_health_version_and_metrics(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        verbose = await api.call("GET", "/readyz?verbose")
+        assert verbose.body == b"[+]ping ok\nreadyz check passed\n"
+        assert (await api.call("GET", "/livez/ping")).body == b"ok"
+        assert (await api.call("GET", "/livez/nix")).status == 404
+        assert (await api.call("GET", "/version")).value["major"] == "1"
+        await api.call("GET", CMS)
+        text = (await api.call("GET", "/metrics")).body.decode()
+        assert 'apiserver_request_total{code="200",dry_run="",group="",resource="configmaps"' in text
+
+    _run(tmp_path, test)
+
+
+def test_discovery_says_the_same_in_both_forms(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        plain = {}
+        for group in (await api.call("GET", "/apis")).value["groups"]:
+            version = group["preferredVersion"]["groupVersion"]
+            plain |= {(group["name"], item["name"]): item for item in await _resources(api, f"/apis/{version}")}
+        plain |= {("", item["name"]): item for item in await _resources(api, "/api/v1")}
+        accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+        aggregated = {}
+        for path in ("/api", "/apis"):
+            answer = await api.call("GET", path, accept=accept)
+            assert answer.headers["Content-Type"] == [
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+            ]
+            again = await api.call("GET", path, accept=accept, headers={"if-none-match": answer.headers["ETag"][0]})
+            assert again.status == 304
+            for group in answer.value["items"]:
+                for version in group["versions"]:
+                    for item in version["resources"]:
+                        key = group["metadata"].get("name", "")
+                        aggregated[key, item["resource"]] = item
+                        for part in item.get("subresources", ()):
+                            aggregated[key, f"{item['resource']}/{part['subresource']}"] = part
+        assert aggregated.keys() == plain.keys()
+        assert all(aggregated[key]["verbs"] == plain[key]["verbs"] for key in plain)
+        assert plain["apps", "deployments/scale"]["kind"] == "Scale"
+        assert plain["", "pods"]["shortNames"] == ["po"]
+
+    async def _resources(api: Api, path: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (await api.call("GET", path)).value["resources"]
+        return found
+
+    _run(tmp_path, test)

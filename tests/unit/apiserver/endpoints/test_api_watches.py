@@ -1,0 +1,192 @@
+"""Watches: where they begin, what they say, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.apiserver.storage import store as storage
+from support.api_calls import MERGE, Answer, Api
+
+CMS = "/api/v1/namespaces/default/configmaps"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+
+def _run(directory: Path, test: Callable[[Api], Awaitable[None]]) -> None:
+    async def running() -> None:
+        async with Api(directory) as api:
+            await test(api)
+
+    asyncio.run(running())
+
+
+def _said(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]
+
+
+async def _create(api: Api, name: str, **labels: str) -> int:
+    answer = await api.call("POST", CMS, {"metadata": {"name": name, "labels": labels}})
+    return int(answer.value["metadata"]["resourceVersion"])
+
+
+async def _watch(api: Api, query: str, accept: str = "application/json") -> Answer:
+    answer = await api.call("GET", f"{CMS}?watch=true&{query}", accept=accept)
+    assert answer.status == 200
+    return answer
+
+
+def test_a_watch_goes_on_from_a_revision(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        first = await _create(api, "a")
+        await _create(api, "b")
+        watch = await _watch(api, f"resourceVersion={first}")
+        await api.call("PATCH", f"{CMS}/a", {"data": {"x": "1"}}, content_type=MERGE)
+        await api.call("DELETE", f"{CMS}/b")
+        events = await watch.events(3)
+        assert _said(events) == [("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
+        versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in events]
+        assert versions == sorted(versions) == [first + 1, first + 2, first + 3]
+        await watch.leave()
+        assert len(api.resources.watches) == 0
+
+    _run(tmp_path, test)
+
+
+def test_a_watch_without_a_revision_begins_with_what_there_is(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await _create(api, "a")
+        await _create(api, "b")
+        for query in ("", "resourceVersion=0"):
+            watch = await _watch(api, query)
+            assert _said(await watch.events(2)) == [("ADDED", "a"), ("ADDED", "b")]
+            await watch.leave()
+
+    _run(tmp_path, test)
+
+
+def test_initial_events_end_with_a_bookmark(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        revision = await _create(api, "a")
+        query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+        watch = await _watch(api, query)
+        first, bookmark = await watch.events(2)
+        assert first["type"] == "ADDED"
+        assert bookmark == {
+            "type": "BOOKMARK",
+            "object": {
+                "kind": "ConfigMap",
+                "apiVersion": "v1",
+                "metadata": {
+                    "resourceVersion": str(revision),
+                    "creationTimestamp": None,
+                    "annotations": {"k8s.io/initial-events-end": "true"},
+                },
+            },
+        }
+        await _create(api, "b")
+        assert _said(await watch.events(1)) == [("ADDED", "b")]
+        await watch.leave()
+
+    _run(tmp_path, test)
+
+
+def test_selectors_turn_changes_into_additions_and_deletions(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        watch = await _watch(api, "labelSelector=on%3Dyes")
+        await _create(api, "a", on="no")
+        await api.call("PATCH", f"{CMS}/a", {"metadata": {"labels": {"on": "yes"}}}, content_type=MERGE)
+        await api.call("PATCH", f"{CMS}/a", {"data": {"x": "1"}}, content_type=MERGE)
+        last = await api.call("PATCH", f"{CMS}/a", {"metadata": {"labels": {"on": "no"}}}, content_type=MERGE)
+        await api.call("DELETE", f"{CMS}/a")
+        await _create(api, "b", on="yes")
+        events = await watch.events(4)
+        assert _said(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("ADDED", "b")]
+        gone = events[2]["object"]["metadata"]
+        assert gone["labels"] == {"on": "yes"}
+        assert gone["resourceVersion"] == last.value["metadata"]["resourceVersion"]
+        await watch.leave()
+
+    _run(tmp_path, test)
+
+
+def test_one_object_can_be_watched(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await _create(api, "a")
+        for path in (f"{CMS}?watch=1&fieldSelector=metadata.name%3Db", "/api/v1/watch/namespaces/default/configmaps/b"):
+            watch = await api.call("GET", path)
+            await _create(api, "b")
+            assert _said(await watch.events(1)) == [("ADDED", "b")]
+            await watch.leave()
+            await api.call("DELETE", f"{CMS}/b")
+
+    _run(tmp_path, test)
+
+
+def test_a_watch_as_table_has_its_columns_once(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await _create(api, "a")
+        watch = await _watch(api, "", TABLE)
+        await _create(api, "b")
+        one, two = await watch.events(2)
+        assert [column["name"] for column in one["object"]["columnDefinitions"]] == ["Name", "Data", "Age"]
+        assert two["object"]["columnDefinitions"] is None
+        assert two["object"]["rows"][0]["cells"][0] == "b"
+        await watch.leave()
+
+    _run(tmp_path, test)
+
+
+def test_a_watch_from_a_revision_that_is_gone_says_so(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        first = await _create(api, "a")
+        await _create(api, "b")
+        await api.store.compact(api.store.revision)
+        watch = await _watch(api, f"resourceVersion={first}")
+        (event,) = await watch.events(1)
+        assert event["type"] == "ERROR"
+        assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
+        assert event["object"]["message"] == f"too old resource version: {first} ({first + 1})"
+        assert await watch.rest() == b""
+        future = await api.call("GET", f"{CMS}?watch=1&resourceVersion=99")
+        assert (future.status, future.value["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
+
+    _run(tmp_path, test)
+
+
+@pytest.mark.slow
+def test_a_watch_ends_when_its_time_is_over_and_says_last_how_far_it_came(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await _create(api, "a")
+        watch = await _watch(api, f"resourceVersion={api.store.revision}&timeoutSeconds=1&allowWatchBookmarks=true")
+        assert await watch.rest() == b""
+        await watch.leave()
+
+    _run(tmp_path, test)
+
+
+def test_watches_end_with_the_server(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        watch = await _watch(api, "")
+        api.resources.watches.close()
+        assert await watch.rest() == b""
+
+    _run(tmp_path, test)
+
+
+@pytest.mark.slow
+def test_a_watcher_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        watch = await _watch(api, "")
+        count = storage.WATCHER_EVENTS * 2
+        names = [f"c{number}" for number in range(count)]
+        for start in range(0, count, 500):
+            await asyncio.gather(*(_create(api, name) for name in names[start : start + 500]))
+        assert len(await watch.rest()) < 200 * count
+        assert len(api.resources.watches) <= 1
+        await watch.leave()
+
+    _run(tmp_path, test)

@@ -87,6 +87,8 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         await bootstrap.make_priority_classes(registry)
         await bootstrap.make_roles(registry, lister)
         authority = files.certificate(AUTHORITY).read_text()
+        more = Path(config.api.client_ca).read_text() if config.api.client_ca else ""
+        await bootstrap.publish_authorities(registry, lister, authority + more)
         make = partial(plugins.controllers, served.resources, lister, gates, authority)
         await stack.enter_async_context(Runner(store, registry, lister, served.resources, make))
         resources = Resources(store, registry)

@@ -129,7 +129,7 @@ class Handler:
                 return await parts.resources.answer(call, entry.resource), True
             answer = parts.answers.get(entry.name) or parts.answers.get(entry.subresource)
             if answer is None:
-                raise method_not_allowed(f"{entry.name} is not served yet")
+                raise StatusError(501, "NotImplemented", f"{entry.name} is not served")
             return await answer(call, entry), True
 
     def _authorize(self, call: Call) -> None:

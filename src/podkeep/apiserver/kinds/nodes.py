@@ -17,7 +17,6 @@ from podkeep.apiserver.kinds.field_rules import not_supported
 from podkeep.apiserver.kinds.pod_requirements import validate_quantity
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.meta.objects import Object, metadata
-from podkeep.apiserver.patch.values import equal
 from podkeep.apiserver.schema.decode import WrongType, decode
 from podkeep.apiserver.schema.table import Kind, kubernetes
 
@@ -152,10 +151,12 @@ def _validate_update(new: Object, old: Object, errors: FieldErrors) -> None:
 
 
 def _addresses(node: Mapping[str, Any], errors: FieldErrors) -> None:
-    found: list[Mapping[str, Any]] = at(node, "status", "addresses", default=[])
-    for index, address in enumerate(found):
-        if any(equal(address, other) for other in found[:index]):
+    seen = set()
+    for index, address in enumerate(at(node, "status", "addresses", default=())):
+        pair = address.get("type", ""), address.get("address", "")
+        if pair in seen:
             errors.duplicate(f"status.addresses[{index}]", address)
+        seen.add(pair)
 
 
 def _config_source(source: Mapping[str, Any], path: str, errors: FieldErrors, *, assigned: bool) -> None:

@@ -13,7 +13,6 @@ from podkeep.apiserver.kinds.pod_fields import Context
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
 _RESIZED = ("cpu", "memory")
 _RESIZE_POLICIES = ("NotRequired", "RestartContainer")
 _RESTART_POLICIES = ("Always", "Never", "OnFailure")
@@ -153,7 +152,7 @@ def _ports(ports: Sequence[Values], path: str, errors: FieldErrors) -> None:
             pod_fields.in_range(f"{where}.containerPort", number, 1, 65_535, errors)
         if host_port := port.get("hostPort", 0):
             pod_fields.in_range(f"{where}.hostPort", host_port, 1, 65_535, errors)
-        field_rules.one_of(f"{where}.protocol", port.get("protocol", ""), _PROTOCOLS, errors)
+        field_rules.one_of(f"{where}.protocol", port.get("protocol", ""), field_rules.PROTOCOLS, errors)
 
 
 def _host_ports(containers: Sequence[Values], path: str, errors: FieldErrors) -> None:

@@ -27,7 +27,7 @@ class Context:
     """What the fields of a pod's spec are held against.
 
     ``is_pod`` tells a pod from a template. ``volumes`` are those without errors, by name; ``claims`` the names of
-    resource claims.
+    resource claims, and ``claims_shown`` how messages end with them.
     """
 
     spec: Mapping[str, Any]
@@ -35,6 +35,7 @@ class Context:
     is_pod: bool
     volumes: Mapping[str, Mapping[str, Any]]
     claims: frozenset[str]
+    claims_shown: str
 
     @property
     def host_users(self) -> bool:

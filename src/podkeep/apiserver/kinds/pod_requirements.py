@@ -14,7 +14,6 @@ from podkeep.apiserver.kinds.field_rules import named, required
 from podkeep.apiserver.kinds.pod_fields import Context
 from podkeep.apiserver.kinds.pod_resources import HUGE_PAGES, aggregate, is_pod_level
 from podkeep.base import quantity
-from podkeep.base.printable import listed
 
 _STORAGE = "ephemeral-storage"
 _COMPUTE = ("cpu", "memory", _STORAGE)
@@ -37,7 +36,6 @@ _STANDARD = (
     | {f"{kind}.{name}" for kind in ("limits", "requests") for name in _COMPUTE}
 )
 """Resources without a domain that Kubernetes knows; containers have few of them."""
-_MAX_SHOWN = 20
 _POD_LEVEL = ("cpu", HUGE_PAGES, "memory")
 
 Values = Mapping[str, Any]
@@ -151,7 +149,7 @@ def _divisible(name: str, number: Decimal) -> bool:
 
 
 def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
-    errors, known = context.errors, context.claims
+    errors = context.errors
     seen: set[str] = set()
     begun: set[str] = set()
     for index, claim in enumerate(claims):
@@ -169,9 +167,9 @@ def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
         seen.add(key)
         if request:
             begun.add(name)
-        if name not in known:
-            which = f": {listed(sorted(known), _MAX_SHOWN)}" if known else " which is empty"
-            errors.add(where, f'Not found: "{name}": must be one of the names in pod.spec.resourceClaims{which}')
+        if name not in context.claims:
+            why = f"must be one of the names in pod.spec.resourceClaims{context.claims_shown}"
+            errors.add(where, f'Not found: "{name}": {why}')
 
 
 def _consistent(spec: Values, resources: Values, path: str, errors: FieldErrors) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from podkeep.api import class_resources, names
@@ -22,6 +22,7 @@ from podkeep.apiserver.kinds.field_rules import named, required
 from podkeep.apiserver.kinds.pod_fields import MAX_INT32, MIRROR, Context, containers
 from podkeep.apiserver.kinds.pod_volumes import validate_volumes
 from podkeep.apiserver.patch.values import equal
+from podkeep.base.printable import listed
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
@@ -32,6 +33,7 @@ APPARMOR_CONTAINER = "container.apparmor.security.beta.kubernetes.io/"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _COST = re.compile(r"0|-?[0-9]{1,10}")
 _CLASSES = ".resources.alpha.kubernetes.io/"
+_MAX_SHOWN = 20
 _MAX_NAMESERVERS = 3
 _MAX_SEARCHES = 32
 _MAX_SEARCH_CHARACTERS = 2_048
@@ -53,7 +55,14 @@ def validate_pod_spec(spec: Values, path: str, errors: FieldErrors, *, metadata:
         is_pod=is_pod,
     )
     claims = frozenset(claim["name"] for claim in spec.get("resourceClaims", ()) if claim.get("name"))
-    context = Context(spec=spec, errors=errors, is_pod=is_pod, volumes=volumes, claims=claims)
+    context = Context(
+        spec=spec,
+        errors=errors,
+        is_pod=is_pod,
+        volumes=volumes,
+        claims=claims,
+        claims_shown=f": {listed(sorted(claims), _MAX_SHOWN)}" if claims else " which is empty",
+    )
     if "terminationGracePeriodSeconds" not in spec:
         errors.required(f"{path}.terminationGracePeriodSeconds", "")
     if "resourceClaims" in spec:
@@ -198,22 +207,29 @@ def validate_annotations(
     cost = annotations.get(DELETION_COST, "0")
     if not _COST.fullmatch(cost) or not -MAX_INT32 - 1 <= int(cost) <= MAX_INT32 or (cost[0] == "0" and cost != "0"):
         errors.invalid(f"{path}[{DELETION_COST}]", cost, "must be a 32bit integer")
-    named_ones = {container.get("name") for _, container in containers(spec, spec_path)}
     for key, value in annotations.items():
         if key == SECCOMP_POD or key.startswith(SECCOMP_CONTAINER):
             _seccomp(value, f"{path}.{key}", errors)
-        elif key.startswith(APPARMOR_CONTAINER):
-            name = key.removeprefix(APPARMOR_CONTAINER)
-            if name not in named_ones:
-                errors.invalid(f"{path}[{key}]", name, "container not found")
-            if value not in ("", "runtime/default", "unconfined") and not value.startswith("localhost/"):
-                errors.invalid(f"{path}[{key}]", value, f'invalid AppArmor profile name: "{value}"')
+    if any(key.startswith(APPARMOR_CONTAINER) for key in annotations):
+        known = {container.get("name", "") for _, container in containers(spec, spec_path)}
+        _apparmor(annotations, known, path, errors)
     if any(_CLASSES in key for key in annotations):
         named = [
             (where, container.get("name", ""), container.get("resources", {}).get("classes", {}))
             for where, container in containers(spec, spec_path)
         ]
         class_resources.validate_annotations(annotations, named, path, errors)
+
+
+def _apparmor(annotations: Mapping[str, str], known: Collection[str], path: str, errors: FieldErrors) -> None:
+    for key, profile in annotations.items():
+        if not key.startswith(APPARMOR_CONTAINER):
+            continue
+        name = key.removeprefix(APPARMOR_CONTAINER)
+        if name not in known:
+            errors.invalid(f"{path}[{key}]", name, "container not found")
+        if profile not in ("", "runtime/default", "unconfined") and not profile.startswith("localhost/"):
+            errors.invalid(f"{path}[{key}]", profile, f'invalid AppArmor profile name: "{profile}"')
 
 
 def _seccomp(profile: str, path: str, errors: FieldErrors) -> None:

@@ -169,7 +169,7 @@ def _masked(after: Values, before: Values) -> dict[str, Any]:
         if group in after:
             masked[group] = [
                 {**container, "image": was.get("image", "")}
-                for container, was in zip(after[group], before[group], strict=True)
+                for container, was in zip(after[group], before.get(group, ()), strict=True)
             ]
     return masked
 

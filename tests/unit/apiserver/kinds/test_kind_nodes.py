@@ -191,7 +191,6 @@ def test_two_names_of_one_field(given: dict[str, Any], expected: dict[str, Any])
     assert kinds.defaulted(NODES, {"spec": given})["spec"] == expected
 
 
-@pytest.mark.requirement("Q64")
 def test_an_agent_registers_a_node_with_its_status(tmp_path: Path) -> None:
     async def steps() -> None:
         async with Store(tmp_path / "db") as store:
